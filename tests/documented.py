@@ -12,8 +12,9 @@ from typing import Any
 ENTRY = re.compile(r"^((?:\*{0,2}\w+, )*\*{0,2}\w+)(?: \([^)]*\))?:(?:\s|$)")
 INLINE = re.compile(r"; ((?:\w+, )*\w+): ")  # "norm: ...; epsilon: ..." on one line
 FIELD = re.compile(r"^([a-z]\w*): \S")
-# "`span` is the padding"
-QUOTED_FIELD = re.compile(r"`([a-z]\w*)`(?: \([^)]*\))?(?::| is | says | marks )")
+QUOTED_FIELD = re.compile(  # "`span` is the padding"
+    r"`([a-z]\w*)`(?: \([^)]*\))?(?::| is | says | marks )"
+)
 
 
 def documented_arguments(text: str) -> list[str]:
@@ -25,18 +26,18 @@ def documented_arguments(text: str) -> list[str]:
     for line in lines[lines.index("Args:") + 1 :]:
         if line and not line.startswith("    "):
             break
-        if (match := ENTRY.match(line[4:])) is not None:
-            names += match[1].split(", ")
-            names += [name for found in INLINE.findall(line) for name in found.split(", ")]
+        match = ENTRY.match(line[4:])
+        if match is None:
+            continue
+        for entry in [match[1], *INLINE.findall(line)]:
+            names += entry.split(", ")
     return [name.lstrip("*") for name in names]
 
 
 def documented_fields(text: str) -> list[str]:
     """Names explained in the docstring of a dataclass: lines such as "total: (batch, ...)", and "`span` is ..."."""
-    lines = [line for line in inspect.cleandoc(text).splitlines() if not line.startswith(" ")]
-    return [
-        match[1] for line in lines if (match := FIELD.match(line)) is not None
-    ] + QUOTED_FIELD.findall(text)
+    matches = [FIELD.match(line) for line in inspect.cleandoc(text).splitlines()]
+    return [match[1] for match in matches if match is not None] + QUOTED_FIELD.findall(text)
 
 
 def known_names(thing: Callable[..., Any]) -> set[str] | None:
@@ -46,27 +47,29 @@ def known_names(thing: Callable[..., Any]) -> set[str] | None:
     except (TypeError, ValueError):
         return None
     if inspect.isclass(thing):
-        names |= {name for base in thing.__mro__ for name in vars(base).get("__annotations__", {})}
-        names |= {
-            name for name, _ in inspect.getmembers(thing, lambda value: isinstance(value, property))
-        }
+        for base in thing.__mro__:
+            names |= set(vars(base).get("__annotations__", {}))
+        names |= dict(inspect.getmembers(thing, _is_property)).keys()
     return names
+
+
+def _is_property(value: object) -> bool:
+    return isinstance(value, property)
 
 
 def defined(module: str) -> Iterator[tuple[str, Any]]:
     """Functions, classes and methods that a module defines, by qualified name."""
     for value in vars(importlib.import_module(module)).values():
-        value = inspect.unwrap(value) if callable(value) else value
-        if getattr(value, "__module__", None) != module or not (
-            inspect.isclass(value) or inspect.isfunction(value)
-        ):
+        thing = inspect.unwrap(value) if callable(value) else value
+        if not inspect.isclass(thing) and not inspect.isfunction(thing):
             continue
-        # left in a module by torch.compile
-        if value.__qualname__.startswith("torch_dynamo_resume_in_"):
+        # torch.compile leaves functions of its own in a module.
+        resumed = thing.__qualname__.startswith("torch_dynamo_resume_in_")
+        if thing.__module__ != module or resumed:
             continue
-        yield value.__qualname__, value
-        if inspect.isclass(value):
-            for member in vars(value).values():
+        yield thing.__qualname__, thing
+        if inspect.isclass(thing):
+            for member in vars(thing).values():
                 function = getattr(member, "__func__", member)
                 if inspect.isfunction(function) and function.__module__ == module:
                     yield function.__qualname__, function

@@ -2,7 +2,8 @@
 
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -13,11 +14,17 @@ HERE = str(Path(regard.__file__).parent)
 Line = tuple[str, int, int]  # file, line number, and how often the line was executed before
 
 
-def lines_of(run: Callable[[], Any], prefix: str = HERE) -> list[Line]:
-    """The lines that `run()` executes in files whose path begins with `prefix`, in order."""
+def lines_of(run: Callable[[], Any], most: int | None = None) -> list[Line]:
+    """The lines of regard that `run()` executes, or `most` of them at equal distances with the first and the last.
+
+    >>> len(lines_of(lambda: regard.patterns.Causal() & regard.patterns.Full(), most=3))
+    3
+    """
     lines: list[Line] = []
-    _traced(run, lines.append, prefix)
-    return lines
+    _visit_lines(run, lines.append, HERE)
+    if most is None or len(lines) <= most:
+        return lines
+    return [lines[part * (len(lines) - 1) // (most - 1)] for part in range(most)]
 
 
 def interrupted(
@@ -31,7 +38,7 @@ def interrupted(
             raise raised
 
     try:
-        _traced(run, stop, at[0])
+        _visit_lines(run, stop, at[0])
     except exception as error:
         if error is not raised:
             raise
@@ -39,30 +46,23 @@ def interrupted(
     return False
 
 
-def at_each_line(
-    run: Callable[[], Any], prefix: str = HERE, most: int | None = None
-) -> Iterator[Line]:
-    """The lines of `run()`, or `most` of them at equal distances with the first and the last.
-
-    >>> len(list(at_each_line(lambda: regard.patterns.Causal() & regard.patterns.Full(), most=3)))
-    3
-    """
-    lines = lines_of(run, prefix)
-    if most is None or len(lines) <= most:
-        yield from lines
-    else:
-        yield from (lines[at * (len(lines) - 1) // (most - 1)] for at in range(most))
-
-
 def instructions_of(run: Callable[[], Any], prefix: str = HERE) -> int:
     """How many instructions of Python `run()` executes in files whose path begins with `prefix`."""
-    return _counted(run, -1, lambda: None, prefix)
+    numbers: list[int] = []
+    _visit_instructions(run, numbers.append, prefix)
+    return len(numbers)
 
 
 def disturbed(run: Callable[[], Any], at: int, act: Callable[[], Any], prefix: str = HERE) -> Any:
     """What `run()` returns if `act()` is called before its instruction number `at`, as by a signal; `act` may raise."""
     results: list[Any] = []
-    _counted(lambda: results.append(run()), at, act, prefix)
+
+    def act_once(number: int) -> None:
+        if number == at:
+            sys.settrace(None)
+            act()
+
+    _visit_instructions(lambda: results.append(run()), act_once, prefix)
     return results[0]
 
 
@@ -81,27 +81,23 @@ def _with_trace(run: Callable[[], Any], trace: Any) -> None:
         sys.settrace(before)
 
 
-def _counted(run: Callable[[], Any], at: int, act: Callable[[], Any], prefix: str) -> int:
-    """Call `run()`, and `act` before instruction number `at`; how many instructions were executed until then."""
-    count = 0
+def _visit_instructions(run: Callable[[], Any], visit: Callable[[int], None], prefix: str) -> None:
+    """Call `run()`, and `visit` with its number before each instruction in files whose path begins with `prefix`."""
+    numbers = count()
 
     def of_frame(frame: FrameType, event: str, _: Any) -> Any:
-        nonlocal count
         if not _is_of(frame, prefix):
             return None
-        frame.f_trace_lines, frame.f_trace_opcodes = False, True
+        frame.f_trace_lines = False
+        frame.f_trace_opcodes = True
         if event == "opcode":
-            count += 1
-            if count - 1 == at:
-                sys.settrace(None)
-                act()
+            visit(next(numbers))
         return of_frame
 
     _with_trace(run, of_frame)
-    return count
 
 
-def _traced(run: Callable[[], Any], visit: Callable[[Line], None], prefix: str) -> None:
+def _visit_lines(run: Callable[[], Any], visit: Callable[[Line], None], prefix: str) -> None:
     """Call `run()`, and `visit` before each line in files whose path begins with `prefix`."""
     counts: Counter[tuple[str, int]] = Counter()
 

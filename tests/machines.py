@@ -34,13 +34,14 @@ SETTINGS: dict[str, dict[str, str]] = {
 }
 
 
+BUSY_PROCESSES = 8  # beside the suite, on machines with two cores
+
+
 def environment(name: str) -> dict[str, str]:
     """That of this process, with nothing but the setting's own words about processors and threads."""
-    chosen = {name for settings in SETTINGS.values() for name in settings}
-    return {key: value for key, value in os.environ.items() if key not in chosen} | SETTINGS[name]
-
-
-BUSY_PROCESSES = 8  # beside the suite, on machines with two cores
+    variables = set().union(*SETTINGS.values())
+    rest = {key: value for key, value in os.environ.items() if key not in variables}
+    return rest | SETTINGS[name]
 
 
 @contextmanager
@@ -60,21 +61,19 @@ def busy_processes(count: int) -> Generator[None]:
 def run(name: str, arguments: list[str], out: Path) -> bool:
     """Run the tests in one setting, tell its line, and say whether all passed."""
     path = out / f"{name}.txt"
+    beside = BUSY_PROCESSES if name == "busy" else 0
+    command = [sys.executable, "-m", "pytest", "-q", *arguments]
     began = time.monotonic()
-    with (
-        open(path, "w", encoding="utf-8") as file,
-        busy_processes(BUSY_PROCESSES * (name == "busy")),
-    ):
-        command = [sys.executable, "-m", "pytest", "-q", *arguments]
-        code = subprocess.run(
-            command, cwd=ROOT, env=environment(name), stdout=file, stderr=file
-        ).returncode
-    last = (path.read_text(encoding="utf-8").strip().splitlines() or ["said nothing"])[-1].strip(
-        "= "
-    )
-    verdict = "passed" if code == 0 else f"FAILED, see {path}"
-    print(f"{name}: {verdict} ({last}; {time.monotonic() - began:.0f} s)", flush=True)
-    return code == 0
+    with open(path, "w", encoding="utf-8") as file, busy_processes(beside):
+        done = subprocess.run(command, cwd=ROOT, env=environment(name), stdout=file, stderr=file)
+    seconds = time.monotonic() - began
+
+    lines = path.read_text(encoding="utf-8").strip().splitlines() or ["said nothing"]
+    summary = lines[-1].strip("= ")
+    passed = done.returncode == 0
+    verdict = "passed" if passed else f"FAILED, see {path}"
+    print(f"{name}: {verdict} ({summary}; {seconds:.0f} s)", flush=True)
+    return passed
 
 
 def main(words: list[str]) -> int:

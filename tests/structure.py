@@ -15,28 +15,23 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("regard", "regard_lab")
 FOR_TESTS = "regard.testing"  # the oracle and the cases; only what checks results before it times them uses it too
 CHECKING = ("regard_lab.bench", "regard_lab.cli")
-# tiled hands it the parts of a strided pattern
+# The one backend that calls another: tiled gives native the parts of a strided pattern.
 CALLED_BY_ANOTHER = {"regard.backends.tiled": "regard.backends.native"}
+PAGES = ROOT / "regard_lab" / "lessons"  # scripts in cells, which nothing imports
 
 Graph = dict[str, set[str]]
-
-
-PAGES = ROOT / "regard_lab" / "lessons"  # scripts in cells, which nothing imports
 
 
 @cache
 def modules(package: str) -> dict[str, Path]:
     """The file of each module, by its dotted name; pages are none."""
-    files = [
-        path
-        for path in sorted((ROOT / package).rglob("*.py"))
-        if path.parent != PAGES or path.stem == "__init__"
-    ]
-    paths = [path.relative_to(ROOT) for path in files]
-    return {
-        ".".join(path.with_suffix("").parts).removesuffix(".__init__"): ROOT / path
-        for path in paths
-    }
+    files = {}
+    for path in sorted((ROOT / package).rglob("*.py")):
+        if path.parent == PAGES and path.stem != "__init__":
+            continue
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+        files[name.removesuffix(".__init__")] = path
+    return files
 
 
 @cache
@@ -44,9 +39,14 @@ def parsed(path: Path) -> ast.Module:
     return ast.parse(path.read_text("utf-8"))
 
 
+def nodes(path: Path, *kinds: type[ast.AST]) -> list[Any]:
+    """The nodes of these kinds in the syntax tree of a file."""
+    return [node for node in ast.walk(parsed(path)) if isinstance(node, kinds)]
+
+
 def imports_of(path: Path) -> set[str]:
     """Modules of both packages that a file imports, inside functions and for types too."""
-    known = {name for package in PACKAGES for name in modules(package)}
+    known = set().union(*map(modules, PACKAGES))
     imported: set[str] = set()
     for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
@@ -57,13 +57,9 @@ def imports_of(path: Path) -> set[str]:
     return {name for name in imported if name in known or name.split(".")[0] in PACKAGES}
 
 
-def graph(*packages: str) -> Graph:
+def graph(package: str) -> Graph:
     """The modules that each module imports."""
-    return {
-        name: imports_of(path) - {name}
-        for package in packages
-        for name, path in modules(package).items()
-    }
+    return {name: imports_of(path) - {name} for name, path in modules(package).items()}
 
 
 def parts(package: str) -> set[str]:
@@ -82,7 +78,8 @@ def drawn(package: str, design: str | None = None) -> list[list[str]]:
             if word not in parts(package):
                 break
             names.append(word)
-        lines += [names] if names else []
+        if names:
+            lines.append(names)
     return lines[::-1]
 
 
@@ -91,60 +88,63 @@ def part_of(module: str) -> str:
     return ".".join(module.split(".")[:2])
 
 
+def backend_of(module: str) -> str:
+    """`regard.backends.tiled` of `regard.backends.tiled.views`."""
+    return ".".join(module.split(".")[:3])
+
+
 @cache
 def _heights(package: str) -> dict[str, int]:
-    return {
-        f"{package}.{name}": height for height, names in enumerate(drawn(package)) for name in names
-    }
+    heights = {}
+    for height, names in enumerate(drawn(package)):
+        heights |= {f"{package}.{name}": height for name in names}
+    return heights
 
 
 @cache
 def _backends() -> set[str]:
     """The module or package of each registered backend."""
     registered = importlib.import_module("regard.backends").BACKENDS.values()
-    return {".".join(type(one).__module__.split(".")[:3]) for one in registered}
+    return {backend_of(type(backend).__module__) for backend in registered}
 
 
 def wrong_imports(module: str, imported: Iterable[str]) -> list[str]:
     """What the drawings forbid of what a module imports, a sentence for each."""
-    return [
-        f"{module} imports {other}, {why}"
-        for other in sorted(imported)
-        if (why := _why_not(module, other))
-    ]
+    faults = []
+    for name in sorted(imported):
+        reason = _why_not(module, name)
+        if reason:
+            faults.append(f"{module} imports {name}, {reason}")
+    return faults
 
 
-def _why_not(module: str, other: str) -> str:
+def _why_not(module: str, imported: str) -> str:
+    """The reason why a module may not import another one, empty if it may."""
     package = module.split(".")[0]
     part = part_of(module)
-    other_part = part_of(other)
+    imported_part = part_of(imported)
     if module == "regard.__main__":
         return ""
-    if package == "regard" and other.split(".")[0] == "regard_lab":
+    if package == "regard" and imported.split(".")[0] == "regard_lab":
         return "which is above the library"
-    if other in PACKAGES or part in (package, FOR_TESTS, f"{package}.__main__"):
+    if imported in PACKAGES or part in (package, FOR_TESTS, f"{package}.__main__"):
         return ""
-    if other_part == FOR_TESTS:
+    if imported_part == FOR_TESTS:
         return "" if part in CHECKING else "which is for tests"
-    inside = [".".join(name.split(".")[:3]) for name in (module, other)]
-    if inside[1] in _backends() and inside[0] != inside[1] and part == "regard.backends" != module:
-        return (
-            ""
-            if CALLED_BY_ANOTHER.get(inside[0]) == inside[1]
-            else "which is a backend: no backend calls another"
-        )
-    if package != other.split(".")[0] or part == other_part:
+    if part == "regard.backends" != module and backend_of(imported) in _backends():
+        backend = backend_of(module)
+        if backend_of(imported) in (backend, CALLED_BY_ANOTHER.get(backend)):
+            return ""
+        return "which is a backend: no backend calls another"
+    if package != imported.split(".")[0] or part == imported_part:
         return ""
     heights = _heights(package)
-    if missing := {part, other_part} - set(heights):
+    missing = {part, imported_part} - set(heights)
+    if missing:
         return f"but DESIGN.md does not draw {', '.join(sorted(missing))}"
-    if heights[other_part] >= heights[part]:
-        return (
-            "which DESIGN.md draws above it"
-            if heights[other_part] > heights[part]
-            else "which stands beside it"
-        )
-    return ""
+    if heights[imported_part] > heights[part]:
+        return "which DESIGN.md draws above it"
+    return "which stands beside it" if heights[imported_part] == heights[part] else ""
 
 
 def circles(imports: Graph) -> list[set[str]]:
@@ -214,6 +214,17 @@ def exported(package: str) -> Iterator[tuple[str, Any]]:
             yield name, importlib.import_module(name)
 
 
+def _parts_below(part: str, imports: Graph) -> list[str]:
+    """The names of other parts of its package that a part imports."""
+    package = part.split(".")[0]
+    imported: set[str] = set()
+    for module in imports:
+        if part_of(module) == part:
+            imported |= {part_of(name) for name in imports[module]}
+    imported.discard(part)
+    return sorted(name.split(".")[1] for name in imported if name.startswith(f"{package}."))
+
+
 def main() -> None:
     for package in PACKAGES:
         imports = graph(package)
@@ -222,17 +233,8 @@ def main() -> None:
             f"{package}: {len(imports)} files, {tokens:,} tokens, {len(circles(imports))} circles"
         )
         for part, tokens in tokens_by_part(package).items():
-            name = f"{package}.{part}"
-            below = set()
-            for module, imported in imports.items():
-                if part_of(module) == name:
-                    below |= {part_of(other) for other in imported}
-            below = {
-                other.split(".")[-1]
-                for other in below
-                if other.startswith(f"{package}.") and other != name
-            }
-            print(f"  {part:<14}{tokens:>8,}  imports {', '.join(sorted(below)) or '-'}")
+            below = ", ".join(_parts_below(f"{package}.{part}", imports))
+            print(f"  {part:<14}{tokens:>8,}  imports {below or '-'}")
     for folder in ("benchmarks", "docs", "tests"):
         print(f"{folder}: {tokens_of(ROOT / folder):,} tokens")
 

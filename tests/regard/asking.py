@@ -1,15 +1,15 @@
-"""Calls to one backend, planned anew each time, so that a test may change the sizes of blocks in between."""
+"""Calls to one backend, planned in each call, so that a test may change the sizes of blocks in between."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
-import torch
-from fuzz.judging import EACH, SMALL, takes_softmax
+from fuzz.judging import EACH, SMALL, planned, takes_softmax
 
 from regard.backends import BACKENDS
 from regard.core.backend import Offer
 from regard.core.call import make_problem
-from regard.core.plan import AttentionDetail, make_plan
+from regard.core.plan import AttentionDetail
 from regard.core.result import checked_wants
 
 HERE = takes_softmax(EACH)
@@ -25,32 +25,24 @@ def cut(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def ask(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> AttentionDetail:
     """The result of `attention_detail` by this backend, or its refusal."""
-    seed = options.pop("dropout_seed", None)
-    problem = make_problem(q, k, v, want=checked_wants(want), **options)
-    plan = make_plan(problem, {backend: BACKENDS[backend]}, backend)
-    start = options.get("q_start")
-    tensors = {
-        "bias": options.get("bias"),
-        "q_start": start if isinstance(start, torch.Tensor) else None,
-    }
-    tensors |= {name: options.get(name) for name in ("parameters", "sink")}
-    return plan.detail(q, k, v, **tensors, dropout_seed=seed)
+    return planned(backend, {"q": q, "k": k, "v": v}, want, options)
 
 
 def computes(backend: str, q: Any, k: Any, v: Any, *, want: Any = (), **options: Any) -> bool:
     """Whether this backend offers to compute a call. The fuzzer checks that it offers what it should."""
     options.pop("dropout_seed", None)
-    return isinstance(
-        BACKENDS[backend].assess(
-            make_problem(q, k, v, want=checked_wants(want), **options).projected
-        ),
-        Offer,
-    )
+    problem = make_problem(q, k, v, want=checked_wants(want), **options)
+    return isinstance(BACKENDS[backend].assess(problem.projected), Offer)
+
+
+def among(backends: Iterable[str], q: Any, k: Any, v: Any, **options: Any) -> list[str]:
+    """Those of these backends that offer to compute a call."""
+    return [backend for backend in backends if computes(backend, q, k, v, **options)]
 
 
 def computing(q: Any, k: Any, v: Any, **options: Any) -> list[str]:
     """The backends that offer to compute a call; at least two, so that a test never covers only the reference."""
-    found = [backend for backend in BACKENDS if computes(backend, q, k, v, **options)]
-    assert "reference" in found
-    assert len(found) > 1, "only the reference computes this"
-    return found
+    names = among(BACKENDS, q, k, v, **options)
+    assert "reference" in names
+    assert len(names) > 1, "only the reference computes this"
+    return names

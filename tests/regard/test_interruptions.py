@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from injections import interrupted, lines_of
+from injections import Line, interrupted, lines_of
 
 import regard as rg
 from regard import patterns as p
@@ -39,9 +39,10 @@ def tensors(
 ) -> list[torch.Tensor]:
     """q, k and v, `turned` as views of tensors whose heads and positions are exchanged."""
     draw = partial(torch.randn, generator=torch.Generator().manual_seed(seed), dtype=dtype)
-    shapes = (2, 4, q_len, 6), (2, 2, k_len, 6), (2, 2, k_len, 5)
-    every = [draw(shape) for shape in shapes]
-    return [x.transpose(1, 2).contiguous().transpose(1, 2) if turned else x for x in every]
+    qkv = [draw(2, 4, q_len, 6), draw(2, 2, k_len, 6), draw(2, 2, k_len, 5)]
+    if turned:
+        return [x.transpose(1, 2).contiguous().transpose(1, 2) for x in qkv]
+    return qkv
 
 
 def calling(
@@ -63,7 +64,9 @@ def calling(
         output = rg.attention(*inputs, **options)
         if hook is not None:
             output.register_hook(hook)
-        return [output, *(torch.autograd.grad(output.square().sum(), inputs) if learns else ())]
+        if not learns:
+            return [output]
+        return [output, *torch.autograd.grad(output.square().sum(), inputs)]
 
     return call
 
@@ -138,59 +141,58 @@ PATHS: dict[str, Callable[[], tuple[Run, list[Run]]]] = {
 }
 
 
-def same(found: Any, expected: Any) -> bool:
-    if isinstance(found, torch.Tensor):
-        return torch.equal(found, expected)
-    return all(map(same, found, expected))
+def same(result: Any, expected: Any) -> bool:
+    if isinstance(result, torch.Tensor):
+        return torch.equal(result, expected)
+    return all(map(same, result, expected))
 
 
 def cleaning() -> set[tuple[str, int]]:
     """Lines that undo what a `with` block began: nothing is left to undo an interruption there."""
-    found = set()
-    for function, end in ((rg.record_attention, "finally:"), (Recording.end, "def end")):
+    file = inspect.getfile(Recording)
+    cleaning = set()
+    for function, beginning in ((rg.record_attention, "finally:"), (Recording.end, "def end")):
         text, start = inspect.getsourcelines(inspect.unwrap(function))
-        first = next(place for place, one in enumerate(text) if one.strip().startswith(end))
-        found |= {
-            (inspect.getfile(Recording), line) for line in range(start + first, start + len(text))
-        }
-    return found
+        for number, line in enumerate(text, start):
+            if line.strip().startswith(beginning):
+                cleaning |= {(file, after) for after in range(number, start + len(text))}
+                break
+    return cleaning
 
 
-def wrong_after(name: str, count: int, seed: int) -> tuple[int, list[str]]:
-    """Interrupt a path at some of its lines, a fifth in a process that knows no plan: how often, and what was wrong.
-
-    A line may not be reached: what an interrupted call did not return to the kernel is made anew by the next one.
-    """
-    make, check = PATHS[name]()
-    expected = [one() for one in check]
-    forget()
-    apart = cleaning()
-    cold, warm = ([at for at in lines_of(make) if at[:2] not in apart] for _ in range(2))
-    [one() for one in check]
-    chosen = random.Random(seed)
-    wrong = []
-    done = 0
-    each = {
-        True: chosen.choices(cold, k=count // 5),
-        False: chosen.choices(warm, k=count - count // 5),
-    }
-    for is_cold, lines in each.items():
-        for at in lines:
-            if is_cold:
-                forget()
-            done += interrupted(make, at)
-            try:
-                alike = all(same(one(), known) for one, known in zip(check, expected, strict=True))
-            except Exception as error:
-                alike = False
-                at = (*at, repr(error))
-            if not alike:
-                wrong.append(f"{name}, {'cold' if is_cold else 'warm'}: {at}")
-    return done, wrong
+def fault_after(line: Line, checks: list[Run], expected: list[Any]) -> str:
+    """What is wrong with the checks after an interruption at a line; empty if nothing is."""
+    try:
+        results = [check() for check in checks]
+    except Exception as error:
+        return f"{line}: {error!r}"
+    return "" if same(results, expected) else str(line)
 
 
 @pytest.mark.parametrize("name", PATHS)
 def test_after_an_interruption_at_any_line_calls_give_the_same_bits(name):
-    done, wrong = wrong_after(name, 16, 1)
-    assert done > 8
-    assert not wrong
+    """A fifth of the interruptions in a process that knows no plan.
+
+    A line may not be reached: what an interrupted call did not return to the kernel is made anew by the next one.
+    """
+    run, checks = PATHS[name]()
+    expected = [check() for check in checks]
+    forget()
+    apart = cleaning()
+    cold = [line for line in lines_of(run) if line[:2] not in apart]
+    warm = [line for line in lines_of(run) if line[:2] not in apart]
+    for check in checks:
+        check()
+
+    choices = random.Random(1)
+    faults = []
+    interruptions = 0
+    for line in choices.choices(cold, k=3):
+        forget()
+        interruptions += interrupted(run, line)
+        faults.append(fault_after(line, checks, expected))
+    for line in choices.choices(warm, k=13):
+        interruptions += interrupted(run, line)
+        faults.append(fault_after(line, checks, expected))
+    assert interruptions > 8
+    assert not any(faults), faults

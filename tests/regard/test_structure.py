@@ -6,7 +6,7 @@ import re
 import subprocess
 import sys
 
-from structure import ROOT, circles, imports_of, modules, parsed, wrong_imports
+from structure import ROOT, circles, imports_of, modules, nodes, wrong_imports
 from structure_laws import StructureLaws
 
 EXTRAS = (
@@ -59,31 +59,19 @@ def test_the_oracle_shares_no_code_with_what_it_checks():
 
 
 def test_one_file_owns_the_private_operations():
-    owners = [
-        name
-        for name, path in modules("regard").items()
-        if "torch.ops.aten" in path.read_text("utf-8")
-    ]
+    files = modules("regard").items()
+    owners = [name for name, path in files if "torch.ops.aten" in path.read_text("utf-8")]
     assert owners == ["regard.backends.flash"]
 
 
 def test_patterns_and_mechanisms_import_at_the_top_of_their_files():
     """Imports inside functions hide circles, and cost time at every call."""
-    late = []
     for name, path in modules("regard").items():
-        if name.startswith(("regard.patterns", "regard.mechanisms")):
-            blocks = [
-                node
-                for node in ast.walk(parsed(path))
-                if isinstance(node, ast.FunctionDef | ast.If)
-            ]
-            inside = [one for block in blocks for one in ast.walk(block)]
-            late += [
-                f"{name}:{one.lineno}"
-                for one in inside
-                if isinstance(one, ast.Import | ast.ImportFrom)
-            ]
-    assert not late
+        if not name.startswith(("regard.patterns", "regard.mechanisms")):
+            continue
+        for block in nodes(path, ast.FunctionDef, ast.If):
+            for node in ast.walk(block):
+                assert not isinstance(node, ast.Import | ast.ImportFrom), f"{name}:{node.lineno}"
 
 
 def test_only_one_module_asks_pytorch_whether_it_exports():
@@ -96,36 +84,23 @@ def test_only_one_module_asks_pytorch_whether_it_exports():
 def test_what_needs_pytorch_alone_does_not_import_numpy():
     optional = ("regard.testing", "regard.integrations", "regard.distributed")
     for name, path in modules("regard").items():
-        if not name.startswith(optional):
-            imports = [
-                node
-                for node in ast.walk(parsed(path))
-                if isinstance(node, ast.Import | ast.ImportFrom)
-            ]
-            named = {
-                alias.name
-                for node in imports
-                for alias in node.names
-                if isinstance(node, ast.Import)
-            }
-            named |= {node.module or "" for node in imports if isinstance(node, ast.ImportFrom)}
-            assert not {one for one in named if one.split(".")[0] == "numpy"}, (
-                f"{name} imports numpy"
-            )
+        if name.startswith(optional):
+            continue
+        imported = {node.module or "" for node in nodes(path, ast.ImportFrom)}
+        for node in nodes(path, ast.Import):
+            imported |= {alias.name for alias in node.names}
+        assert "numpy" not in {module.split(".")[0] for module in imported}, name
 
 
 def alone(behind: tuple[str, ...], program: str) -> None:
     """Run a program where some modules cannot be imported."""
     code = f"BEHIND = {behind!r}\n{WALL}\n{program}\nprint('done')"
-    # its forks would wait for threads that they do not have
-    room = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=room, capture_output=True, text=True, check=False
+    # Forks of the program would wait for threads that they do not have.
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False
     )
-    assert done.stdout.strip().endswith("done"), done.stderr
+    assert ended.stdout.strip().endswith("done"), ended.stderr
 
 
 def test_import_regard_needs_torch_alone_and_takes_no_gpu():
@@ -150,9 +125,9 @@ import torch, regard as rg
 import regard.integrations.transformers as attached
 import transformers
 
-for one in pkgutil.walk_packages(rg.__path__, "regard."):
-    if not one.name.endswith(("__main__", "libregard_native")):
-        importlib.import_module(one.name)
+for module in pkgutil.walk_packages(rg.__path__, "regard."):
+    if not module.name.endswith(("__main__", "libregard_native")):
+        importlib.import_module(module.name)
 x, y = torch.randn(1, 2, 5, 8), torch.randn(1, 3, 16)
 assert rg.attention(x, x, x, pattern="causal").shape == x.shape
 layer = rg.MultiHeadAttention(dim=16, heads=2, pattern="causal")

@@ -8,7 +8,6 @@ import pytest
 import torch
 from injections import (
     Line,
-    at_each_line,
     disturbed,
     instructions_of,
     interrupted,
@@ -150,7 +149,7 @@ def check_every_line(
         after(cache)
     later = [contents(before), contents(changed)]
     cache = make()
-    for number, line in enumerate(at_each_line(lambda: change(cache))):  # noqa: B023
+    for number, line in enumerate(lines_of(lambda: change(cache))):  # noqa: B023
         cache = make()
         assert interrupted(lambda: change(cache), line, ERRORS[number % 2]), line  # noqa: B023
         state = [at for at, held in enumerate(wanted) if same(contents(cache), held)]
@@ -216,7 +215,7 @@ def test_forks_of_a_paged_cache_are_right_after_an_append_to_one_was_stopped_at_
     wanted, _ = paged_forks()
     wanted.append(*fresh(6, 1))
     cache, _ = paged_forks()
-    for line in [*at_each_line(lambda: cache.append(*fresh(6, 2)))]:  # noqa: B023
+    for line in lines_of(lambda: cache.append(*fresh(6, 2))):  # noqa: B023
         cache, fork = paged_forks()
         assert interrupted(lambda: cache.append(*fresh(6, 2)), line)  # noqa: B023
         fork.append(*fresh(6, 1))

@@ -11,7 +11,7 @@ from threading import Barrier, Event, Thread
 
 import pytest
 import torch
-from injections import at_each_line, interrupted
+from injections import interrupted, lines_of
 
 from regard.layers.caches import PagedCache, new_cache, paged
 
@@ -162,7 +162,7 @@ def test_an_append_that_is_stopped_at_any_line_loses_no_page_and_does_not_hold_u
 
     with torch.no_grad():
         cache, numbers = grown()
-        for line in [*at_each_line(lambda: cache.append(numbers, numbers))]:  # noqa: B023
+        for line in lines_of(lambda: cache.append(numbers, numbers)):  # noqa: B023
             cache, numbers = grown()
             fork = cache.fork()
             assert interrupted(lambda: cache.append(numbers, numbers), line)  # noqa: B023

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from fuzz.mechanism_formulas import FOUND, RECURRENT
-from fuzz.mechanisms import Case
+from fuzz.mechanisms import MechanismCase
 
 from regard import mechanisms as m
 from regard.mechanisms.base import Mechanism, Sizes
@@ -16,8 +16,8 @@ LENGTH = 11  # of the keys, and of the queries but where a test says otherwise
 
 
 @dataclass(frozen=True)
-class Call:
-    """Tensors and what goes with them; `causal` and `padded` say whether the mechanism takes such patterns."""
+class MechanismExample:
+    """A mechanism with tensors, and parameters if it has any."""
 
     mechanism: Mechanism
     q: torch.Tensor
@@ -35,15 +35,15 @@ class Call:
 
     @property
     def always_causal(self) -> bool:
-        return isinstance(self.mechanism, Recurrent) or (
-            isinstance(self.mechanism, m.RandomFeature) and self.mechanism.gated
-        )
+        if isinstance(self.mechanism, m.RandomFeature):
+            return self.mechanism.gated
+        return isinstance(self.mechanism, Recurrent)
 
     @property
     def learning(self) -> list[torch.Tensor]:
         """The tensors that may need a gradient; if queries are the keys, both are one tensor."""
-        own = (self.q, self.v) if self.mechanism.shares_keys else (self.q, self.k, self.v)
-        return [*own, *(self.parameters or {}).values()]
+        tensors = (self.q, self.v) if self.mechanism.shares_keys else self.tensors
+        return [*tensors, *(self.parameters or {}).values()]
 
 
 MECHANISMS: dict[str, Mechanism] = {
@@ -62,32 +62,30 @@ MECHANISMS: dict[str, Mechanism] = {
     "linformer of one matrix": m.Linformer(LENGTH + 2, 3, "keys_and_values"),
     "lsh": m.LSH(chunk=3, buckets=4, rounds=2, seed=1),
     **RECURRENT,
-    **{name: kernel.declare(Case(1)) for name, kernel in FOUND.items()},
+    **{name: kernel.declare(MechanismCase(1)) for name, kernel in FOUND.items()},
 }
 
 
 def make_call(
     name: str, *, dtype: torch.dtype = torch.float64, requires_grad: bool = False, **sizes: Any
-) -> Call:
+) -> MechanismExample:
     """A call of this mechanism over LENGTH keys; numbers are the same for equal sizes."""
     mechanism = MECHANISMS[name]
-    given: dict[str, Any] = {"q_len": LENGTH, "k_len": LENGTH, "dtype": dtype, **sizes}
+    sizes = {"q_len": LENGTH, "k_len": LENGTH, **sizes}
     if mechanism.shares_keys:
-        given["kv_heads"] = given.get("heads", 6)
-    q, k, v = (x.requires_grad_(requires_grad) for x in make_qkv(**given))
+        sizes["kv_heads"] = sizes.get("heads", 6)
+    q, k, v = make_qkv(dtype=dtype, requires_grad=requires_grad, **sizes)
     if mechanism.shares_keys:
-        q = k if given["q_len"] == given["k_len"] else k[:, :, -given["q_len"] :]
-    shapes = mechanism.parameter_shapes(
-        Sizes(q.shape[0], q.shape[1], k.shape[1], k.shape[2], k.shape[3])
-    )
+        q = k if q.shape[2] == k.shape[2] else k[:, :, -q.shape[2] :]
+
+    of_call = Sizes(q.shape[0], q.shape[1], k.shape[1], k.shape[2], k.shape[3])
     drawn = torch.Generator().manual_seed(3)
-    parameters = {
-        one: torch.randn(shape, generator=drawn, dtype=torch.float64)
-        for one, shape in shapes.items()
-    }
-    for one in parameters.keys() & {"gate", "strength"}:
-        parameters[one] = parameters[one].sigmoid() / 3  # of keys that are not of length 1
-    if "log_decay" in parameters:
-        parameters["log_decay"] = -parameters["log_decay"].abs()
-    parameters = {one: x.to(dtype).requires_grad_(requires_grad) for one, x in parameters.items()}
-    return Call(mechanism, q, k, v, parameters or None)
+    parameters = {}
+    for parameter, shape in mechanism.parameter_shapes(of_call).items():
+        x = torch.randn(shape, generator=drawn, dtype=torch.float64)
+        if parameter in ("gate", "strength"):
+            x = x.sigmoid() / 3  # of keys that are not of length 1
+        if parameter == "log_decay":
+            x = -x.abs()
+        parameters[parameter] = x.to(dtype).requires_grad_(requires_grad)
+    return MechanismExample(mechanism, q, k, v, parameters or None)

@@ -14,7 +14,7 @@ from pathlib import Path
 import pattern_strategies
 import pytest
 from fuzz.meanings import LEAVES, Places, build, plain_leaf
-from fuzz.mechanisms import KINDS, Case, Made
+from fuzz.mechanisms import KINDS, MechanismCall, MechanismCase
 from mechanism_cells import MECHANISMS
 
 from regard import mechanisms as m
@@ -110,7 +110,7 @@ def test_everything_is_documented():
 
 
 def test_every_mechanism_has_a_formula_an_example_and_a_text_that_reads_back():
-    made = {type(Made(Case(0, kind)).mechanism) for kind in KINDS} | {m.Softmax}
+    made = {type(MechanismCall(MechanismCase(0, kind)).mechanism) for kind in KINDS} | {m.Softmax}
     shown = {type(one) for one in MECHANISMS.values()}
     missing = [
         f"FORMULA in tests/regard/mechanisms/test_{name}.py"

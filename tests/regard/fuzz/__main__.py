@@ -17,16 +17,16 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--describe", action="store_true", help="print each case and compute nothing"
     )
-    asked = parser.parse_args(arguments)
-    seeds = range(asked.first, asked.first + asked.cases)
-    if asked.describe:
+    options = parser.parse_args(arguments)
+    seeds = range(options.first, options.first + options.cases)
+    if options.describe:
         for seed in seeds:
             print(case_of(seed))
         return 0
     tally = Tally()
-    following = asked.first
+    following = options.first
     try:
-        for seed in run(seeds, tally, shrink=not asked.no_shrink, progress=True):
+        for seed in run(seeds, tally, shrink=not options.no_shrink, progress=True):
             following = seed + 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

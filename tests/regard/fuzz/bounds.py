@@ -18,8 +18,9 @@ from dataclasses import dataclass
 
 import torch
 
-from .oracle import Answer, Tensors
-from .tensors import Made
+from .cases import name_of
+from .oracle import Expected, Tensors
+from .tensors import SoftmaxCall
 
 SLACK = 4
 
@@ -42,7 +43,8 @@ class Number:
         return Number(size, error, self.u)
 
     def __matmul__(self, other: Number) -> Number:
-        size, terms = self.size @ other.size, self.size.shape[-1] + 1
+        size = self.size @ other.size
+        terms = self.size.shape[-1] + 1
         error = self.error @ other.size + self.size @ other.error + terms * self.u * size
         return Number(size, error, self.u)
 
@@ -59,301 +61,310 @@ class Number:
 
 
 def errors(
-    made: Made, answer: Answer, picked: torch.Tensor | None = None, second: bool = False
+    call: SoftmaxCall, expected: Expected, picked: torch.Tensor | None = None, second: bool = False
 ) -> Tensors:
     """Errors by name: output and statistics, "d q" and so on of gradients, "dd q" of second ones."""
-    return _Analysis(made, answer, picked).told(second)
+    analysis = _Analysis(call, expected, picked)
+    by_name = analysis.of_values()
+    if expected.first:
+        backward = _Backward(analysis)
+        by_name |= backward.of_gradients()
+        if second:
+            by_name |= backward.of_second_gradients()
+    return by_name
 
 
 class _Analysis:
-    def __init__(self, made: Made, answer: Answer, picked: torch.Tensor | None) -> None:
-        self.made, self.answer, self.picked = made, answer, picked
-        case = made.case
-        self.u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
-        rounds_weights = made.dtype == torch.bfloat16 or (
-            made.dtype == torch.float16 and made.device == "cuda"
-        )
-        self.half = torch.finfo(made.dtype).eps / 2 if rounds_weights else 0.0
-        self.group = case.heads // case.kv_heads
-        clean = {name: made.given[name].double() for name in ("q", "k", "v")}
-        self.q, self.k, self.v = (self._exact(clean[name]) for name in ("q", "k", "v"))
-        for one in (self.k, self.v):
-            one.size = one.size.masked_fill(made.hidden[..., None], 0).repeat_interleave(
-                self.group, 1
-            )
-            one.error = torch.zeros_like(one.size)
-        self.scale = self._exact(torch.tensor(made.scale, dtype=torch.float64))
-        self._weigh()
+    """The forward pass: scores, slopes of the cap, and weights."""
 
-    def _exact(self, x: torch.Tensor) -> Number:
+    def __init__(self, call: SoftmaxCall, expected: Expected, picked: torch.Tensor | None) -> None:
+        self.call = call
+        self.expected = expected
+        self.picked = picked
+        case = call.case
+        finfo = torch.finfo(torch.promote_types(call.dtype, torch.float32))
+        self.u = finfo.eps / 2
+        self.vanishing = finfo.tiny * 2.0**27  # weights that may be taken for 0
+        on_gpu = call.dtype == torch.float16 and call.device == "cuda"
+        rounds_weights = call.dtype == torch.bfloat16 or on_gpu
+        self.half = torch.finfo(call.dtype).eps / 2 if rounds_weights else 0.0
+        self.group = case.heads // case.kv_heads
+
+        self.q = self.exact(call.given["q"].double())
+        self.k = self.exact(self.repeated(call.given["k"].double(), call.hidden))
+        self.v = self.exact(self.repeated(call.given["v"].double(), call.hidden))
+        self.scale = self.exact(torch.tensor(call.scale, dtype=torch.float64))
+        learned = call.added["learned"].double() if "learned" in call.added else None
+        bias = call.spread(learned)
+        self.masked_by_bias = torch.isinf(bias)
+        self.bias = torch.where(self.masked_by_bias, 0, bias)
+        lse = expected.values["log_sum_exp"][..., None]
+        self.lse = torch.where(lse == -torch.inf, 0, lse)
+        self.factors = self.exact(call.factors())
+        self.offsets = self.exact(torch.from_numpy(call.at.j - call.at.i).double())
+        self._weigh()
+        self.sink = self._weight_of_sink()
+        self.kept = self.w * self.factors
+        self.surprise = torch.where(expected.live, (expected.scores - self.lse).abs(), 0)
+
+    def exact(self, x: torch.Tensor) -> Number:
         return Number(x.abs(), torch.zeros_like(x), self.u)
 
+    def repeated(self, x: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """Keys or values for each query head, zeros in the place of hidden ones."""
+        return x.masked_fill(hidden[..., None], 0).repeat_interleave(self.group, 1)
+
     def _weigh(self) -> None:
-        """Scores, slopes of the cap, and weights."""
-        made, answer, u = self.made, self.answer, self.u
-        bias = made.spread(made.added["learned"].double() if "learned" in made.added else None)
-        bias = torch.where(bias == -torch.inf, 0, bias).abs()
-        x = self.scale * (self.q @ self.k.mT)
-        whole = answer.scores.abs()
-        ones = torch.ones_like(whole)
-        self.slope, self.curve = Number(ones, 0 * ones, u), Number(0 * ones, 0 * ones, u)
-        capped = 0 * whole
-        if (cap := made.case.softcap) is not None:
-            capped = (whole + bias).clamp_max(cap)
-            t = (
-                (answer.scores - torch.where(torch.isinf(self._signed()), 0, self._signed())) / cap
-            ).clamp(-1, 1)
+        expected = self.expected
+        u = self.u
+        bias = self.bias.abs()
+        products = self.scale * (self.q @ self.k.mT)
+        self.score_size = expected.scores.abs()
+        ones = torch.ones_like(self.score_size)
+        self.slope = Number(ones, 0 * ones, u)
+        self.curve = Number(0 * ones, 0 * ones, u)
+        capped = 0 * ones
+        cap = self.call.case.softcap
+        if cap is not None:
+            capped = (self.score_size + bias).clamp_max(cap)
+            t = ((expected.scores - self.bias) / cap).clamp(-1, 1)
             steep = 1 - t.square()
-            self.slope = Number(steep, 8 * u + 2 * t.abs() * steep / cap * x.error, u)
-            self.curve = Number(2 * t.abs() * steep / cap, 2 / cap**2 * x.error + 8 * u / cap, u)
-        score_error = (
-            self.slope.size * x.error + 4 * u * capped + u * (bias + whole) + self.half * bias
-        )
-        score_error = torch.where(answer.live, score_error, 0)
-        lse = answer.values["log_sum_exp"][..., None]
-        lse = torch.where(lse == -torch.inf, 0, lse).abs()
-        w = answer.weights
-        self.mean_error = (w * score_error).sum(-1, keepdim=True)
-        relative = (
-            score_error
-            + self.mean_error
-            + u * (2 * whole + 2 * lse + made.case.k_len + 8)
-            + self.half
-        )
-        # may be taken for 0
-        vanishing = torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27
-        self.w = Number(w, w * relative + w.clamp_max(vanishing), u)
-        self.score_error, self.lse, self.whole = score_error, lse, whole
-        self.sink = self._weight_of_sink()
+            bent = 2 * t.abs() * steep / cap
+            self.slope = Number(steep, 8 * u + bent * products.error, u)
+            self.curve = Number(bent, 2 / cap**2 * products.error + 8 * u / cap, u)
+        rounding = 4 * u * capped + u * (bias + self.score_size) + self.half * bias
+        error = self.slope.size * products.error + rounding
+        self.score_error = torch.where(expected.live, error, 0)
+
+        w = expected.weights
+        self.mean_error = (w * self.score_error).sum(-1, keepdim=True)
+        logits = 2 * self.score_size + 2 * self.lse.abs()
+        relative = self.score_error + self._relative_error(logits)
+        self.w = Number(w, w * relative + w.clamp_max(self.vanishing), u)
+
+    def _relative_error(self, logits: torch.Tensor) -> torch.Tensor:
+        """That of an exponential over the sum of all, besides the error of its own score."""
+        rounding = self.u * (logits + self.call.case.k_len + 8)
+        return self.mean_error + rounding + self.half
 
     def _weight_of_sink(self) -> Number:
         """What the sink weighs in each row, (batch, heads, q_len, 1)."""
-        made = self.made
-        lse = self._signed_lse()
-        sink = made.spread_sink(made.sink)[..., None].expand(lse.shape)
-        there = sink > -torch.inf
-        weight = torch.where(there, sink - lse, -torch.inf).exp()
-        logits = torch.where(there, sink, 0).abs() + 2 * self.lse
-        relative = self.mean_error + self.u * (logits + made.case.k_len + 8) + self.half
-        vanishing = torch.finfo(torch.promote_types(made.dtype, torch.float32)).tiny * 2.0**27
-        return Number(weight, weight * relative + weight.clamp_max(vanishing), self.u)
+        sink = self.call.spread_sink(self.call.sink)[..., None].expand(self.lse.shape)
+        exists = sink > -torch.inf
+        weight = torch.where(exists, sink - self.lse, -torch.inf).exp()
+        logits = torch.where(exists, sink, 0).abs() + 2 * self.lse.abs()
+        error = weight * self._relative_error(logits) + weight.clamp_max(self.vanishing)
+        return Number(weight, error, self.u)
 
-    def _signed(self) -> torch.Tensor:
-        return self.made.spread(
-            self.made.added["learned"].double() if "learned" in self.made.added else None
-        )
-
-    def told(self, second: bool) -> Tensors:
-        made, answer, u, w = self.made, self.answer, self.u, self.w
-        factors = self._exact(made.factors())
-        far = self._exact(torch.from_numpy(made.at.j - made.at.i).double())
-        kept = w * factors
-        surprise = torch.where(answer.live, (answer.scores - self._signed_lse()).abs(), 0)
-        told: Tensors = {
-            "output": (kept @ self.v).error,
-            "log_sum_exp": (self.mean_error + u * (2 * self.lse + made.case.k_len + 8))[..., 0]
-            + self.half,
-            "entropy": (w.error * (surprise + 1)).sum(-1)
-            + (w.size * (self.score_error + self.mean_error + self.half)).sum(-1)
-            + u
-            * (
-                2 * self.lse[..., 0]
-                + (made.case.k_len + 4) * (w.size * (self.whole + surprise)).sum(-1)
-            ),
+    def of_values(self) -> Tensors:
+        """Errors of the output and of the statistics."""
+        call = self.call
+        w = self.w
+        k_len = call.case.k_len
+        lse = self.lse.abs()
+        of_lse = self.mean_error + self.u * (2 * lse + k_len + 8)
+        of_scores = self.score_error + self.mean_error + self.half
+        terms = (k_len + 4) * (w.size * (self.score_size + self.surprise)).sum(-1)
+        of_entropy = (w.error * (self.surprise + 1)).sum(-1) + (w.size * of_scores).sum(-1)
+        values: Tensors = {
+            "output": (self.kept @ self.v).error,
+            "log_sum_exp": of_lse[..., 0] + self.half,
+            "entropy": of_entropy + self.u * (2 * lse[..., 0] + terms),
             "received": w.sum(2).error[:, :, 0],
-            "distance": (w * far).sum(-1).error[..., 0],
+            "distance": (w * self.offsets).sum(-1).error[..., 0],
             "weights": w.error,
             "sink": self.sink.error[..., 0],
         }
-        for one in made.case.want:
-            if not isinstance(one, str) and one[0] == "weights_of":
-                rows, heads = made.reduced(one)
-                told["weights_of"] = w.error[:, slice(None) if heads is None else list(heads)][
-                    :, :, list(rows)
-                ]
-        if not answer.first:
-            return told
+        for statistic in call.case.want:
+            if name_of(statistic) == "weights_of":
+                values["weights_of"] = call.chosen(w.error, statistic)
+        return values
 
-        come = {name: self._exact(x.double()) for name, x in made.cotangents.items()}
-        pull = self._pull(come, factors, far, surprise)
-        through = pull + (w * pull).sum(-1)
-        if "log_sum_exp" in come:
-            through = through + self._column(come["log_sum_exp"])
-        d_score = w * through
-        # what a larger sink takes from every weight, and adds to the log-sum-exp
-        inner = (w * pull).sum(-1)
-        if "log_sum_exp" in come:
-            inner = inner + self._column(come["log_sum_exp"])
-        if "entropy" in come:
-            inner = inner + self._column(come["entropy"]) * w.sum(-1)
-        d_dot = d_score * self.slope * self.scale
-        go = come["output"]
+
+class _Backward:
+    """The gradients, and their gradients along `call.directions`."""
+
+    def __init__(self, forward: _Analysis) -> None:
+        self.forward = forward
+        self.call = forward.call
+        self.expected = forward.expected
+        self.u = forward.u
+        self.w = forward.w
+        cotangents = self.call.cotangents
+        self.incoming = {name: forward.exact(x.double()) for name, x in cotangents.items()}
+        self.pull = self._pull()
+        self.through = self.pull + self._mean(self.pull)
+        # What a larger sink takes from every weight, and adds to the log-sum-exp.
+        self.of_sink = self._mean(self.pull)
+        if "log_sum_exp" in self.incoming:
+            of_lse = self._column(self.incoming["log_sum_exp"])
+            self.through = self.through + of_lse
+            self.of_sink = self.of_sink + of_lse
+        if "entropy" in self.incoming:
+            of_entropy = self._column(self.incoming["entropy"])
+            self.of_sink = self.of_sink + of_entropy * self.w.sum(-1)
+        self.d_score = self.w * self.through
+        self.d_product = self.d_score * forward.slope * forward.scale
+
+    def _mean(self, x: Number) -> Number:
+        return (self.w * x).sum(-1)
+
+    def of_gradients(self) -> Tensors:
+        forward = self.forward
         first = {
-            "q": d_dot @ self.k,
-            "k": self._grouped(d_dot.mT @ self.q),
-            "v": self._grouped(kept.mT @ go),
-            "bias": d_score,
-            "sink": self.sink * inner,
+            "q": self.d_product @ forward.k,
+            "k": self._grouped(self.d_product.mT @ forward.q),
+            "v": self._grouped(forward.kept.mT @ self.incoming["output"]),
+            "bias": self.d_score,
+            "sink": forward.sink * self.of_sink,
         }
-        told |= {
-            f"d {name}": self._of(name, first[name], pieces=1 + (len(come) > 1))
-            for name in answer.first
-        }
-        if not second:
-            return told
+        pieces = 2 if len(self.incoming) > 1 else 1
+        names = self.expected.first
+        return {f"d {name}": self._error(name, first[name], pieces) for name in names}
 
-        along = {
-            name: self._exact(
-                made.directions[name].double()
-                if name in answer.first
-                else torch.zeros_like(made.given[name]).double()
+    def _direction(self, name: str) -> torch.Tensor:
+        """That of q, k or v, zeros for one that does not learn."""
+        if name in self.expected.first:
+            return self.call.directions[name].double()
+        return torch.zeros_like(self.call.given[name]).double()
+
+    def of_second_gradients(self) -> Tensors:
+        forward = self.forward
+        w = self.w
+        learns = self.expected.first
+        grad_output = self.incoming["output"]
+        along_q = forward.exact(self._direction("q"))
+        along_k = forward.exact(self._direction("k").repeat_interleave(forward.group, 1))
+        along_v = forward.exact(self._direction("v").repeat_interleave(forward.group, 1))
+
+        moved_product = forward.scale * (along_q @ forward.k.mT + forward.q @ along_k.mT)
+        moved_score = moved_product * forward.slope
+        if "bias" in learns:
+            of_bias = self.call.spread(self.call.directions["bias"].double())
+            moved_score = moved_score + forward.exact(
+                torch.where(forward.masked_by_bias, 0, of_bias)
             )
-            for name in ("q", "k", "v")
-        }
-        a_k, a_v = (
-            Number(
-                along[name].size.repeat_interleave(self.group, 1),
-                torch.zeros_like(self.k.size if name == "k" else self.v.size),
-                u,
-            )
-            for name in ("k", "v")
-        )
-        moved = self.scale * (along["q"] @ self.k.mT + self.q @ a_k.mT)
-        moved_score = moved * self.slope
-        if "bias" in answer.first:
-            moved_score = moved_score + self._exact(
-                torch.where(
-                    torch.isinf(self._signed()), 0, made.spread(made.directions["bias"].double())
-                )
-            )
-        moved_lse = (w * moved_score).sum(-1)
-        if "sink" in answer.first:
-            moved_sink = self._exact(made.spread_sink(made.directions["sink"].double())[..., None])
-            moved_lse = moved_lse + self.sink * moved_sink
+        moved_lse = self._mean(moved_score)
+        moved_logit = moved_lse  # of the sink, before its own direction is added
+        if "sink" in learns:
+            of_sink = self.call.spread_sink(self.call.directions["sink"].double())
+            moved_sink = forward.exact(of_sink[..., None])
+            moved_lse = moved_lse + forward.sink * moved_sink
+            moved_logit = moved_lse + moved_sink
+
         moved_through = moved_score + moved_lse
         moved_w = w * moved_through
-        moved_pull = factors * (go @ a_v.mT)
-        if "entropy" in come:
-            moved_pull = moved_pull + self._column(come["entropy"]) * moved_through
-        moved_d = moved_w * through + w * (
-            moved_pull + (w * moved_pull).sum(-1) + (moved_w * pull).sum(-1)
-        )
-        moved_dot = (moved_d * self.slope + d_score * self.curve * moved) * self.scale
-        moved_inner = (w * moved_pull).sum(-1) + (moved_w * pull).sum(-1)
-        if "entropy" in come:
-            moved_inner = moved_inner + self._column(come["entropy"]) * moved_w.sum(-1)
-        moved_weight = self.sink * (
-            moved_lse if "sink" not in answer.first else moved_lse + moved_sink
-        )
-        moved_kept = moved_w * factors
-        twice = {
-            "q": moved_dot @ self.k + d_dot @ a_k,
-            "k": self._grouped(moved_dot.mT @ self.q) + self._grouped(d_dot.mT @ along["q"]),
-            "v": self._grouped(moved_kept.mT @ go),
-            "bias": moved_d,
-            "sink": moved_weight * inner + self.sink * moved_inner,
-            "grad_output": moved_kept @ self.v + kept @ a_v,
-        }
-        return told | {
-            f"dd {name}": self._of(name, twice[name], pieces=4) for name in answer.second
-        }
+        moved_pull = forward.factors * (grad_output @ along_v.mT)
+        if "entropy" in self.incoming:
+            of_entropy = self._column(self.incoming["entropy"])
+            moved_pull = moved_pull + of_entropy * moved_through
+        moved_mean = self._mean(moved_pull)
+        mean_of_moved = (moved_w * self.pull).sum(-1)
+        moved_d = moved_w * self.through + w * (moved_pull + moved_mean + mean_of_moved)
+        by_slope = moved_d * forward.slope + self.d_score * forward.curve * moved_product
+        moved_d_product = by_slope * forward.scale
+        moved_of_sink = moved_mean + mean_of_moved
+        if "entropy" in self.incoming:
+            moved_of_sink = moved_of_sink + of_entropy * moved_w.sum(-1)
+        moved_weight = forward.sink * moved_logit
+        moved_kept = moved_w * forward.factors
 
-    def _signed_lse(self) -> torch.Tensor:
-        lse = self.answer.values["log_sum_exp"][..., None]
-        return torch.where(lse == -torch.inf, 0, lse)
+        of_queries = self._grouped(self.d_product.mT @ along_q)
+        twice = {
+            "q": moved_d_product @ forward.k + self.d_product @ along_k,
+            "k": self._grouped(moved_d_product.mT @ forward.q) + of_queries,
+            "v": self._grouped(moved_kept.mT @ grad_output),
+            "bias": moved_d,
+            "sink": moved_weight * self.of_sink + forward.sink * moved_of_sink,
+            "grad_output": moved_kept @ forward.v + forward.kept @ along_v,
+        }
+        names = self.expected.second
+        return {f"dd {name}": self._error(name, twice[name], pieces=4) for name in names}
 
     def _column(self, of_rows: Number) -> Number:
         return Number(of_rows.size[..., None], of_rows.error[..., None], self.u)
 
-    def _pull(
-        self, come: dict[str, Number], factors: Number, far: Number, surprise: torch.Tensor
-    ) -> Number:
+    def _pull(self) -> Number:
         """The gradient by the weights."""
-        pull = factors * (come["output"] @ self.v.mT)
-        if "weights" in come:
-            pull = pull + come["weights"]
-        if "received" in come:
-            by_key = come["received"]
+        forward = self.forward
+        incoming = self.incoming
+        pull = forward.factors * (incoming["output"] @ forward.v.mT)
+        if "weights" in incoming:
+            pull = pull + incoming["weights"]
+        if "received" in incoming:
+            by_key = incoming["received"]
             pull = pull + Number(by_key.size[:, :, None], by_key.error[:, :, None], self.u)
-        if "distance" in come:
-            pull = pull + self._column(come["distance"]) * far
-        if "entropy" in come:
+        if "distance" in incoming:
+            pull = pull + self._column(incoming["distance"]) * forward.offsets
+        if "entropy" in incoming:
             # log w + entropy: the log-sum-exp and the entropy, at most as large, are each rounded once and added once;
-            # the native kernel takes one sum over weighted keys from another, and each is rounded as the keys are
-            uneven = (
-                self.score_error
-                + self.mean_error
-                + self.half
-                + self.u * (2 * self.whole + 4 * self.lse + 1)
-            )
-            pull = pull + self._column(come["entropy"]) * Number(surprise, uneven, self.u)
-        if "weights_of" in come:
-            want = next(
-                one
-                for one in self.made.case.want
-                if not isinstance(one, str) and one[0] == "weights_of"
-            )
-            rows, heads = self.made.reduced(want)
-            placed = torch.zeros_like(pull.size + self.w.size)
-            heads = range(self.made.case.heads) if heads is None else heads
-            for at, head in enumerate(heads):
-                placed[:, head, list(rows)] += come["weights_of"].size[:, at]
-            pull = pull + self._exact(placed)
-        if "top_keys" in come and self.picked is not None:
-            placed = torch.zeros(
-                *self.w.size.shape[:3], self.w.size.shape[3] + 1, dtype=torch.float64
-            )
-            at = torch.where(self.picked < 0, self.w.size.shape[3], self.picked)
-            pull = pull + self._exact(placed.scatter_add(-1, at, come["top_keys"].size)[..., :-1])
+            # the native kernel takes one sum over weighted keys from another, and each is rounded as the keys are.
+            rounding = self.u * (2 * forward.score_size + 4 * forward.lse.abs() + 1)
+            error = forward.score_error + forward.mean_error + forward.half + rounding
+            surprise = Number(forward.surprise, error, self.u)
+            pull = pull + self._column(incoming["entropy"]) * surprise
+        for statistic in self.call.case.want:
+            if name_of(statistic) == "weights_of" and "weights_of" in incoming:
+                rows, heads = self.call.rows_and_heads(statistic)
+                of_pairs = torch.zeros_like(pull.size + self.w.size)
+                heads = range(self.call.case.heads) if heads is None else heads
+                for place, head in enumerate(heads):
+                    of_pairs[:, head, list(rows)] += incoming["weights_of"].size[:, place]
+                pull = pull + forward.exact(of_pairs)
+        if "top_keys" in incoming and forward.picked is not None:
+            k_len = self.w.size.shape[3]
+            padded = torch.zeros(*self.w.size.shape[:3], k_len + 1, dtype=torch.float64)
+            keys = torch.where(forward.picked < 0, k_len, forward.picked)
+            of_pairs = padded.scatter_add(-1, keys, incoming["top_keys"].size)[..., :-1]
+            pull = pull + forward.exact(of_pairs)
         return pull
 
     def _grouped(self, by_head: Number) -> Number:
         """Summed over the query heads that share a key/value head."""
-        kv_heads = self.made.case.kv_heads
-        size, error = (
-            x.unflatten(1, (kv_heads, self.group)).sum(2) for x in (by_head.size, by_head.error)
-        )
-        return Number(size, error + self.group * self.u * size, self.u)
+        groups = (self.call.case.kv_heads, self.forward.group)
+        size = by_head.size.unflatten(1, groups).sum(2)
+        error = by_head.error.unflatten(1, groups).sum(2)
+        return Number(size, error + self.forward.group * self.u * size, self.u)
 
-    def _of(self, name: str, found: Number, pieces: int) -> torch.Tensor:
+    def _error(self, name: str, gradient: Number, pieces: int) -> torch.Tensor:
         """The error of a gradient, a sum of `pieces`; that of a bias is summed over the pairs it was added to."""
-        made = self.made
-        kind = made.added["learned"].dtype if name == "bias" else made.dtype
+        call = self.call
         if name == "sink":
-            return self._of_sink(found, pieces)
-        rounding = (
-            pieces * torch.finfo(kind).eps / SLACK if pieces > 1 and kind.itemsize == 2 else 0.0
-        )
-        found = Number(found.size, found.error + rounding * found.size, self.u)
+            return self._error_of_sink(gradient, pieces)
+        dtype = call.added["learned"].dtype if name == "bias" else call.dtype
+        error = gradient.error
+        if pieces > 1 and dtype.itemsize == 2:
+            error = error + pieces * torch.finfo(dtype).eps / SLACK * gradient.size
         if name != "bias":
-            return found.error
-        learned = torch.zeros(made.added["learned"].shape, dtype=torch.float64).requires_grad_()
-        spread = made.spread(learned).expand(found.error.shape)
-        terms = max(1, found.error.numel() // max(1, learned.numel()))
-        by_table = made.case.bias is not None and made.case.bias.kind == "t5"
-        # summed by distance, then over the distances of a bucket in the table's own dtype
-        if by_table:
-            terms = made.case.q_len + made.case.k_len
-        u = torch.finfo(kind).eps / 2 if by_table or kind == torch.float32 else self.u
-        whole = torch.where(self.answer.live, found.error + terms * max(u, self.u) * found.size, 0)
-        if not spread.numel():
-            return torch.zeros_like(learned)
-        return torch.autograd.grad(spread, learned, whole)[0]
+            return error
 
-    def _of_sink(self, found: Number, pieces: int) -> torch.Tensor:
+        learned = torch.zeros(call.added["learned"].shape, dtype=torch.float64).requires_grad_()
+        spread = call.spread(learned).expand(error.shape)
+        terms = max(1, error.numel() // max(1, learned.numel()))
+        by_table = call.case.bias is not None and call.case.bias.kind == "t5"
+        if (
+            by_table
+        ):  # summed by distance, then over the distances of a bucket in the table's own dtype
+            terms = call.case.q_len + call.case.k_len
+        u = torch.finfo(dtype).eps / 2 if by_table or dtype == torch.float32 else self.u
+        of_pairs = error + terms * max(u, self.u) * gradient.size
+        return _summed(spread, learned, torch.where(self.expected.live, of_pairs, 0))
+
+    def _error_of_sink(self, gradient: Number, pieces: int) -> torch.Tensor:
         """The error of the gradient of the sinks, each the sum over the rows that have it."""
-        assert self.made.sink is not None
-        learned = torch.zeros(self.made.sink.shape, dtype=torch.float64).requires_grad_()
-        spread = self.made.spread_sink(learned)[..., None].expand(found.error.shape)
-        terms = found.error.numel() // max(1, learned.numel())
-        rounding = (
-            pieces * torch.finfo(self.made.dtype).eps / SLACK
-            if self.made.dtype.itemsize == 2
-            else 0.0
-        )
-        whole = found.error + (terms * self.u + rounding) * found.size
-        return (
-            torch.autograd.grad(spread, learned, whole)[0]
-            if spread.numel()
-            else torch.zeros_like(learned)
-        )
+        call = self.call
+        assert call.sink is not None
+        learned = torch.zeros(call.sink.shape, dtype=torch.float64).requires_grad_()
+        spread = call.spread_sink(learned)[..., None].expand(gradient.error.shape)
+        terms = gradient.error.numel() // max(1, learned.numel())
+        relative = terms * self.u
+        if call.dtype.itemsize == 2:
+            relative += pieces * torch.finfo(call.dtype).eps / SLACK
+        return _summed(spread, learned, gradient.error + relative * gradient.size)
+
+
+def _summed(spread: torch.Tensor, learned: torch.Tensor, errors: torch.Tensor) -> torch.Tensor:
+    """Errors summed over the pairs to which each learned number was added."""
+    if not spread.numel():
+        return torch.zeros_like(learned)
+    return torch.autograd.grad(spread, learned, errors)[0]

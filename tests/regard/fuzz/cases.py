@@ -3,7 +3,7 @@
 import random
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from .meanings import FULL, LEAVES, Node, Places, drawn
 
@@ -15,6 +15,7 @@ DIMS = (1, 2, 3, 5, 8, 16, 19)
 EVERYTHING = ("q", "k", "v", "bias")
 TENSOR_SINKS = ("heads", "rows", "one")
 STORED = ("bfloat16", "float16", "int8")
+CaseT = TypeVar("CaseT")
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Case:
     v_dim: int = 4
     dtype: str = "float64"
     pattern: Node = FULL
-    spelled: bool = False  # the pattern is handed over as a text
+    spelled: bool = False  # the pattern is passed as a text
     layouts: tuple[str, str, str] = ("contiguous",) * 3
     gain: float = 1.0
     scale: float | None = None
@@ -54,18 +55,16 @@ class Case:
     dropout: float = 0.0
     dropout_seed: int = 0
     q_start: int | tuple[int, ...] | None = None
-    learners: tuple[
-        str, ...
-    ] = ()  # of q, k, v, bias, sink: what needs a gradient; none: computed under no_grad
+    # Of q, k, v, bias and sink those that need a gradient; without any the call is computed under no_grad.
+    learners: tuple[str, ...] = ()
     want: tuple[Any, ...] = ()  # names of statistics, ("top_keys", n), ("weights_of", rows, heads)
     pulled: tuple[str, ...] = ()  # the statistics that a gradient comes in by, besides the output
     grad_layout: str = "contiguous"
     hidden: str = ""  # what stands in keys and values that no query may see: "", "nan" or "inf"
     blocks: str = "shipped"  # or "small"
     second: bool = False  # second derivatives too
-    sink: str = (
-        ""  # "number", "heads" (heads,), "rows" (batch, heads) or "one" (batch, 1): logits of sinks
-    )
+    # The logits of sinks: "number", "heads" (heads,), "rows" (batch, heads) or "one" (batch, 1).
+    sink: str = ""
     stored: str = (
         ""  # the dtype in which a cache keeps keys and values, which have no gradient then
     )
@@ -87,12 +86,12 @@ def start_of(case: Any) -> tuple[int, ...]:
 
 def described(case: Any, plain: Any) -> str:
     """The case as it is written, without what equals a plain one."""
-    names = [
-        one.name
-        for one in fields(case)
-        if one.name == "seed" or getattr(case, one.name) != getattr(plain, one.name)
-    ]
-    return f"Case({', '.join(f'{name}={getattr(case, name)!s}' for name in names)})"
+    values = []
+    for field in fields(case):
+        value = getattr(case, field.name)
+        if field.name == "seed" or value != getattr(plain, field.name):
+            values.append(f"{field.name}={value!s}")
+    return f"Case({', '.join(values)})"
 
 
 def draw_case(seed: int) -> Case:
@@ -106,12 +105,15 @@ def draw_case(seed: int) -> Case:
         batch = 1
         kv_heads = 1
         group = r.choice((1, 2))
-    learning, plain = r.random() < 0.6, r.random() < 0.4  # plain: what fused operations compute too
-    bias = _bias(r, plain) if r.random() < (0.25 if plain else 0.45) else None
-    learners = tuple(x for x in EVERYTHING if r.random() < 0.75) if learning else ()
+    learning = r.random() < 0.6
+    plain = r.random() < 0.4  # what fused operations compute too
+    has_bias = r.random() < (0.25 if plain else 0.45)
+    bias = _bias(r, plain) if has_bias else None
+    learners = tuple(name for name in EVERYTHING if r.random() < 0.75) if learning else ()
     if bias is None or bias.kind in ("alibi", "slopes"):
-        learners = tuple(x for x in learners if x != "bias")
-    want = _want(r, q_len, group * kv_heads) if r.random() < 0.35 else ()
+        learners = tuple(name for name in learners if name != "bias")
+    has_want = r.random() < 0.35
+    want = _want(r, q_len, group * kv_heads) if has_want else ()
     case = Case(
         seed,
         batch,
@@ -119,40 +121,54 @@ def draw_case(seed: int) -> Case:
         kv_heads,
         q_len,
         k_len,
-        r.choice(DIMS),
-        r.choice(DIMS),
+        head_dim=r.choice(DIMS),
+        v_dim=r.choice(DIMS),
         dtype=r.choice(DTYPES[:2] + DTYPES) if learning else r.choice(DTYPES),
         pattern=drawn(r, max(q_len, k_len), list(LEAVES)),
         spelled=r.random() < 0.15,
-        layouts=tuple(r.choice(LAYOUTS) if r.random() < 0.6 else "contiguous" for _ in range(3)),
+        layouts=(_layout(r), _layout(r), _layout(r)),
         gain=r.choice((0.0, 0.3, 1.0, 1.0, 1.0, 4.0)),
         scale=r.choice((None, None, 0, 0.7, -0.6, 1.9, -1e-3)),
         softcap=None if plain else r.choice((None, None, 0.3, 2.0, 30.0)),
         bias=bias,
-        dropout=r.choice((0.1, 0.5, 0.9, 1.0)) if not plain and r.random() < 0.3 else 0.0,
+        dropout=0.0 if plain else _dropout(r),
         dropout_seed=r.choice((0, 1, -1, r.randint(-(2**63), 2**63 - 1))),
         q_start=_q_start(r, max(q_len, k_len), by_row=not plain),
         learners=learners,
         want=want,
-        pulled=tuple(one for one in map(_name, want) if r.random() < 0.6),
+        pulled=tuple(name_of(statistic) for statistic in want if r.random() < 0.6),
         grad_layout=r.choice(("contiguous", "contiguous", "transposed", "one number")),
         hidden=r.choice(("", "nan", "inf")),
-        blocks=r.choice(("shipped", "shipped", "small", "small"))
-        if q_len * k_len < 400
-        else "shipped",
+        blocks=_blocks(r, q_len * k_len),
         second=r.random() < 0.4 and q_len * k_len < 2000,
         sink=r.choice(("", "", "", "number", "heads", "rows", "one")),
     )
     # Drawn last, so that a seed stands for the call that it stood for before sinks learned and caches were read.
     learns = learning and case.sink in TENSOR_SINKS and r.random() < 0.75
     stored = not learning and r.random() < 0.4
-    case = replace(case, learners=(*learners, "sink")) if learns else case
-    case = replace(case, stored=r.choice(STORED)) if stored and not case.learners else case
-    return replace(case, want=(*case.want, "sink")) if case.want and r.random() < 0.5 else case
+    if learns:
+        case = replace(case, learners=(*learners, "sink"))
+    if stored and not case.learners:
+        case = replace(case, stored=r.choice(STORED))
+    if case.want and r.random() < 0.5:
+        case = replace(case, want=(*case.want, "sink"))
+    return case
 
 
-def _name(want: Any) -> str:
-    return want if isinstance(want, str) else want[0]
+def name_of(statistic: Any) -> str:
+    return statistic if isinstance(statistic, str) else statistic[0]
+
+
+def _layout(r: random.Random) -> str:
+    return r.choice(LAYOUTS) if r.random() < 0.6 else "contiguous"
+
+
+def _dropout(r: random.Random) -> float:
+    return r.choice((0.1, 0.5, 0.9, 1.0)) if r.random() < 0.3 else 0.0
+
+
+def _blocks(r: random.Random, pairs: int) -> str:
+    return r.choice(("shipped", "shipped", "small", "small")) if pairs < 400 else "shipped"
 
 
 def _lengths(r: random.Random) -> tuple[int, int]:
@@ -182,79 +198,77 @@ def _bias(r: random.Random, by_distance: bool) -> Added:
         return Added("alibi")
     if turn < 0.25:
         return Added("slopes")
-    # no distance but the farthest is a power of another here: rounding decides no bucket
     if turn < 0.4:
+        # No distance but the farthest is a power of another one here, so rounding decides no bucket.
         return Added(
             "t5",
             buckets=r.choice((4, 8, 16)),
             distance=r.choice((11, 13, 37)),
             sides=r.random() < 0.5,
         )
-    axes = tuple(r.randint(0, 1) for _ in range(r.choice((0, 1, 2, 3, 4, 4))))
     return Added(
         "tensor",
-        axes,
-        r.choice(("same", "same", "float32", "float64")),
-        r.choice((0.0, 0.0, 0.2, 0.7)),
-        r.choice(("contiguous", "transposed", "expanded", "strided")),
+        axes=tuple(r.randint(0, 1) for _ in range(r.choice((0, 1, 2, 3, 4, 4)))),
+        dtype=r.choice(("same", "same", "float32", "float64")),
+        hides=r.choice((0.0, 0.0, 0.2, 0.7)),
+        layout=r.choice(("contiguous", "transposed", "expanded", "strided")),
     )
 
 
 def _want(r: random.Random, q_len: int, heads: int) -> tuple[Any, ...]:
-    found: list[Any] = [
-        one for one in ("log_sum_exp", "entropy", "received", "distance") if r.random() < 0.5
-    ]
+    statistics = ("log_sum_exp", "entropy", "received", "distance")
+    want: list[Any] = [name for name in statistics if r.random() < 0.5]
     if r.random() < 0.3:
-        found.append("weights")
+        want.append("weights")
     if r.random() < 0.4:
-        found.append(("top_keys", r.choice((1, 2, 5, 50))))
+        want.append(("top_keys", r.choice((1, 2, 5, 50))))
     if r.random() < 0.3 and q_len:
         rows = tuple(r.sample(range(q_len), r.randint(1, min(3, q_len))))
-        found.append(("weights_of", rows, r.choice((None, (r.randrange(heads),)))))
-    return tuple(found)
+        want.append(("weights_of", rows, r.choice((None, (r.randrange(heads),)))))
+    return tuple(want)
 
 
 def simpler(case: Case) -> Iterator[Case]:
     """Cases with one thing less, the largest steps first."""
-    plain = Case(case.seed)
-    for name in (
-        "want",
-        "bias",
-        "sink",
-        "dropout",
-        "softcap",
-        "scale",
-        "hidden",
-        "stored",
-        "layouts",
-        "grad_layout",
-        "blocks",
-        "second",
-        "spelled",
-        "q_start",
-        "learners",
-        "dtype",
-        "gain",
-    ):
-        if getattr(case, name) != getattr(plain, name):
-            changes = {name: getattr(plain, name)} | ({"pulled": ()} if name == "want" else {})
-            if name in ("bias", "sink"):
-                changes["learners"] = tuple(x for x in case.learners if x != name)
-            yield replace(case, **changes)
+    options = (
+        "bias sink dropout softcap scale hidden stored layouts grad_layout blocks second spelled"
+    )
+    if case.want:
+        yield replace(case, want=(), pulled=())
+    for less in with_default(case, Case(case.seed), f"{options} q_start learners dtype gain"):
+        gone = {"bias"} if less.bias is None else set()
+        gone |= {"sink"} if not less.sink else set()
+        yield replace(less, learners=tuple(name for name in less.learners if name not in gone))
     for pattern in simpler_patterns(case.pattern):
         yield replace(case, pattern=pattern)
     for name in ("learners", "want", "pulled"):
-        for one in getattr(case, name):
-            yield replace(case, **{name: tuple(x for x in getattr(case, name) if x != one)})
+        values = getattr(case, name)
+        for value in values:
+            yield replace(case, **{name: tuple(x for x in values if x != value)})
     if case.heads != case.kv_heads:
         yield replace(case, heads=case.kv_heads)
     if case.kv_heads > 1:
         yield replace(case, kv_heads=1, heads=case.heads // case.kv_heads)
     for name in ("batch", "q_len", "k_len", "head_dim", "v_dim"):
         size = getattr(case, name)
-        for less in sorted({1, size // 2, size - 1} - {0, size}):
+        for less in sorted({1, size // 2, size - 1}):
             if 0 < less < size:
                 yield replace(case, **{name: less})
+
+
+def with_default(case: CaseT, plain: CaseT, names: str) -> Iterator[CaseT]:
+    """A case with one of these fields as in the plain one, where they differ."""
+    for name in names.split():
+        default = getattr(plain, name)
+        if getattr(case, name) != default:
+            yield replace(case, **{name: default})  # ty: ignore[invalid-argument-type]
+
+
+def halved(case: CaseT, names: str) -> Iterator[CaseT]:
+    """A case with half of one of these sizes, where it is above 1."""
+    for name in names.split():
+        if getattr(case, name) > 1:
+            yield replace(case, **{name: getattr(case, name) // 2})  # ty: ignore[invalid-argument-type]
 
 
 def simpler_patterns(node: Node) -> Iterator[Node]:
@@ -262,7 +276,9 @@ def simpler_patterns(node: Node) -> Iterator[Node]:
         yield Node("full")
     yield from node.parts
     for place, part in enumerate(node.parts):
+        before = node.parts[:place]
+        after = node.parts[place + 1 :]
         if len(node.parts) > 1:
-            yield replace(node, parts=node.parts[:place] + node.parts[place + 1 :])
+            yield replace(node, parts=before + after)
         for less in simpler_patterns(part):
-            yield replace(node, parts=node.parts[:place] + (less,) + node.parts[place + 1 :])
+            yield replace(node, parts=(*before, less, *after))

@@ -20,8 +20,8 @@ def module_of(path: Path) -> Any:
 
 def formulas(folder: str) -> dict[str, dict[str, Any]]:
     """The FORMULA of each file test_NAME.py of a folder of tests that has one, by NAME."""
-    files = sorted((TESTS / folder).glob("test_*.py"))
-    having = [
-        path for path in files if re.search(r"^FORMULA\b", path.read_text("utf-8"), re.MULTILINE)
-    ]
-    return {path.stem.removeprefix("test_"): module_of(path).FORMULA for path in having}
+    by_name = {}
+    for path in sorted((TESTS / folder).glob("test_*.py")):
+        if re.search(r"^FORMULA\b", path.read_text("utf-8"), re.MULTILINE):
+            by_name[path.stem.removeprefix("test_")] = module_of(path).FORMULA
+    return by_name

@@ -8,6 +8,7 @@ The masks are NumPy written from the table of the contract; nothing here asks a 
 
 from __future__ import annotations
 
+import operator
 import random
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -39,9 +40,8 @@ class Places:
 
     @property
     def i(self) -> np.ndarray:
-        return np.arange(self.q_len).reshape(-1, 1) + np.array(self.start, np.int64).reshape(
-            -1, 1, 1, 1
-        )
+        starts = np.array(self.start, np.int64).reshape(-1, 1, 1, 1)
+        return np.arange(self.q_len).reshape(-1, 1) + starts
 
     @property
     def j(self) -> np.ndarray:
@@ -49,9 +49,8 @@ class Places:
 
     def by_row(self, numbers: tuple[int, ...]) -> np.ndarray:
         """One number for each batch row, (batch, 1, 1, 1); given ones are repeated in turn."""
-        return np.array([numbers[b % len(numbers)] for b in range(self.batch)], np.int64).reshape(
-            -1, 1, 1, 1
-        )
+        by_row = [numbers[b % len(numbers)] for b in range(self.batch)]
+        return np.array(by_row, np.int64).reshape(-1, 1, 1, 1)
 
     @property
     def shape(self) -> tuple[int, int, int, int]:
@@ -71,10 +70,13 @@ class Node:
         return f"{self.kind}({inside})" if inside else self.kind
 
     def leaves(self) -> set[str]:
-        return set().union(*(part.leaves() for part in self.parts)) if self.parts else {self.kind}
+        if not self.parts:
+            return {self.kind}
+        return set().union(*(part.leaves() for part in self.parts))
 
 
 FULL = Node("full")
+COMBINED = {"and": operator.and_, "or": operator.or_}
 
 
 @dataclass(frozen=True)
@@ -116,12 +118,13 @@ def _draw_blocks(r: random.Random, n: int, past: bool) -> tuple[int, int, int, b
 
 
 def _random_blocks(at: Places, count: int, block: int, seed: int, past: bool) -> np.ndarray:
-    own = at.i // block
-    keys = at.j // block
-    allowed = np.zeros(np.broadcast_shapes(own.shape, keys.shape), bool)
-    for one in np.unique(own).tolist():
-        for chosen in distinct(count, seed, one, one + 1 if past else -(-at.k_len // block)):
-            allowed |= (own == one) & (keys == chosen)
+    block_of_query = at.i // block
+    block_of_key = at.j // block
+    allowed = np.zeros(np.broadcast_shapes(block_of_query.shape, block_of_key.shape), bool)
+    for q_block in np.unique(block_of_query).tolist():
+        choices = q_block + 1 if past else -(-at.k_len // block)
+        for k_block in distinct(count, seed, q_block, choices):
+            allowed |= (block_of_query == q_block) & (block_of_key == k_block)
     return allowed
 
 
@@ -133,24 +136,24 @@ def _documents(r: random.Random, n: int) -> tuple[int, ...]:
 
 
 def _same_document(at: Places, *rows: tuple[int, ...]) -> np.ndarray:
-    ids = [np.array(rows[b % len(rows)]) for b in range(at.batch if len(rows) > 1 else 1)]
-    i = np.broadcast_to(at.i, (max(len(at.start), len(ids)), 1, at.q_len, 1))
-    found = []
-    for b in range(len(i)):
-        of = ids[b % len(ids)]
-        where = i[b]
-        known = (where >= 0) & (where < len(of))
-        found.append((of[np.where(known, where, 0)] == of[at.j[0]]) & known)
-    return np.stack(found)
+    batch = at.batch if len(rows) > 1 else len(at.start)
+    masks = []
+    for b in range(batch):
+        ids = np.array(rows[b % len(rows)])
+        q_pos = at.i[b % len(at.i)]
+        has_id = (q_pos >= 0) & (q_pos < len(ids))
+        id_of_query = ids[np.where(has_id, q_pos, 0)]
+        masks.append((id_of_query == ids[at.j[0]]) & has_id)
+    return np.stack(masks)
 
 
 def _of_rows(
     build: Callable[[torch.Tensor], p.Pattern], *rows: tuple[int, ...], at: Places
 ) -> p.Pattern:
     """The pattern of one row for the whole batch, or of a row for each batch row, in turn."""
-    return build(
-        torch.tensor([rows[b % len(rows)] for b in range(at.batch)] if len(rows) > 1 else rows[0])
-    )
+    if len(rows) == 1:
+        return build(torch.tensor(rows[0]))
+    return build(torch.tensor([rows[b % len(rows)] for b in range(at.batch)]))
 
 
 _ids = partial(_of_rows, p.SameDocument)
@@ -163,9 +166,8 @@ def _holes(r: random.Random, n: int) -> tuple[bool, ...]:
 
 
 def _key_mask(at: Places, *rows: tuple[bool, ...]) -> np.ndarray:
-    live = np.array(
-        [rows[b % len(rows)][: at.k_len] for b in range(at.batch if len(rows) > 1 else 1)], bool
-    )
+    batch = at.batch if len(rows) > 1 else 1
+    live = np.array([rows[b % len(rows)][: at.k_len] for b in range(batch)], bool)
     return live[:, None, None, :]
 
 
@@ -186,20 +188,19 @@ def _span_mask(at: Places, start: Any, stop: Any) -> np.ndarray:
 
 
 def _span(start: Any, stop: Any, *, at: Places) -> p.Pattern:
-    ends = [
-        torch.from_numpy(at.by_row(end).ravel()) if isinstance(end, tuple) else end
-        for end in (start, stop)
-    ]
-    return p.KeySpan(*ends)
+    return p.KeySpan(_end_of_rows(start, at), _end_of_rows(stop, at))
+
+
+def _end_of_rows(end: Any, at: Places) -> Any:
+    return torch.from_numpy(at.by_row(end).ravel()) if isinstance(end, tuple) else end
 
 
 def _draw_spans(r: random.Random, n: int) -> tuple[Any, Any]:
-    starts = tuple(r.randint(-2, n // 2) for _ in range(3)) if r.random() < 0.7 else r.randint(0, 3)
-    stops = (
-        tuple(r.randint(0, n + 2) for _ in range(3))
-        if r.random() < 0.7 or not isinstance(starts, tuple)
-        else None
-    )
+    """Ends of which at least one differs by row."""
+    starts_by_row = r.random() < 0.7
+    starts = tuple(r.randint(-2, n // 2) for _ in range(3)) if starts_by_row else r.randint(0, 3)
+    stops_by_row = r.random() < 0.7 or not starts_by_row
+    stops = tuple(r.randint(0, n + 2) for _ in range(3)) if stops_by_row else None
     return starts, stops
 
 
@@ -207,9 +208,10 @@ def listed_mask(listed: np.ndarray, at: Places, block: int, rows: int) -> np.nda
     """Which pairs lists of blocks of keys (batch or 1, lists, row blocks, n) allow, (batch, heads, q_len, k_len)."""
     mask = np.zeros(at.shape, bool)
     for b, h, i in np.ndindex(at.shape[:3]):
-        for one in listed[b % len(listed), h * listed.shape[1] // at.heads, i // rows]:
-            if one >= 0:
-                mask[b, h, i, one * block : (one + 1) * block] = True
+        of_head = h * listed.shape[1] // at.heads
+        for k_block in listed[b % len(listed), of_head, i // rows]:
+            if k_block >= 0:
+                mask[b, h, i, k_block * block : (k_block + 1) * block] = True
     return mask
 
 
@@ -376,7 +378,7 @@ LEAVES: dict[str, Leaf] = {
     ),
     **{name: Leaf(**formula) for name, formula in formulas("patterns").items()},
 }
-# their sizes are those of the call
+# Leaves that hold tensors, whose sizes are those of the call.
 TENSORS = {
     "documents_by_row",
     "same_document",
@@ -398,16 +400,18 @@ def _alike(rows: list[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
 
 def drawn(r: random.Random, n: int, allowed: list[str], depth: int = 0) -> Node:
     """A random pattern of these leaves for texts of length n."""
+
+    def draw_parts(count: int) -> tuple[Node, ...]:
+        return tuple(drawn(r, n, allowed, depth + 1) for _ in range(count))
+
     turn = r.random() + 0.22 * depth
     if turn < 0.42:
-        parts = tuple(drawn(r, n, allowed, depth + 1) for _ in range(2 if r.random() < 0.8 else 3))
+        parts = draw_parts(2 if r.random() < 0.8 else 3)
         return Node(r.choice(("and", "and", "or")), (), parts)
     if turn < 0.50:
-        return Node("not", (), (drawn(r, n, allowed, depth + 1),))
+        return Node("not", (), draw_parts(1))
     if turn < 0.58:
-        return Node(
-            "per_head", (), tuple(drawn(r, n, allowed, depth + 1) for _ in range(r.randint(1, 3)))
-        )
+        return Node("per_head", (), draw_parts(r.randint(1, 3)))
     return plain_leaf(r, r.choice(allowed), n)
 
 
@@ -421,22 +425,21 @@ def mask_of(node: Node, at: Places) -> np.ndarray:
     if node.kind == "per_head":
         of_parts = [mask_of(part, at) for part in node.parts]
         return np.stack([of_parts[h % len(of_parts)][:, h] for h in range(at.heads)], axis=1)
-    inner = [mask_of(part, at) for part in node.parts]
-    if node.kind in ("and", "or"):
-        return reduce(np.logical_and if node.kind == "and" else np.logical_or, inner)
-    found = ~inner[0] if node.kind == "not" else LEAVES[node.kind].mask(at, *node.args)
-    return np.broadcast_to(found, at.shape)
+    if node.kind in COMBINED:
+        return reduce(COMBINED[node.kind], [mask_of(part, at) for part in node.parts])
+    if node.kind == "not":
+        return ~mask_of(node.parts[0], at)
+    return np.broadcast_to(LEAVES[node.kind].mask(at, *node.args), at.shape)
 
 
 def build(node: Node, at: Places) -> p.Pattern:
     """The same pattern as regard writes it."""
+    parts = [build(part, at) for part in node.parts]
     if node.kind == "per_head":
-        parts = [build(part, at) for part in node.parts]
         return p.PerHead([parts[h % len(parts)] for h in range(at.heads)])
-    inner = [build(part, at) for part in node.parts]
-    if node.kind in ("and", "or"):
-        return reduce(lambda a, b: a & b if node.kind == "and" else a | b, inner)
+    if node.kind in COMBINED:
+        return reduce(COMBINED[node.kind], parts)
     if node.kind == "not":
-        return ~inner[0]
+        return ~parts[0]
     leaf = LEAVES[node.kind]
     return leaf.build(*node.args, at=at) if node.kind in TENSORS else leaf.build(*node.args)

@@ -23,7 +23,7 @@ from .found import formulas
 from .oracle import detached, differentiated, named
 
 if TYPE_CHECKING:
-    from .mechanisms import Made
+    from .mechanisms import MechanismCall
 
 Tensors = dict[str, torch.Tensor]
 TRIALS = 3
@@ -100,148 +100,169 @@ CORRECTING = {"delta_rule", "gated_delta", "kimi_delta"}
 def _constant_log_decay(kind: str, heads: int) -> torch.Tensor:
     """RetNet's decays, and half of lightning attention's slopes, (1, heads, 1)."""
     h = torch.arange(heads, dtype=torch.float64)
-    found = (1 - 2 ** (-5 - h)).log() if kind == "retention" else -0.5 * 2 ** (-8 / heads * (h + 1))
-    return found[None, :, None]
+    if kind == "retention":
+        log_decay = (1 - 2 ** (-5 - h)).log()
+    else:
+        log_decay = -0.5 * 2 ** (-8 / heads * (h + 1))
+    return log_decay[None, :, None]
 
 
-def _recurred(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
+def formula(call: MechanismCall, leaves: Tensors, moved: Moved) -> torch.Tensor:
+    """The output in float64; every number that is rounded goes through `moved`."""
+    leaves = {name: moved(x) for name, x in leaves.items()}
+    kind = call.case.kind
+    if kind in RECURRENT:
+        return _recurrent(call, leaves, moved)
+    if kind == "lsh":
+        return _lsh(call, leaves, moved)
+    if kind == "linformer":
+        return _linformer(call, leaves, moved)
+    return _kernel(call, leaves, moved)
+
+
+def _of_heads(call: MechanismCall, x: torch.Tensor) -> torch.Tensor:
+    """Keys, values or gates, repeated for each query head."""
+    return x.repeat_interleave(call.case.heads // x.shape[1], 1)
+
+
+def _recurrent(call: MechanismCall, leaves: Tensors, moved: Moved) -> torch.Tensor:
     """Each row's own memory, into which the keys that it sees are written one after the other."""
-    case, mask = made.case, made.mask
-    each = lambda x: x.repeat_interleave(case.heads // x.shape[1], 1)  # noqa: E731
-    q, k, v = (each(leaves[name]) for name in ("q", "k", "v"))
-    decay = leaves.get("log_decay", _constant_log_decay(case.kind, case.kv_heads))
-    decay = (
-        moved(each(decay).exp())
-        if "log_decay" in leaves or case.kind in ("retention", "lightning")
-        else None
-    )
+    case = call.case
+    q = _of_heads(call, leaves["q"])
+    k = _of_heads(call, leaves["k"])
+    v = _of_heads(call, leaves["v"])
+    decay = None  # (batch or 1, heads, k_len or 1) or (..., k_len, head_dim)
+    if "log_decay" in leaves or case.kind in ("retention", "lightning"):
+        log_decay = leaves.get("log_decay", _constant_log_decay(case.kind, case.kv_heads))
+        decay = moved(_of_heads(call, log_decay).exp())
     memory = v.new_zeros(case.batch, case.heads, case.q_len, case.head_dim, case.v_dim)
     for t in range(case.k_len):
         key = k[:, :, t, None, :, None]  # (batch, heads, 1, head_dim, 1)
         faded = memory
         if decay is not None:
-            now = decay[:, :, min(t, decay.shape[2] - 1)]
-            faded = moved(
-                (now[:, :, None, :, None] if now.dim() == 3 else now[:, :, None, None, None])
-                * memory
-            )
+            at_t = decay[:, :, min(t, decay.shape[2] - 1)]
+            by_dim = at_t if at_t.dim() == 3 else at_t[..., None]
+            faded = moved(by_dim[:, :, None, :, None] * memory)
         update = v[:, :, t, None, None]
         if case.kind in CORRECTING:
             update = moved(update - moved((key * faded).sum(-2, keepdim=True)))
         if "strength" in leaves:
-            update = moved(each(leaves["strength"])[:, :, t, None, None, None] * update)
-        memory = torch.where(
-            mask[:, :, :, t, None, None], moved(faded + moved(key * update)), memory
-        )
-    return moved((memory * q[..., None]).sum(-2)) * made.scale
+            strength = _of_heads(call, leaves["strength"])[:, :, t, None, None, None]
+            update = moved(strength * update)
+        written = moved(faded + moved(key * update))
+        memory = torch.where(call.mask[:, :, :, t, None, None], written, memory)
+    return moved((memory * q[..., None]).sum(-2)) * call.scale
 
 
-def formula(made: Made, leaves: Tensors, moved: Moved) -> torch.Tensor:
-    """The output in float64; every number that is rounded goes through `moved`."""
-    case = made.case
+def _lsh(call: MechanismCall, leaves: Tensors, moved: Moved) -> torch.Tensor:
+    case = call.case
+    x = leaves["k"]
+    unit = moved(x / moved(x.square().sum(-1, keepdim=True).sqrt()))
+    queries = x[:, :, case.k_len - case.q_len :]
+    scores = moved(queries @ unit.mT) * call.scale
+    return _softmax(scores, call.seen, moved) @ _of_heads(call, leaves["v"])
+
+
+def _linformer(call: MechanismCall, leaves: Tensors, moved: Moved) -> torch.Tensor:
+    case = call.case
     group = case.heads // case.kv_heads
-    each = lambda x: x.repeat_interleave(group, 1)  # noqa: E731
-    leaves = {name: moved(x) for name, x in leaves.items()}
-    if case.kind in RECURRENT:
-        return _recurred(made, leaves, moved)
-    v = each(leaves["v"])
-    mask = made.mask
-    if case.kind == "lsh":
-        x = leaves["k"]
-        unit = moved(x / moved(x.square().sum(-1, keepdim=True).sqrt()))
-        return (
-            _softmax(
-                moved(x[:, :, case.k_len - case.q_len :] @ unit.mT) * made.scale, made.seen, moved
-            )
-            @ v
-        )
-    if case.kind == "linformer":
-        live = mask[:, ::group, 0, :, None] if case.q_len else mask.any(2)[:, ::group, :, None]
-        E, F = (leaves[name][:, :, : case.k_len] for name in ("key_projection", "value_projection"))
-        k, v = (
-            moved(one @ leaves[name].masked_fill(~live, 0)) for one, name in ((E, "k"), (F, "v"))
-        )
-        scores = moved(leaves["q"] @ each(k).mT) * made.scale
-        return _softmax(scores, mask.any(-1, keepdim=True).expand(scores.shape), moved) @ each(v)
+    visible = call.mask[:, :, 0] if case.q_len else call.mask.any(2)
+    visible = visible[:, ::group, :, None]
+
+    def project(name: str, projection: str) -> torch.Tensor:
+        matrix = leaves[projection][:, :, : case.k_len]
+        return _of_heads(call, moved(matrix @ leaves[name].masked_fill(~visible, 0)))
+
+    k = project("k", "key_projection")
+    v = project("v", "value_projection")
+    scores = moved(leaves["q"] @ k.mT) * call.scale
+    return _softmax(scores, call.mask.any(-1, keepdim=True).expand(scores.shape), moved) @ v
+
+
+def _kernel(call: MechanismCall, leaves: Tensors, moved: Moved) -> torch.Tensor:
+    case = call.case
+    mask = call.mask
     kernel = KERNELS[case.kind]
-    of_q, of_k = (kernel.features(case, leaves[name], moved) for name in ("q", "k"))
-    alike = moved(of_q @ each(of_k).mT)
+    of_q = kernel.features(case, leaves["q"], moved)
+    of_k = kernel.features(case, leaves["k"], moved)
+    products = moved(of_q @ _of_heads(call, of_k).mT)
     share = mask.double()
     if case.kind == "gated":
-        # keys that a query does not see forget nothing
-        gate = each(leaves["gate"])[:, :, None].expand(mask.shape)
-        forgets = torch.where(mask, gate, 1)
+        gate = _of_heads(call, leaves["gate"])[:, :, None]
+        # Keys that a query does not see forget nothing.
+        forgets = torch.where(mask, gate.expand(mask.shape), 1)
         later = forgets.flip(-1).cumprod(-1).flip(-1)
         later = torch.cat([later[..., 1:], torch.ones_like(later[..., :1])], -1)
-        share = moved(share * later * (1 - each(leaves["gate"])[:, :, None]))
-    total = moved((alike * share).sum(-1, keepdim=True))
+        share = moved(share * later * (1 - gate))
+    total = moved((products * share).sum(-1, keepdim=True))
     if kernel.least:
         total = torch.maximum(total, kernel.least * share.sum(-1, keepdim=True))
-    blind = ~mask.any(-1, keepdim=True)
-    return moved((alike * share / total.masked_fill(blind, 1)).masked_fill(blind, 0)) @ v
+    empty = ~mask.any(-1, keepdim=True)
+    weights = (products * share / total.masked_fill(empty, 1)).masked_fill(empty, 0)
+    return moved(weights) @ _of_heads(call, leaves["v"])
 
 
 def _softmax(scores: torch.Tensor, seen: torch.Tensor, moved: Moved) -> torch.Tensor:
-    blind = ~seen.any(-1, keepdim=True)
-    scores = moved(scores)
-    return moved(
-        scores.masked_fill(~seen, -torch.inf)
-        .masked_fill(blind, 0)
-        .softmax(-1)
-        .masked_fill(blind, 0)
-    )
+    empty = ~seen.any(-1, keepdim=True)
+    masked = moved(scores).masked_fill(~seen, -torch.inf).masked_fill(empty, 0)
+    return moved(masked.softmax(-1).masked_fill(empty, 0))
 
 
-def _told(made: Made, second: bool, moved: Moved) -> Tensors:
-    leaves = {name: x.requires_grad_(name in made.learners) for name, x in made.clean().items()}
-    output = formula(made, leaves, moved)
-    come = made.grad_output.double().clone().requires_grad_()
-    found = {"output": output}
-    if made.learners:
-        learning = {name: leaves[name] for name in made.learners}
-        along = {name: made.directions[name].double() for name in learning} if second else None
-        found |= named(*differentiated(found, learning, {"output": moved(come)}, along, come))
-    return detached(found)
+def _results(call: MechanismCall, second: bool, moved: Moved) -> Tensors:
+    leaves = {name: x.requires_grad_(name in call.learners) for name, x in call.clean().items()}
+    results = {"output": formula(call, leaves, moved)}
+    grad_output = call.grad_output.double().clone().requires_grad_()
+    if call.learners:
+        learning = {name: leaves[name] for name in call.learners}
+        along = {name: call.directions[name].double() for name in learning} if second else None
+        incoming = {"output": moved(grad_output)}
+        first, twice = differentiated(results, learning, incoming, along, grad_output)
+        results |= named(first, twice)
+    return detached(results)
 
 
-def expected(made: Made, second: bool) -> tuple[Tensors, Tensors]:
-    """What a backend should answer, by name, and how far from it rounding may lead."""
-    case = made.case
-    u = torch.finfo(torch.promote_types(made.dtype, torch.float32)).eps / 2
-    # machines that multiply bfloat16 round the weights to it, once: SLACK times this
-    if made.dtype == torch.bfloat16:
-        u = torch.finfo(torch.bfloat16).eps / 8
+def _rounding(step: float, trial: int) -> Moved:
+    """A function that moves numbers, and the gradients that come back through them, by up to `step` at random."""
+    drawn = torch.Generator().manual_seed(trial)
+
+    def move(x: torch.Tensor) -> torch.Tensor:
+        turn = 2 * torch.rand(x.shape, generator=drawn, dtype=torch.float64) - 1
+        return x * (1 + step * turn)
+
+    def moved(x: torch.Tensor) -> torch.Tensor:
+        rounded = move(x)
+        if rounded.requires_grad:
+            rounded.register_hook(move)
+        return rounded
+
+    return moved
+
+
+def expected(call: MechanismCall, second: bool) -> tuple[Tensors, Tensors]:
+    """What a backend should return, by name, and how far from it rounding may lead."""
+    case = call.case
     terms = 4 * case.features + case.head_dim + case.k_len + case.q_len + 8
-    exact = _told(made, second, lambda x: x)
-    known = {name: torch.zeros_like(x) for name, x in exact.items()}
-    step = max(u * terms, 1e-13) if made.dtype != torch.bfloat16 else u
+    u = torch.finfo(torch.promote_types(call.dtype, torch.float32)).eps / 2
+    step = max(u * terms, 1e-13)
+    if call.dtype == torch.bfloat16:
+        # Machines that multiply bfloat16 round the weights to it, once: SLACK times this.
+        u = torch.finfo(torch.bfloat16).eps / 8
+        step = u
+    exact = _results(call, second, lambda x: x)
+    largest = dict.fromkeys(exact, 0.0)
     for trial in range(TRIALS):
-        drawn = torch.Generator().manual_seed(trial)
+        for name, x in _results(call, second, _rounding(step, trial)).items():
+            if x.numel():
+                largest[name] = max(largest[name], float((x - exact[name]).abs().max()))
 
-        def near_one(x: torch.Tensor, drawn: torch.Generator = drawn) -> torch.Tensor:
-            return 1 + step * (2 * torch.rand(x.shape, generator=drawn, dtype=torch.float64) - 1)
-
-        def moved(x: torch.Tensor, near_one: Moved = near_one) -> torch.Tensor:
-            found = x * near_one(x)
-            if found.requires_grad:  # what comes back through this number is rounded as well
-                found.register_hook(lambda gradient: gradient * near_one(gradient))
-            return found
-
-        for name, x in _told(made, second, moved).items():
-            known[name] = torch.maximum(known[name], (x - exact[name]).abs())
-    errors = {
-        name: torch.full_like(x, float(x.max()) if x.numel() else 0) for name, x in known.items()
-    }
-    # differences that cancel exactly in the formula, such as those of a single weight of 1, leave a rounding behind
-    tensors = [
-        made.grad_output,
-        *(x for name, x in made.clean().items() if name in ("q", "k", "v")),
-    ]
+    # Differences that cancel exactly in the formula, such as those of a single weight of 1, leave a rounding behind.
+    clean = call.clean()
+    tensors = [call.grad_output, *(clean[name] for name in ("q", "k", "v") if name in clean)]
     left = 8 * u * math.prod(max(1.0, float(x.abs().max())) for x in tensors if x.numel())
-    errors = {name: x if name == "output" else x + left for name, x in errors.items()}
-    # sums of rounded gradients
-    half = torch.finfo(made.dtype).eps if made.dtype.itemsize == 2 else 0.0
+    half = torch.finfo(call.dtype).eps if call.dtype.itemsize == 2 else 0.0  # of sums of gradients
+    errors = {}
     for name, x in exact.items():
+        errors[name] = torch.full_like(x, largest[name])
         if name != "output" and x.numel():
-            errors[name] = errors[name] + half * x.abs().max()
+            errors[name] += left + half * x.abs().max()
     return exact, errors

@@ -4,16 +4,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from . import cases, far, mechanisms
 from .cases import draw_case, simpler
-from .far import draw_far, judge_far, simpler_far
+from .far import FarCase, draw_far, judge_far, simpler_far
 from .judging import Verdict, judge
-from .mechanisms import draw_mechanism, judge_mechanism
+from .mechanisms import MechanismCase, draw_mechanism, judge_mechanism, simpler_mechanism
 
 SHRINKING = 400  # cases tried at most
 
@@ -29,12 +28,11 @@ class Off:
 
     def __str__(self) -> str:
         lines = [f"seed {self.seed} is off: {self.case}"]
-        lines += [f"  {one.backend}: {one.reason.strip()}" for one in self.verdicts]
+        lines += [f"  {verdict.backend}: {verdict.reason.strip()}" for verdict in self.verdicts]
         if self.smaller is not None and self.smaller != self.case:
             lines.append(f"  smaller: {self.smaller}")
-        return "\n".join(
-            [*lines, f"  replay: python -m tests.regard.fuzz --cases 1 --from {self.seed}"]
-        )
+        lines.append(f"  replay: python -m tests.regard.fuzz --cases 1 --from {self.seed}")
+        return "\n".join(lines)
 
 
 @dataclass
@@ -48,20 +46,22 @@ class Tally:
 
     def add(self, verdicts: Iterable[Verdict]) -> None:
         self.cases += 1
-        for one in verdicts:
-            self.counts[one.backend, one.outcome] += 1
-            if one.outcome == "right":
-                self.worst[one.backend] = max(self.worst.get(one.backend, 0.0), one.share)
+        for verdict in verdicts:
+            backend = verdict.backend
+            self.counts[backend, verdict.outcome] += 1
+            if verdict.outcome == "right":
+                self.worst[backend] = max(self.worst.get(backend, 0.0), verdict.share)
 
     def __str__(self) -> str:
         names = sorted({name for name, _ in self.counts})
         lines = [f"{'':24}{'right':>9}{'refused':>9}{'off':>6}   largest error in bounds"]
         for name in names:
-            right, refused, off = (
-                self.counts[name, outcome] for outcome in ("right", "refused", "off")
-            )
+            right = self.counts[name, "right"]
+            refused = self.counts[name, "refused"]
+            off = self.counts[name, "off"]
             lines.append(f"{name:24}{right:9}{refused:9}{off:6}   {self.worst.get(name, 0.0):.2f}")
-        return "\n".join([*lines, f"{self.cases} cases, {len(self.off)} off"])
+        lines.append(f"{self.cases} cases, {len(self.off)} off")
+        return "\n".join(lines)
 
 
 def case_of(seed: int) -> Any:
@@ -72,68 +72,57 @@ def case_of(seed: int) -> Any:
 
 
 def verdicts_of(case: Any) -> list[Verdict]:
-    if isinstance(case, far.Case):
+    if isinstance(case, FarCase):
         return judge_far(case)
-    return judge_mechanism(case) if isinstance(case, mechanisms.Case) else judge(case)
+    return judge_mechanism(case) if isinstance(case, MechanismCase) else judge(case)
+
+
+def _simpler(case: Any) -> Iterator[Any]:
+    if isinstance(case, FarCase):
+        return simpler_far(case)
+    return simpler_mechanism(case) if isinstance(case, MechanismCase) else simpler(case)
 
 
 def judged(seed: int, shrink: bool = True) -> tuple[list[Verdict], Off | None]:
     """The verdicts on a seed, and what to say if one is off."""
     case = case_of(seed)
     verdicts = verdicts_of(case)
-    wrong = tuple(one for one in verdicts if one.outcome == "off")
+    wrong = tuple(verdict for verdict in verdicts if verdict.outcome == "off")
     if not wrong:
         return verdicts, None
-    return verdicts, Off(seed, case, wrong, _smallest(case, wrong) if shrink else None)
+    smaller = _smallest(case, wrong[0]) if shrink else None
+    return verdicts, Off(seed, case, wrong, smaller)
 
 
-def _smallest(case: Any, wrong: tuple[Verdict, ...]) -> Any:
+def _smallest(case: Any, wrong: Verdict) -> Any:
     """The simplest case found that is still off on the same backend, with the same kind of reason."""
-    backend = wrong[0].backend
-    raised = wrong[0].reason.startswith("raised")
-    last = wrong[0].reason.strip().splitlines()[-1] if raised else ""
-
-    def still(other: Any) -> bool:
-        try:
-            again = [
-                one for one in verdicts_of(other) if one.backend == backend and one.outcome == "off"
-            ]
-        except Exception:  # a smaller case that the fuzzer itself cannot make
-            return False
-        return any(
-            one.reason.startswith("raised") == raised and last in one.reason for one in again
-        )
-
     tried = 0
     while True:
-        for other in _simpler(case):
+        for smaller in _simpler(case):
             tried += 1
             if tried > SHRINKING:
                 return case
-            if still(other):
-                case = other
+            if _is_off_alike(smaller, wrong):
+                case = smaller
                 break
         else:
             return case
 
 
-def _simpler(case: Any) -> Iterator[Any]:
-    if isinstance(case, cases.Case):
-        yield from simpler(case)
-        return
-    if isinstance(case, far.Case):
-        yield from simpler_far(case)
-        return
-    plain = mechanisms.Case(case.seed, case.kind)
-    for name in ("second", "dtype", "scale", "q_start", "learners", "pattern"):
-        if getattr(case, name) != getattr(plain, name) and (name, case.kind) != (
-            "pattern",
-            "gated",
-        ):
-            yield replace(case, **{name: getattr(plain, name)})
-    for name in ("batch", "head_dim", "v_dim", "features", "q_len", "k_len"):
-        if getattr(case, name) > 1:
-            yield replace(case, **{name: getattr(case, name) // 2})
+def _is_off_alike(case: Any, wrong: Verdict) -> bool:
+    """Whether a case is off on the same backend with another number, or with the same last line of an error."""
+    raised = wrong.reason.startswith("raised")
+    last_line = wrong.reason.strip().splitlines()[-1] if raised else ""
+    try:
+        verdicts = verdicts_of(case)
+    except Exception:  # a smaller case that the fuzzer itself cannot make
+        return False
+    for verdict in verdicts:
+        if (verdict.backend, verdict.outcome) == (wrong.backend, "off"):
+            reason = verdict.reason
+            if reason.startswith("raised") == raised and last_line in reason:
+                return True
+    return False
 
 
 def run(
@@ -141,7 +130,8 @@ def run(
 ) -> Iterator[int]:
     """Judge the seeds, counting in `tally`; yields each one when it is done."""
     torch.set_num_threads(1)
-    spoken = began = time.monotonic()
+    began = time.monotonic()
+    last_line = began
     for seed in seeds:
         verdicts, off = judged(seed, shrink)
         tally.add(verdicts)
@@ -149,12 +139,9 @@ def run(
             tally.off.append(off)
             if progress:
                 print(off, flush=True)
-        if progress and time.monotonic() - spoken > 10:
-            spoken = time.monotonic()
-            speed = tally.cases / (spoken - began)
-            print(
-                f"{tally.cases} cases, {len(tally.off)} off, {speed:.0f} a second",
-                file=sys.stderr,
-                flush=True,
-            )
+        if progress and time.monotonic() - last_line > 10:
+            last_line = time.monotonic()
+            speed = tally.cases / (last_line - began)
+            line = f"{tally.cases} cases, {len(tally.off)} off, {speed:.0f} a second"
+            print(line, file=sys.stderr, flush=True)
         yield seed

@@ -12,7 +12,7 @@ from regard import bias as b
 from regard.core.tensors import Stored
 from regard.layers.caches.rounding import rounded
 
-from .cases import Added, Case
+from .cases import Added, Case, name_of
 from .counting import kept as not_dropped
 from .meanings import LEAVES, TENSORS, build, mask_of
 
@@ -42,10 +42,10 @@ def same_place(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return y.clone()
     reach = sum((size - 1) * stride for size, stride in zip(x.shape, x.stride(), strict=True)) + 1
     storage = x.new_full((x.storage_offset() + reach,), torch.nan)
-    found = storage.as_strided(x.shape, x.stride(), x.storage_offset())
-    for at in np.ndindex(x.shape[:2]):  # where rows share memory they hold the same numbers
-        found[at] = y[at]
-    return found
+    copy = storage.as_strided(x.shape, x.stride(), x.storage_offset())
+    for index in np.ndindex(x.shape[:2]):  # where rows share memory they hold the same numbers
+        copy[index] = y[index]
+    return copy
 
 
 def moved(x: torch.Tensor, device: str) -> torch.Tensor:
@@ -60,21 +60,23 @@ def slopes(heads: int) -> list[float]:
     while 2 * n <= heads:
         n *= 2
     first = [2.0 ** (-8 * h / n) for h in range(1, n + 1)]
-    return (first + [2.0 ** (-4 * h / n) for h in range(1, 2 * n, 2)])[:heads]
+    between = [2.0 ** (-4 * h / n) for h in range(1, 2 * n, 2)]
+    return (first + between)[:heads]
 
 
-def bucket(far: np.ndarray, bias: Added) -> np.ndarray:
+def bucket(offset: np.ndarray, bias: Added) -> np.ndarray:
     """T5's bucket of k_pos - q_pos: half of them by one, the others by equal steps of a logarithm."""
     count = bias.buckets // 2 if bias.sides else bias.buckets
-    back = np.abs(far) if bias.sides else np.maximum(-far, 0)
+    distance = np.abs(offset) if bias.sides else np.maximum(-offset, 0)
     exact = count // 2
-    steps = np.log(np.maximum(back, 1) / exact) / np.log(bias.distance / exact) * (count - exact)
-    coarse = np.minimum(exact + np.floor(np.maximum(steps, 0)).astype(int), count - 1)
-    return np.where(back < exact, back, coarse) + (count * (far > 0) if bias.sides else 0)
+    logarithm = np.log(np.maximum(distance, 1) / exact) / np.log(bias.distance / exact)
+    steps = np.floor(np.maximum(logarithm * (count - exact), 0)).astype(int)
+    buckets = np.where(distance < exact, distance, np.minimum(exact + steps, count - 1))
+    return buckets + count * (offset > 0) if bias.sides else buckets
 
 
 @dataclass
-class Made:
+class SoftmaxCall:
     """What a case is called with, and what the oracle is given."""
 
     case: Case
@@ -82,8 +84,8 @@ class Made:
     _drawn: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:
-        self._drawn = torch.Generator().manual_seed(self.case.seed % 2**63)
         case = self.case
+        self._drawn = torch.Generator().manual_seed(case.seed % 2**63)
         self.dtype = getattr(torch, case.dtype)
         self.at = case.places
         self.mask = mask_of(case.pattern, self.at)
@@ -92,17 +94,14 @@ class Made:
             "k": (case.batch, case.kv_heads, case.k_len, case.head_dim),
             "v": (case.batch, case.kv_heads, case.k_len, case.v_dim),
         }
-        gains = {"q": case.gain, "k": 1.0, "v": 1.0}
-        self.given = {
-            name: laid_out((self.numbers(*shape) * gains[name]).to(self.dtype), layout)
-            for (name, shape), layout in zip(sizes.items(), case.layouts, strict=True)
-        }
+        self.given = {}
+        for name, layout in zip(sizes, case.layouts, strict=True):
+            x = self.numbers(*sizes[name]) * (case.gain if name == "q" else 1.0)
+            self.given[name] = laid_out(x.to(self.dtype), layout)
         if case.stored:  # the numbers of a call are those that its cache keeps
             self.unstored = {name: self.given[name] for name in ("k", "v")}
-            self.given |= {
-                name: self._stored(name, x).widened(torch.float64).cpu()
-                for name, x in self.unstored.items()
-            }
+            for name, x in self.unstored.items():
+                self.given[name] = self._stored(name, x).widened(torch.float64).cpu()
         self.added = self._added()
         self.cotangents = self._cotangents()
         self.sink = self._sink()
@@ -123,15 +122,15 @@ class Made:
 
     def pattern(self) -> Any:
         case = self.case
-        leaves = case.pattern.leaves()
         pattern = build(case.pattern, self.at)
-        if case.spelled and not leaves & TENSORS and all(LEAVES[one].readable for one in leaves):
-            return str(pattern)
-        return None if case.pattern.kind == "full" and case.spelled else pattern
+        leaves = case.pattern.leaves()
+        has_text = not leaves & TENSORS and all(LEAVES[leaf].readable for leaf in leaves)
+        return str(pattern) if case.spelled and has_text else pattern
 
     def q_start(self) -> Any:
-        by_row = isinstance(self.case.q_start, tuple)
-        return torch.tensor(self.at.start, device=self.device) if by_row else self.case.q_start
+        if isinstance(self.case.q_start, tuple):
+            return torch.tensor(self.at.start, device=self.device)
+        return self.case.q_start
 
     def _stored(self, name: str, x: torch.Tensor) -> Stored:
         return Stored(*rounded(name, x.to(self.device), getattr(torch, self.case.stored)))
@@ -139,13 +138,14 @@ class Made:
     def tensor(self, name: str, bad: bool) -> torch.Tensor | Stored:
         """q, k or v as a leaf of its own; `bad`: keys and values that no query may see hold what must not matter."""
         stored = self.case.stored and name != "q"
-        x = copied = self.unstored[name] if stored else self.given[name]
+        x = self.unstored[name] if stored else self.given[name]
+        numbers = x
         if bad and name != "q" and self.hidden.any():
-            copied = x.masked_fill(self.hidden[..., None], BAD[self.case.hidden])
+            numbers = x.masked_fill(self.hidden[..., None], BAD[self.case.hidden])
         if stored:
-            return self._stored(name, copied)
-        copied = moved(same_place(x, copied), self.device)
-        return copied.detach().requires_grad_(name in self.case.learners)
+            return self._stored(name, numbers)
+        leaf = moved(same_place(x, numbers), self.device).detach()
+        return leaf.requires_grad_(name in self.case.learners)
 
     @cached_property
     def hidden(self) -> torch.Tensor:
@@ -162,12 +162,14 @@ class Made:
 
     def bias(self) -> tuple[Any, torch.Tensor | None]:
         """The bias of a call, and the leaf that learns."""
-        case, added = self.case, self.case.bias
+        case = self.case
+        added = case.bias
         if added is None:
             return None, None
         if added.kind in ("alibi", "slopes"):
             return b.ALiBi(None if added.kind == "alibi" else self.added["slopes"]), None
-        leaf = moved(same_place(self.added["learned"], self.added["learned"]), self.device)
+        learned = self.added["learned"]
+        leaf = moved(same_place(learned, learned), self.device)
         leaf = leaf.detach().requires_grad_("bias" in case.learners)
         if added.kind == "tensor":
             return leaf, leaf
@@ -178,63 +180,60 @@ class Made:
 
     def _added(self) -> dict[str, Any]:
         """What the bias is made of: `learned`, and how the oracle spreads it over all pairs."""
-        case, added = self.case, self.case.bias
+        added = self.case.bias
         if added is None:
             return {}
-        far = self.at.j - self.at.i
+        heads = self.case.heads
         if added.kind in ("alibi", "slopes"):
-            by_head = (
-                slopes(case.heads) if added.kind == "alibi" else self.numbers(case.heads).tolist()
-            )
-            whole = -np.array(by_head).reshape(1, -1, 1, 1) * np.abs(far)
-            return {
-                "slopes": by_head,
-                "whole": torch.from_numpy(np.broadcast_to(whole, self.at.shape).copy()),
-            }
+            by_head = slopes(heads) if added.kind == "alibi" else self.numbers(heads).tolist()
+            bias = -np.array(by_head).reshape(1, -1, 1, 1) * np.abs(self.at.j - self.at.i)
+            return {"slopes": by_head, "whole": self._of_pairs(bias)}
         if added.kind == "t5":
+            dtype = torch.float32 if self.case.seed % 2 else self.dtype
             return {
-                "learned": self.numbers(added.buckets, case.heads).to(
-                    torch.float32 if case.seed % 2 else self.dtype
-                ),
-                "places": torch.from_numpy(
-                    np.broadcast_to(bucket(far, added), self.at.shape).copy()
-                ),
-                "heads": torch.arange(case.heads).view(1, -1, 1, 1),
+                "learned": self.numbers(added.buckets, heads).to(dtype),
+                "places": self._of_pairs(bucket(self.at.j - self.at.i, added)),
+                "heads": torch.arange(heads).view(1, -1, 1, 1),
             }
-        whole = self.at.shape[4 - len(added.axes) :]
-        shape = [size if axis else 1 for axis, size in zip(added.axes, whole, strict=True)]
+        sizes = zip(added.axes, self.at.shape[4 - len(added.axes) :], strict=True)
+        shape = [size if axis else 1 for axis, size in sizes]
         numbers = self.numbers(*shape)
         if added.hides:
             drawn = torch.rand(shape, generator=self._drawn)
             numbers = numbers.masked_fill(drawn < added.hides, -torch.inf)
-        numbers = numbers.to(self.dtype if added.dtype == "same" else getattr(torch, added.dtype))
+        dtype = self.dtype if added.dtype == "same" else getattr(torch, added.dtype)
         layout = added.layout if len(shape) == 4 else "contiguous"
-        return {"learned": laid_out(numbers, layout)}
+        return {"learned": laid_out(numbers.to(dtype), layout)}
+
+    def _of_pairs(self, x: np.ndarray) -> torch.Tensor:
+        return torch.from_numpy(np.broadcast_to(x, self.at.shape).copy())
 
     def _sink(self) -> torch.Tensor | None:
         """The logits of the sinks in float64, from numbers of their own; -inf among them is no sink."""
         case = self.case
         if not case.sink:
             return None
-        shape = {
+        shapes = {
             "number": (),
             "heads": (case.heads,),
             "rows": (case.batch, case.heads),
             "one": (case.batch, 1),
         }
         drawn = torch.Generator().manual_seed(case.seed % 2**62 + 1)
-        logits = 2 * torch.randn(shape[case.sink], generator=drawn, dtype=torch.float64)
+        logits = 2 * torch.randn(shapes[case.sink], generator=drawn, dtype=torch.float64)
         if case.sink in ("heads", "rows"):
-            logits = logits.masked_fill(torch.rand(logits.shape, generator=drawn) < 0.2, -torch.inf)
+            absent = torch.rand(logits.shape, generator=drawn) < 0.2
+            logits = logits.masked_fill(absent, -torch.inf)
         return logits if case.sink == "number" else logits.to(self.dtype).double()
 
     def given_sink(self) -> Any:
         """The sink as the call gets it; a tensor is a leaf of its own, which may learn."""
-        if self.sink is None or not self.sink.dim():
-            return None if self.sink is None else float(self.sink)
-        return self.sink.to(self.device, self.dtype, copy=True).requires_grad_(
-            "sink" in self.case.learners
-        )
+        if self.sink is None:
+            return None
+        if not self.sink.dim():
+            return float(self.sink)
+        leaf = self.sink.to(self.device, self.dtype, copy=True)
+        return leaf.requires_grad_("sink" in self.case.learners)
 
     def spread_sink(self, sink: torch.Tensor | None) -> torch.Tensor:
         """The logit of the sink in every row, (batch or 1, heads or 1, 1) in float64; -inf without one."""
@@ -257,35 +256,36 @@ class Made:
         case = self.case
         if not 0 < case.dropout < 1:
             return torch.full((1, 1, 1, 1), 0.0 if case.dropout else 1.0, dtype=torch.float64)
-        stays = not_dropped(
-            case.dropout,
-            case.dropout_seed,
-            case.batch,
-            case.heads,
-            self.at.i,
-            np.arange(case.k_len),
-        )
+        seed = case.dropout_seed
+        k_pos = np.arange(case.k_len)
+        stays = not_dropped(case.dropout, seed, case.batch, case.heads, self.at.i, k_pos)
         return torch.from_numpy(np.broadcast_to(stays, self.at.shape) / (1 - case.dropout))
 
     def wants(self) -> tuple[Any, ...]:
-        make = {"top_keys": rg.top_keys, "weights_of": rg.weights_of}
-        return tuple(
-            one if isinstance(one, str) else make[one[0]](*self.reduced(one))
-            for one in self.case.want
-        )
+        wants = []
+        for statistic in self.case.want:
+            if name_of(statistic) == "top_keys":
+                wants.append(rg.top_keys(statistic[1]))
+            elif name_of(statistic) == "weights_of":
+                wants.append(rg.weights_of(*self.rows_and_heads(statistic)))
+            else:
+                wants.append(statistic)
+        return tuple(wants)
 
-    def reduced(self, want: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Rows and heads that there are in a smaller case too."""
-        if want[0] == "top_keys":
-            return want[1:]
-        rows = (
-            tuple(dict.fromkeys(row % self.case.q_len for row in want[1]))
-            if self.case.q_len
-            else (0,)
-        )
-        return rows, None if want[2] is None else tuple(
-            dict.fromkeys(head % self.case.heads for head in want[2])
-        )
+    def rows_and_heads(self, weights_of: tuple[Any, ...]) -> tuple[Any, Any]:
+        """The rows and heads of chosen weights, reduced to those that there are in a smaller case too."""
+        _, rows, heads = weights_of
+        q_len = self.case.q_len
+        rows = tuple(dict.fromkeys(row % q_len for row in rows)) if q_len else (0,)
+        if heads is not None:
+            heads = tuple(dict.fromkeys(head % self.case.heads for head in heads))
+        return rows, heads
+
+    def chosen(self, x: torch.Tensor, weights_of: tuple[Any, ...]) -> torch.Tensor:
+        """The numbers of chosen rows and heads, of those of all pairs."""
+        rows, heads = self.rows_and_heads(weights_of)
+        of_heads = x if heads is None else x[:, list(heads)]
+        return of_heads[:, :, list(rows)]
 
     def _cotangents(self) -> dict[str, torch.Tensor]:
         """The gradients that come in, of the output and of statistics."""
@@ -300,23 +300,20 @@ class Made:
             "received": (case.batch, case.heads, case.k_len),
             "weights": self.at.shape,
         }
-        for one in case.want:
-            if not isinstance(one, str):
-                values = self.reduced(one)
-                shapes[one[0]] = (
-                    (*rows, values[0])
-                    if one[0] == "top_keys"
-                    else (
-                        case.batch,
-                        case.heads if values[1] is None else len(values[1]),
-                        len(values[0]),
-                        case.k_len,
-                    )
-                )
-        out = self.numbers(*rows, case.v_dim).to(self.dtype)
+        for statistic in case.want:
+            if name_of(statistic) == "top_keys":
+                shapes["top_keys"] = (*rows, statistic[1])
+            if name_of(statistic) == "weights_of":
+                chosen_rows, heads = self.rows_and_heads(statistic)
+                chosen_heads = case.heads if heads is None else len(heads)
+                shapes["weights_of"] = case.batch, chosen_heads, len(chosen_rows), case.k_len
+        of_output = self.numbers(*rows, case.v_dim).to(self.dtype)
         if case.grad_layout == "transposed":
-            out = out.transpose(1, 2).contiguous().transpose(1, 2)
+            of_output = of_output.transpose(1, 2).contiguous().transpose(1, 2)
         if case.grad_layout == "one number":
-            out = torch.full((), 0.75, dtype=self.dtype).expand(out.shape)
-        wide = torch.promote_types(self.dtype, torch.float32)
-        return {"output": out} | {one: self.numbers(*shapes[one]).to(wide) for one in case.pulled}
+            of_output = torch.full((), 0.75, dtype=self.dtype).expand(of_output.shape)
+        cotangents = {"output": of_output}
+        for name in case.pulled:
+            dtype = torch.promote_types(self.dtype, torch.float32)
+            cotangents[name] = self.numbers(*shapes[name]).to(dtype)
+        return cotangents

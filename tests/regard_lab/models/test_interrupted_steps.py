@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from injections import at_each_line, interrupted
+from injections import interrupted, lines_of
 
 from regard_lab.models import LanguageModel, RecurrentTranslator, TranslationTransformer
 
@@ -52,7 +52,7 @@ def test_a_state_is_as_before_or_as_after_a_change_that_is_stopped_at_any_line(
         change(model, changed)
         wanted = [later(state()), later(changed)]
         begun = state()
-        for number, line in enumerate([*at_each_line(lambda: change(model, begun), most=MOST)]):  # noqa: B023
+        for number, line in enumerate(lines_of(lambda: change(model, begun), most=MOST)):  # noqa: B023
             begun = state()
             interrupted(lambda: change(model, begun), line, ERRORS[number % 2])  # noqa: B023
             found = later(begun)
