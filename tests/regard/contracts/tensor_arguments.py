@@ -56,7 +56,7 @@ DIM = 6
 
 
 @dataclass(frozen=True)
-class Given:
+class TensorCall:
     """A call and its tensors by the names of its arguments; "parameters.NAME" is a tensor of a mapping."""
 
     tensors: dict[str, Tensor]
@@ -167,7 +167,7 @@ def after(kind: str, method: str) -> Callable[..., Any]:
     return call
 
 
-def state_calls() -> dict[str, Given]:
+def state_calls() -> dict[str, TensorCall]:
     """A state of every mechanism that has one, continued twice."""
     found = {}
     for name, mechanism in MECHANISMS.items():
@@ -182,13 +182,13 @@ def state_calls() -> dict[str, Given]:
             return [state.attend(**given), state.attend(**given)]
 
         parameters = {f"parameters.{one}": x for one, x in (call.parameters or {}).items()}
-        found[f"RecurrentState.attend: {name}"] = Given(
+        found[f"RecurrentState.attend: {name}"] = TensorCall(
             {"q": q, "k": k, "v": v, **parameters}, attend
         )
     return found
 
 
-def mechanism_calls() -> dict[str, Given]:
+def mechanism_calls() -> dict[str, TensorCall]:
     """`attention` of every mechanism, and every method of mechanisms that takes the tensors of a call."""
     found = {}
     for name, mechanism in MECHANISMS.items():
@@ -203,7 +203,7 @@ def mechanism_calls() -> dict[str, Given]:
             return rg.attention(**given, pattern=pattern, mechanism=mechanism)
 
         tensors = {"q": q, "k": k, "v": v, **parameters}
-        found[f"attention: {name}"] = Given(tensors, attend)
+        found[f"attention: {name}"] = TensorCall(tensors, attend)
         known = {"q": q, "k": k, "v": v, "keys": k, **parameters, "scale": 0.4}
         for method in ("project", "project_keys", "lift", "gates", "constant_log_decay", "bucket"):
             for owner in (mechanism, getattr(mechanism, "score", None)):
@@ -217,7 +217,7 @@ def mechanism_calls() -> dict[str, Given]:
 
 def of_method(
     name: str, owner: Any, function: Callable[..., Any], known: dict[str, Any]
-) -> dict[str, Given]:
+) -> dict[str, TensorCall]:
     """A method with the arguments that its signature names."""
     takes = inspect.signature(function).parameters
     if function.__name__ == "constant_log_decay" and function(known["v"]) is None:
@@ -234,10 +234,10 @@ def of_method(
     def call(**given: Any) -> Any:
         return function(**given, **rest)
 
-    return {f"{function.__qualname__}: {name}": Given(tensors, call)}
+    return {f"{function.__qualname__}: {name}": TensorCall(tensors, call)}
 
 
-def pattern_calls() -> dict[str, Given]:
+def pattern_calls() -> dict[str, TensorCall]:
     """`allows`, `dense` and `count` of every pattern."""
     chosen = numbers(0, 3, 2, -1, 1, 6, 5, 2, 0, 4).view(1, 1, ROWS, 2)
     ids = numbers(0, 0, 1, 1, 1, 2, 2)
@@ -281,37 +281,41 @@ def pattern_calls() -> dict[str, Given]:
     for name, pattern in patterns.items():
         allows = pattern.allows
         places = {"q_pos": q_pos, "k_pos": k_pos}
-        found[f"{allows.__qualname__}: {name}"] = Given(places, allows)
+        found[f"{allows.__qualname__}: {name}"] = TensorCall(places, allows)
         for function in (pattern.dense, pattern.count):
 
             def call(q_start: Tensor, function: Any = function) -> Any:
                 return function(ROWS, KEYS, q_start=q_start)
 
-            found[f"{function.__qualname__}: {name}"] = Given({"q_start": numbers(2, 0, 1)}, call)
+            found[f"{function.__qualname__}: {name}"] = TensorCall(
+                {"q_start": numbers(2, 0, 1)}, call
+            )
     return found | {
-        "ChosenKeys": Given({"keys": chosen}, p.ChosenKeys),
-        "ChosenBlocks": Given({"blocks": chosen}, lambda blocks: p.ChosenBlocks(blocks, 1, 1)),
-        "SameDocument": Given({"ids": ids}, p.SameDocument),
-        "KeySpan": Given({"start": numbers(0, 1, 2), "stop": numbers(5, 7, 3)}, p.KeySpan),
-        "KeyMask": Given({"mask": ids > 0}, p.KeyMask),
-        "Tree": Given({"parents": parents}, lambda parents: p.Tree(parents) & p.Full()),
-        "Explicit": Given({"mask": mask}, p.Explicit),
-        "SameBlock": Given({"offset": numbers(0, 1, 2)}, lambda offset: p.SameBlock(3, offset)),
-        "Pattern.allows": Given({"q_pos": q_pos, "k_pos": k_pos}, p.Causal().allows),
-        "Grid": Given(
+        "ChosenKeys": TensorCall({"keys": chosen}, p.ChosenKeys),
+        "ChosenBlocks": TensorCall({"blocks": chosen}, lambda blocks: p.ChosenBlocks(blocks, 1, 1)),
+        "SameDocument": TensorCall({"ids": ids}, p.SameDocument),
+        "KeySpan": TensorCall({"start": numbers(0, 1, 2), "stop": numbers(5, 7, 3)}, p.KeySpan),
+        "KeyMask": TensorCall({"mask": ids > 0}, p.KeyMask),
+        "Tree": TensorCall({"parents": parents}, lambda parents: p.Tree(parents) & p.Full()),
+        "Explicit": TensorCall({"mask": mask}, p.Explicit),
+        "SameBlock": TensorCall(
+            {"offset": numbers(0, 1, 2)}, lambda offset: p.SameBlock(3, offset)
+        ),
+        "Pattern.allows": TensorCall({"q_pos": q_pos, "k_pos": k_pos}, p.Causal().allows),
+        "Grid": TensorCall(
             {"q_start": numbers(2, 0, 1)},
             lambda q_start: p.Causal().evaluate(
                 p.Grid(ROWS, KEYS, q_start, range(ROWS), range(KEYS), torch.device("cpu"))
             ),
         ),
-        "Grid.whole": Given(
+        "Grid.whole": TensorCall(
             {"q_start": numbers(2, 0, 1)},
             lambda q_start: p.Causal().evaluate(p.Grid.whole(ROWS, KEYS, q_start)),
         ),
     }
 
 
-def layer_calls() -> dict[str, Given]:
+def layer_calls() -> dict[str, TensorCall]:
     torch.manual_seed(11)
     dim = HEADS * DIM
     x = drawn(BATCH, KEYS, dim, seed=8)
@@ -335,10 +339,10 @@ def layer_calls() -> dict[str, Given]:
         layer = rg.MultiHeadAttention(
             dim, HEADS, kv_heads=KV_HEADS, pattern="causal", chooser=chooser
         ).eval()
-        found[f"MultiHeadAttention.forward: {name}"] = Given({"x": x}, layer)
+        found[f"MultiHeadAttention.forward: {name}"] = TensorCall({"x": x}, layer)
         found |= chooser_calls(name, layer.chooser, layer, x)
         if name == "indexer":
-            found["MultiHeadAttention.choice_loss"] = Given({"x": x}, layer.choice_loss)
+            found["MultiHeadAttention.choice_loss"] = TensorCall({"x": x}, layer.choice_loss)
             placed = rg.MultiHeadAttention(
                 dim,
                 HEADS,
@@ -346,7 +350,7 @@ def layer_calls() -> dict[str, Given]:
                 positions="rotary",
                 chooser=LightningIndexer(3, heads=2, head_dim=4),
             ).eval()
-            found["MultiHeadAttention.choice_loss: places"] = Given(
+            found["MultiHeadAttention.choice_loss: places"] = TensorCall(
                 {"positions": numbers(0, 1, 3, 4, 5, 9, 8)},
                 lambda positions, placed=placed: placed.choice_loss(x, positions=positions),
             )
@@ -361,7 +365,7 @@ def layer_calls() -> dict[str, Given]:
     feed = FeedForward(dim, 9).eval()
     linear = Projection(dim, 5).eval()
     return found | {
-        "MultiHeadAttention.forward": Given(
+        "MultiHeadAttention.forward": TensorCall(
             {
                 "x": x,
                 "bias": drawn(HEADS, KEYS, KEYS, seed=5),
@@ -369,43 +373,45 @@ def layer_calls() -> dict[str, Given]:
             },
             plain,
         ),
-        "MultiHeadAttention.forward: a context": Given({"x": x, "context": context}, crossing),
-        "MultiHeadAttention.forward: places": Given(
+        "MultiHeadAttention.forward: a context": TensorCall({"x": x, "context": context}, crossing),
+        "MultiHeadAttention.forward: places": TensorCall(
             {"x": x, "positions": numbers(0, 1, 3, 4, 5, 9, 8)}, turning
         ),
-        "MultiHeadAttention.forward: first values": Given({"x": x, "first_values": values}, mixing),
-        "MultiHeadAttention.forward: forgetting": Given(
+        "MultiHeadAttention.forward: first values": TensorCall(
+            {"x": x, "first_values": values}, mixing
+        ),
+        "MultiHeadAttention.forward: forgetting": TensorCall(
             {"x": x}, rg.MultiHeadAttention(dim, HEADS, pattern="causal", forgetting=True).eval()
         ),
-        "MultiHeadAttention.values": Given({"x": x}, plain.values),
-        "MultiHeadAttention.project_context": Given(
+        "MultiHeadAttention.values": TensorCall({"x": x}, plain.values),
+        "MultiHeadAttention.project_context": TensorCall(
             {"context": context}, lambda context: vars(crossing.project_context(context))
         ),
-        "ProjectedContext": Given(
+        "ProjectedContext": TensorCall(
             {"keys": projected.keys.detach(), "values": projected.values.detach()}, crossed
         ),
-        "ProjectedContext: gate": Given(
+        "ProjectedContext: gate": TensorCall(
             {"gate": gate},
             lambda gate: vars(ProjectedContext(projected.keys, projected.values, gate)),
         ),
-        "ProjectedContext.reorder": Given(
+        "ProjectedContext.reorder": TensorCall(
             {"index": numbers(2, 0, 0)}, lambda index: vars(projected.reorder(index))
         ),
-        "ProjectedContext.without": Given(
+        "ProjectedContext.without": TensorCall(
             {"hidden": hidden}, lambda hidden: vars(projected.without(hidden))
         ),
-        "LatentAttention.forward": Given(
+        "LatentAttention.forward": TensorCall(
             {"x": x, "bias": drawn(HEADS, KEYS, KEYS, seed=5), "q_start": numbers(2, 0, 1)}, latent
         ),
-        "FeedForward.forward": Given({"x": x}, feed),
-        "Projection.forward": Given({"input": x}, linear),
-        "project": Given(
+        "FeedForward.forward": TensorCall({"x": x}, feed),
+        "Projection.forward": TensorCall({"input": x}, linear),
+        "project": TensorCall(
             {"x": x, "weight": drawn(5, dim, seed=15), "bias": drawn(5, seed=16)}, project
         ),
     }
 
 
-def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, Given]:
+def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, TensorCall]:
     """The methods of a chooser, with the tensors that its layer gives them."""
     q, k, v = (drawn(BATCH, n, KEYS, DIM, seed=17 + n) for n in (HEADS, KV_HEADS, KV_HEADS))
 
@@ -422,38 +428,44 @@ def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, G
         return chooser(attend, **given, pattern=p.Causal())
 
     found = {
-        f"{type(chooser).forward.__qualname__}: {name}": Given({"x": x, "q": q, **held}, forward),
-        f"{type(chooser).cached_keys.__qualname__}: {name}": Given(
+        f"{type(chooser).forward.__qualname__}: {name}": TensorCall(
+            {"x": x, "q": q, **held}, forward
+        ),
+        f"{type(chooser).cached_keys.__qualname__}: {name}": TensorCall(
             {"x": x, "k": k}, lambda x, k: chooser.cached_keys(x, k, 0)
         ),
     }
     choose = type(chooser).choose.__qualname__
     if name == "moba":
-        found[choose] = Given({"q": q, "k": k}, lambda q, k: chooser.choose(q, k).blocks)
+        found[choose] = TensorCall({"q": q, "k": k}, lambda q, k: chooser.choose(q, k).blocks)
     if name == "indexer":
-        found["LightningIndexer.loss"] = Given(
+        found["LightningIndexer.loss"] = TensorCall(
             {"x": x, "q": q, "k": k}, lambda x, q, k: chooser.loss(x, q, k, p.Causal())
         )
         keys = drawn(BATCH, 1, KEYS, 4, seed=22)
-        found[choose] = Given({"x": x, "keys": keys}, lambda x, keys: chooser.choose(x, keys).keys)
+        found[choose] = TensorCall(
+            {"x": x, "keys": keys}, lambda x, keys: chooser.choose(x, keys).keys
+        )
     if name == "nsa":
         compressed = drawn(BATCH, KV_HEADS, KEYS - 1, DIM, seed=23)
-        found[choose] = Given(
+        found[choose] = TensorCall(
             {"q": q, "compressed": compressed},
             lambda q, compressed: chooser.choose(q, compressed, KEYS).blocks,
         )
     return found
 
 
-def cache_calls() -> dict[str, Given]:
+def cache_calls() -> dict[str, TensorCall]:
     tensors = {name: queries()[name] for name in "kv"}
     gates = -drawn(BATCH, HEADS, KEYS, seed=24).abs()
     found = {}
     for kind in ("dynamic", "static", "ring", "paged"):
         for dtype in ("float32", "bfloat16", "int8"):
-            found[f"Cache.append: {kind} {dtype}"] = Given(tensors, appended(kind, dtype))
+            found[f"Cache.append: {kind} {dtype}"] = TensorCall(tensors, appended(kind, dtype))
         reorder = type(cache_of(kind)).reorder.__qualname__
-        found[f"{reorder}: {kind}"] = Given({"index": numbers(2, 0, 0)}, after(kind, "reorder"))
+        found[f"{reorder}: {kind}"] = TensorCall(
+            {"index": numbers(2, 0, 0)}, after(kind, "reorder")
+        )
         gated = type(cache_of(kind)).append_gated.__qualname__
 
         def append_gated(kind: str = kind, **given: Tensor) -> Any:
@@ -466,9 +478,11 @@ def cache_calls() -> dict[str, Given]:
             q = queries(KEYS)["q"]
             return [k, v, rg.attention(q, k, v, bias=forgetting, pattern="causal")]
 
-        found[f"{gated}: {kind}"] = Given({**tensors, "log_forget": gates}, append_gated)
+        found[f"{gated}: {kind}"] = TensorCall({**tensors, "log_forget": gates}, append_gated)
         if kind != "ring":
-            found[f"Cache.keep: {kind}"] = Given({"indices": numbers(0, 2, 5)}, after(kind, "keep"))
+            found[f"Cache.keep: {kind}"] = TensorCall(
+                {"indices": numbers(0, 2, 5)}, after(kind, "keep")
+            )
     index = numbers(2, 0, 0)
     received = drawn(BATCH, HEADS, KEYS + 2, seed=25).abs()
     places = numbers(0, 1, 2, 4, 6, 7, 8).view(1, 1, KEYS)
@@ -481,14 +495,14 @@ def cache_calls() -> dict[str, Given]:
         return state.attend(q, k, v)
 
     return found | {
-        "RecurrentState.reorder": Given({"index": index}, reordered),
-        "heavy_hitters": Given(
+        "RecurrentState.reorder": TensorCall({"index": index}, reordered),
+        "heavy_hitters": TensorCall(
             {"received": received, "positions": places},
             lambda received, positions: c.heavy_hitters(
                 received, 3, kv_heads=KV_HEADS, positions=positions
             ),
         ),
-        "observed_keys": Given(
+        "observed_keys": TensorCall(
             {"received": received, "positions": places},
             lambda received, positions: c.observed_keys(
                 received, 3, kv_heads=KV_HEADS, window=2, pool=3, positions=positions
@@ -497,7 +511,7 @@ def cache_calls() -> dict[str, Given]:
     }
 
 
-def other_calls() -> dict[str, Given]:
+def other_calls() -> dict[str, TensorCall]:
     """Biases, positions, and calls over one process."""
     distances = torch.arange(-KEYS, KEYS)
     gates = -drawn(BATCH, HEADS, KEYS, seed=24).abs()
@@ -519,47 +533,47 @@ def other_calls() -> dict[str, Given]:
         return rg.attention(**qkv, bias=b.Forgetting.of_sums(sums, zero), pattern="causal")
 
     return {
-        "ALiBi.by_distance": Given(
+        "ALiBi.by_distance": TensorCall(
             {"distances": distances}, lambda distances: b.ALiBi().by_distance(distances, HEADS)
         ),
-        "Bias.by_distance": Given(
+        "Bias.by_distance": TensorCall(
             {"distances": distances}, lambda distances: b.ALiBi().by_distance(distances, HEADS)
         ),
-        "T5Relative.by_distance": Given(
+        "T5Relative.by_distance": TensorCall(
             {"distances": distances}, lambda distances: t5.by_distance(distances, HEADS)
         ),
-        "T5Relative.bucket": Given({"distances": distances}, t5.bucket),
-        "GridRelative.by_distance": Given(
+        "T5Relative.bucket": TensorCall({"distances": distances}, t5.bucket),
+        "GridRelative.by_distance": TensorCall(
             {"distances": cells}, lambda distances: grid.by_distance(distances, HEADS)
         ),
-        "GridRelative.offsets": Given({"distances": cells}, grid.offsets),
-        "Forgetting": Given({"log_forget": gates}, forgotten),
-        "Forgetting.of_sums": Given(
+        "GridRelative.offsets": TensorCall({"distances": cells}, grid.offsets),
+        "Forgetting": TensorCall({"log_forget": gates}, forgotten),
+        "Forgetting.of_sums": TensorCall(
             {"sums": gates.double().cumsum(-1), "zero": drawn(BATCH, HEADS, 1, seed=27).double()},
             of_sums,
         ),
-        "Rotary.rotate": Given({"x": qkv["k"], "positions": places}, rotary.rotate),
-        "Rotary.rotate_from": Given({"x": qkv["k"]}, lambda x: rotary.rotate_from(x, 3)),
-        "Learned.forward": Given({"positions": places}, table),
-        "Learned.check": Given(
+        "Rotary.rotate": TensorCall({"x": qkv["k"], "positions": places}, rotary.rotate),
+        "Rotary.rotate_from": TensorCall({"x": qkv["k"]}, lambda x: rotary.rotate_from(x, 3)),
+        "Learned.forward": TensorCall({"positions": places}, table),
+        "Learned.check": TensorCall(
             {"positions": places}, lambda positions: [table.check(positions)] and 1
         ),
-        "Sinusoidal.forward": Given({"positions": places}, at.Sinusoidal(DIM)),
-        "LSH.own_keys": Given(
+        "Sinusoidal.forward": TensorCall({"positions": places}, at.Sinusoidal(DIM)),
+        "LSH.own_keys": TensorCall(
             {"q": qkv["k"], "k": qkv["k"], "visible": torch.ones(BATCH, KEYS, dtype=torch.bool)},
             lambda q, k, visible: m.LSH(3, 4, 2).own_keys(q, k, p.Grid.whole(KEYS, KEYS), visible),
         ),
-        "weights_of": Given(
+        "weights_of": TensorCall(
             {"rows": numbers(0, 3), "heads": numbers(1, 2)},
             lambda rows, heads: (
                 rg.attention_detail(**qkv, want=rg.weights_of(rows, heads)).chosen_weights
             ),
         ),
-        "GlobalTokens": Given({"indices": numbers(0, 4)}, p.GlobalTokens),
+        "GlobalTokens": TensorCall({"indices": numbers(0, 4)}, p.GlobalTokens),
     }
 
 
-def distributed_calls() -> dict[str, Given]:
+def distributed_calls() -> dict[str, TensorCall]:
     """Calls over a group of one process, which the caller has made."""
     from regard import distributed as d
 
@@ -574,25 +588,25 @@ def distributed_calls() -> dict[str, Given]:
         return d.unshard([parts["first"], others], layout)
 
     return {
-        "distributed.attention": Given(qkv, lambda **given: d.attention(**given, **options)),
-        "distributed.attention: ring": Given(
+        "distributed.attention": TensorCall(qkv, lambda **given: d.attention(**given, **options)),
+        "distributed.attention: ring": TensorCall(
             qkv, lambda **given: d.attention(**given, **options, form="ring", layout="zigzag")
         ),
-        "distributed.attention: state": Given(
+        "distributed.attention: state": TensorCall(
             qkv,
             lambda **given: d.attention(
                 **given, **options, form="state", mechanism="linear_transformer"
             ),
         ),
-        "distributed.attention_detail": Given(
+        "distributed.attention_detail": TensorCall(
             qkv, lambda **given: d.attention_detail(**given, **options).log_sum_exp
         ),
-        "distributed.shard": Given({"x": x}, lambda x: d.shard(x, layout, 0)),
-        "distributed.unshard": Given({"parts.first": d.shard(x, layout, 0)}, unshard),
+        "distributed.shard": TensorCall({"x": x}, lambda x: d.shard(x, layout, 0)),
+        "distributed.unshard": TensorCall({"parts.first": d.shard(x, layout, 0)}, unshard),
     }
 
 
-def calls() -> dict[str, Given]:
+def calls() -> dict[str, TensorCall]:
     """Every case by the qualified name of what it calls, and a word after a colon."""
     varied = {
         "q": drawn(8, HEADS, DIM, seed=2),
@@ -625,22 +639,22 @@ def calls() -> dict[str, Given]:
         return call
 
     return {
-        "attention": Given(OPTIONS, of_causal(rg.attention)),
-        "attention_detail": Given(
+        "attention": TensorCall(OPTIONS, of_causal(rg.attention)),
+        "attention_detail": TensorCall(
             OPTIONS, lambda **given: rg.attention_detail(**given, **detail, pattern="causal")
         ),
-        "plan_attention": Given(
+        "plan_attention": TensorCall(
             queries(), lambda **given: float(len(rg.plan_attention(**given).backend))
         ),
-        "attention_detail: parameters": Given(
+        "attention_detail: parameters": TensorCall(
             learned, lambda **given: rg.attention_detail(**given, **general, **detail)
         ),
-        "Plan.run: parameters": Given(learned, of_plan("run")),
-        "Plan.detail: parameters": Given(learned, of_plan("detail", **detail)),
-        "Plan.run": Given(OPTIONS, planned("run")),
-        "Plan.detail": Given(OPTIONS, planned("detail", **detail)),
-        "attention_varlen": Given(varied, varlen),
-        "merge_attention": Given(pieces, merged),
+        "Plan.run: parameters": TensorCall(learned, of_plan("run")),
+        "Plan.detail: parameters": TensorCall(learned, of_plan("detail", **detail)),
+        "Plan.run": TensorCall(OPTIONS, planned("run")),
+        "Plan.detail": TensorCall(OPTIONS, planned("detail", **detail)),
+        "attention_varlen": TensorCall(varied, varlen),
+        "merge_attention": TensorCall(pieces, merged),
         **mechanism_calls(),
         **state_calls(),
         **pattern_calls(),

@@ -26,40 +26,39 @@ CALLS = {
 def drawn(batch: int = 3, kv_heads: int = 2, q_len: int = 311, dtype: torch.dtype = torch.float32):
     """q, k and v; three query heads share one of keys."""
     torch.manual_seed(0)
-    shapes = (
-        (batch, 3 * kv_heads, q_len, 20),
-        (batch, kv_heads, 311, 20),
-        (batch, kv_heads, 311, 12),
-    )
-    return [torch.randn(shape, dtype=dtype) for shape in shapes]
+    q = torch.randn(batch, 3 * kv_heads, q_len, 20, dtype=dtype)
+    k = torch.randn(batch, kv_heads, 311, 20, dtype=dtype)
+    v = torch.randn(batch, kv_heads, 311, 12, dtype=dtype)
+    return q, k, v
 
 
 def plans(name: str, **sizes) -> dict[str, rg.Plan]:
     """The plans of the backends that take a call."""
-    found = {}
+    plans = {}
     for backend in BACKENDS:
         with suppress(rg.RegardError):
-            found[backend] = rg.plan_attention(*drawn(**sizes), backend=backend, **CALLS[name])
-    return found
+            plans[backend] = rg.plan_attention(*drawn(**sizes), backend=backend, **CALLS[name])
+    return plans
 
 
 @pytest.mark.parametrize("q_len", [311, 1])
 @pytest.mark.parametrize("name", CALLS)
 def test_twice_the_rows_or_heads_or_bytes_of_a_number_cost_twice_as_much(name, q_len):
-    found = [
-        plans(name, q_len=q_len, **sizes)
-        for sizes in ({}, {"batch": 6}, {"kv_heads": 4}, {"dtype": torch.float64})
-    ]
-    assert len(found[0]) >= 2
-    for backend in found[0]:
-        one, *more, wide = (each[backend].cost for each in found)
-        for other in more:
-            assert (other.flops, other.pairs) == (2 * one.flops, 2 * one.pairs), backend
-            # a mask is shared by rows and heads
-            assert other.bytes == pytest.approx(2 * one.bytes, rel=0.02), backend
-        assert (wide.bytes, wide.pairs, wide.calls) == (2 * one.bytes, one.pairs, one.calls), (
-            backend
-        )
+    single = plans(name, q_len=q_len)
+    more_rows = plans(name, q_len=q_len, batch=6)
+    more_heads = plans(name, q_len=q_len, kv_heads=4)
+    wider_numbers = plans(name, q_len=q_len, dtype=torch.float64)
+    assert len(single) >= 2
+    for backend, plan in single.items():
+        cost = plan.cost
+        for twice in (more_rows[backend].cost, more_heads[backend].cost):
+            assert twice.flops == 2 * cost.flops, backend
+            assert twice.pairs == 2 * cost.pairs, backend
+            # A mask is shared by rows and heads.
+            assert twice.bytes == pytest.approx(2 * cost.bytes, rel=0.02), backend
+        wide = wider_numbers[backend].cost
+        assert wide.bytes == 2 * cost.bytes, backend
+        assert (wide.pairs, wide.calls) == (cost.pairs, cost.calls), backend
 
 
 @pytest.mark.parametrize("name", CALLS)
@@ -114,6 +113,5 @@ def test_keys_far_apart_cost_whole_panels():
 
 @pytest.mark.usefixtures("built")
 def test_gradients_move_more_bytes():
-    assert (
-        plan_of("causal", 64, requires_grad=True).cost.bytes > 2 * plan_of("causal", 64).cost.bytes
-    )
+    learning = plan_of("causal", 64, requires_grad=True)
+    assert learning.cost.bytes > 2 * plan_of("causal", 64).cost.bytes

@@ -23,7 +23,8 @@ pytestmark = [
 ]
 
 ON_CUDA = takes_softmax(EACH, device="cuda")
-PARTS, CASES = 2, 400  # of 100 cases in a row tiled may compute none
+PARTS = 2
+CASES = 400  # of each part; of 100 in a row tiled may compute none
 COMPILED = 24  # cases of each part that FlexAttention computes, since every one compiles a kernel
 CALLS: dict[str, dict[str, Any]] = {
     "linear": {"mechanism": m.LinearTransformer(), "pattern": "causal"},
@@ -39,17 +40,16 @@ def _fresh_memory_is_poisoned() -> None:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_calls_equal_the_formulas_on_cuda(part, monkeypatch):
-    # it refuses them
-    monkeypatch.setattr(judging, "SECOND", tuple(name for name in ON_CUDA if name != "flex"))
+    without_flex = tuple(name for name in ON_CUDA if name != "flex")
+    monkeypatch.setattr(judging, "SECOND", without_flex)  # flex refuses second derivatives
     tally = Tally()
     for seed in range(part * CASES, (part + 1) * CASES):
         case = draw_case(seed)
-        asked = [
-            one for one in ON_CUDA if one != "flex" or tally.counts["flex", "right"] < COMPILED
-        ]
-        verdicts = judge(case, tuple(asked), device="cuda")
+        compiled = tally.counts["flex", "right"]
+        backends = tuple(ON_CUDA) if compiled < COMPILED else without_flex
+        verdicts = judge(case, backends, device="cuda")
         tally.add(verdicts)
-        wrong = [one for one in verdicts if one.outcome == "off"]
+        wrong = [verdict for verdict in verdicts if verdict.outcome == "off"]
         assert not wrong, (case, wrong)
     print(f"\n{tally}")
     idle = [name for name in ON_CUDA if not tally.counts[name, "right"]]
@@ -72,32 +72,28 @@ def test_a_mechanism_and_its_gradients_are_those_of_the_cpu(name):
 def test_the_kernels_of_flash_linear_attention_compute_the_step(name):
     pytest.importorskip("fla.ops")
     mechanism = m.parse(name)
-    tensors = [drawn(2, heads, 203, 64) for heads in (2, 2, 4)]
-    shapes = mechanism.parameter_shapes(Sizes(2, 4, 4, 203, 64))
-    parameters = [
-        torch.rand(shape, generator=torch.Generator().manual_seed(0)) for shape in shapes.values()
-    ]
-    parameters = [
-        -x if kind == "log_decay" else x for kind, x in zip(shapes, parameters, strict=True)
-    ]
-    tensors[:2] = (torch.nn.functional.normalize(x, dim=-1) for x in tensors[:2])
-    answers = []
-    for device, dtype, backend in (
-        ("cuda", torch.bfloat16, "fla"),
-        ("cpu", torch.float64, "reference"),
-    ):
-        qkv = [x.bfloat16().to(device, dtype).requires_grad_() for x in tensors]
-        given = [
-            x.to(device, torch.promote_types(dtype, torch.float32)).requires_grad_()
-            for x in parameters
-        ]
-        options = {"mechanism": mechanism, "parameters": dict(zip(shapes, given, strict=True))}
+    q = torch.nn.functional.normalize(drawn(2, 2, 203, 64), dim=-1)
+    v = drawn(2, 4, 203, 64)
+    drawn_parameters = {}
+    for parameter, shape in mechanism.parameter_shapes(Sizes(2, 4, 4, 203, 64)).items():
+        x = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+        drawn_parameters[parameter] = -x if parameter == "log_decay" else x
+
+    def results(device: str, dtype: torch.dtype, backend: str) -> list[torch.Tensor]:
+        qkv = [x.bfloat16().to(device, dtype).requires_grad_() for x in (q, q, v)]
+        parameters = {}
+        for parameter, x in drawn_parameters.items():
+            wide = x.to(device, torch.promote_types(dtype, torch.float32))
+            parameters[parameter] = wide.requires_grad_()
+        options = {"mechanism": mechanism, "parameters": parameters}
         output = rg.attention(*qkv, pattern="causal", backend=backend, **options)
-        answers.append(
-            [output, *torch.autograd.grad(output.double().square().sum(), [*qkv, *given])]
-        )
-    for one, exact in zip(*answers, strict=True):
-        assert (one.cpu() - exact).norm() <= 2**-6 * exact.norm()
+        leaves = [*qkv, *parameters.values()]
+        return [output, *torch.autograd.grad(output.double().square().sum(), leaves)]
+
+    computed = results("cuda", torch.bfloat16, "fla")
+    expected = results("cpu", torch.float64, "reference")
+    for x, exact in zip(computed, expected, strict=True):
+        assert (x.cpu() - exact).norm() <= 2**-6 * exact.norm()
 
 
 @pytest.mark.parametrize("kind", [None, "dynamic", "static", "ring"])
@@ -111,9 +107,8 @@ def test_a_layer_and_its_caches_are_those_of_the_cpu(kind):
         x = drawn(2, 24, 32).to(device)
         if kind is None:
             return [layer(x)]
-        cache = layer.new_cache(
-            batch=2, kind=kind, **({} if kind == "dynamic" else {"capacity": 32})
-        )
+        capacity = {} if kind == "dynamic" else {"capacity": 32}
+        cache = layer.new_cache(batch=2, kind=kind, **capacity)
         with torch.no_grad():
             return [layer(x[:, first : first + 3], cache=cache) for first in range(0, 24, 3)]
 
@@ -132,19 +127,19 @@ def test_a_compiled_call_is_that_of_the_cpu():
         def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor) -> torch.Tensor:
             return rg.attention(q, k, v, pattern="causal & causal_window(16)")
 
-        qkv = tensors(device, requires_grad=False)
-        return [(torch.compile(attend, fullgraph=True) if device == "cuda" else attend)(*qkv)]
+        function = torch.compile(attend, fullgraph=True) if device == "cuda" else attend
+        return [function(*tensors(device, requires_grad=False))]
 
     alike(call)
 
 
 def alike(call: Callable[[str], Iterable[torch.Tensor]]) -> None:
     """The results on both devices are equal within float32's rounding, and finite at the same places."""
-    for here, there in zip(call("cpu"), call("cuda"), strict=True):
-        size = here.detach().nan_to_num(0, 0, 0).abs().max().item()
-        torch.testing.assert_close(
-            there.detach().cpu(), here.detach(), rtol=1e-4, atol=1e-4 * max(size / 10, 1.0)
-        )
+    for on_cpu, on_cuda in zip(call("cpu"), call("cuda"), strict=True):
+        expected = on_cpu.detach()
+        size = expected.nan_to_num(0, 0, 0).abs().max().item()
+        bound = 1e-4 * max(size / 10, 1.0)
+        torch.testing.assert_close(on_cuda.detach().cpu(), expected, rtol=1e-4, atol=bound)
 
 
 def tensors(device: str, requires_grad: bool = True) -> tuple[torch.Tensor, ...]:

@@ -8,8 +8,8 @@ import torch
 import torch.distributed
 from tensor_arguments import (
     WITHOUT_NUMBERS,
-    Given,
     Tensor,
+    TensorCall,
     calls,
     distributed_calls,
     public_arguments,
@@ -106,44 +106,53 @@ def one_process() -> Iterator[None]:
 
 
 def outcome(
-    given: Given, name: str, x: Tensor, learns: bool
+    given: TensorCall, name: str, x: Tensor, learns: bool
 ) -> tuple[list[Tensor], list[Tensor | None]] | str:
     """The results with this tensor, and its gradient if it learns; or the refusal."""
     leaf = x.detach().requires_grad_() if learns else x
     try:
-        found = given.run(**{name: leaf})
+        results = given.run(**{name: leaf})
     except RegardError as error:
         return type(error).__name__
-    learned = [one for one in found if one.requires_grad]
+    learned = [result for result in results if result.requires_grad]
     gradients: list[Tensor | None] = []
     if learns and learned:
-        weights = [torch.arange(one.numel()).view_as(one) % 7 - 2.5 for one in learned]
-        total = sum(
-            (one * by).nan_to_num(0, 0, 0).sum() for one, by in zip(learned, weights, strict=True)
-        )
-        gradients = [*torch.autograd.grad(total, [leaf], allow_unused=True)]
-    return [one.detach() for one in found], gradients
+        gradients = [*torch.autograd.grad(weighted_sum(learned), [leaf], allow_unused=True)]
+    return [result.detach() for result in results], gradients
 
 
-def same(found: Any, wanted: Any) -> bool:
-    if isinstance(found, str) or isinstance(wanted, str):
-        return found == wanted
-    return all(map(close, found[0], wanted[0])) and (
-        not found[1] or not wanted[1] or all(map(close, found[1], wanted[1]))
-    )
+def weighted_sum(tensors: list[Tensor]) -> Tensor:
+    """A sum to which each number adds by another weight, so that their places matter."""
+    total = torch.zeros(())
+    for x in tensors:
+        weights = torch.arange(x.numel()).view_as(x) % 7 - 2.5
+        total = total + (x * weights).nan_to_num(0, 0, 0).sum()
+    return total
 
 
-def close(found: Tensor | None, wanted: Tensor | None) -> bool:
-    if found is None or wanted is None:
-        return found is wanted
-    if found.shape != wanted.shape:
+def same(outcome: Any, expected: Any) -> bool:
+    if isinstance(outcome, str) or isinstance(expected, str):
+        return outcome == expected
+    results, gradients = outcome
+    expected_results, expected_gradients = expected
+    if not all(map(close, results, expected_results)):
         return False
-    most = wanted.double().nan_to_num(0, 0, 0).abs().max() if wanted.numel() else 0.0
+    if not gradients or not expected_gradients:
+        return True
+    return all(map(close, gradients, expected_gradients))
+
+
+def close(x: Tensor | None, expected: Tensor | None) -> bool:
+    if x is None or expected is None:
+        return x is expected
+    if x.shape != expected.shape:
+        return False
+    most = expected.double().nan_to_num(0, 0, 0).abs().max() if expected.numel() else 0.0
     bound = CLOSE * max(1.0, float(most))
-    return torch.allclose(found.double(), wanted.double(), rtol=0, atol=bound, equal_nan=True)
+    return torch.allclose(x.double(), expected.double(), rtol=0, atol=bound, equal_nan=True)
 
 
-def wrong_arguments(given: Given) -> list[str]:
+def wrong_arguments(given: TensorCall) -> list[str]:
     """The arguments and views whose results differ from those of ordinary tensors."""
     wrong = []
     for name, x in given.tensors.items():
@@ -152,9 +161,9 @@ def wrong_arguments(given: Given) -> list[str]:
             learns = x.is_floating_point() and odd is not zeros_without_memory
             if ordinary not in expected:
                 expected[ordinary] = outcome(given, name, ordinary(x), learns)
-            for time in ("first", "second"):  # the second call finds what the first one kept
+            for call in ("first", "second"):  # the second one finds what the first one kept
                 if not same(outcome(given, name, odd(x), learns), expected[ordinary]):
-                    wrong.append(f"{name}, {kind}, {time} call")
+                    wrong.append(f"{name}, {kind}, {call} call")
     return wrong
 
 
@@ -171,10 +180,10 @@ def test_the_same_holds_over_processes(name):
 
 @pytest.mark.usefixtures("one_process")
 def test_every_tensor_argument_of_every_public_call_has_a_case():
-    cases = {**CALLS, **distributed_calls()}
-    covered = {
-        f"{name.partition(':')[0]}({a})" for name, one in cases.items() for a in one.arguments
-    }
+    covered = set()
+    for name, case in {**CALLS, **distributed_calls()}.items():
+        function = name.partition(":")[0]
+        covered |= {f"{function}({argument})" for argument in case.arguments}
     public = public_arguments().keys()
     assert len(public) > 200
     missing = sorted(public - covered - WITHOUT_NUMBERS.keys())

@@ -1,38 +1,34 @@
 """A hidden key changes no bit of a result, even if it is NaN or Inf; NaN in a visible key shows in every backend."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
-from asking import LEARNING, PLAIN, ask, computes, cut
+from asking import LEARNING, PLAIN, among, ask, cut
 
 import regard as rg
 from regard import patterns as p
 from regard.patterns.position_sets import KeySet
 from regard.testing import make_qkv
 
-BY_HEAD = (torch.arange(11) >= torch.arange(3).repeat_interleave(2)[:, None])[None, :, None].expand(
-    1, 6, 7, 11
-)
-
+FIRST_KEY = torch.arange(3).repeat_interleave(2)  # of each head
+BY_HEAD = (torch.arange(11) >= FIRST_KEY[:, None])[None, :, None].expand(1, 6, 7, 11)
+LATER = torch.arange(11) > torch.arange(7)[:, None]
 FILLINGS = (math.nan, math.inf, -math.inf, 3e38)
 
 
 @pytest.mark.parametrize("ahead", [0, 1, 3, 5])
 def test_a_hidden_key_changes_no_bit_wherever_the_keys_begin_in_memory(ahead):
     """Rounding in a matrix product may depend on how far its numbers begin from a multiple of 64 bytes."""
-    generator = torch.Generator().manual_seed(0)
-    draw = lambda *shape: torch.randn(shape, generator=generator, dtype=torch.float64)  # noqa: E731
+    draw = partial(torch.randn, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     hidden = torch.arange(64) % 7 == 2
-    for turn in range(8):
+    by_keys = ~KeySet(tuple(range(j, j + 1) for j in range(2, 64, 7)))
+    by_pairs = p.Where(lambda i, j: (j % 7 != 2) & (i >= 0))
+    for pattern in [by_keys, by_pairs] * 4:
         q = draw(2, 3, 2, 8)
         v = draw(2, 1, 64, 8)
         k = draw(2 * 64 * 8 + ahead)[ahead:].view(2, 1, 64, 8)
-        pattern = (
-            p.Where(lambda i, j: (j % 7 != 2) & (i >= 0))
-            if turn % 2
-            else ~KeySet(tuple(range(j, j + 1) for j in range(2, 64, 7)))
-        )
         clean = rg.attention(q, k, v, pattern=pattern, backend="decode")
         k[:, :, hidden] = math.nan
         assert torch.equal(rg.attention(q, k, v, pattern=pattern, backend="decode"), clean)
@@ -58,14 +54,7 @@ SOME_HIDDEN = {
     "strided": ("causal & strided(3)", {}),
     "explicit by head": (p.Explicit(BY_HEAD), {}),
     "q_start by row": ("causal", {"q_start": torch.tensor([2, 4])}),
-    "a bias that hides": (
-        None,
-        {
-            "bias": torch.zeros(7, 11).masked_fill(
-                torch.arange(11) > torch.arange(7)[:, None], -math.inf
-            )
-        },
-    ),
+    "a bias that hides": (None, {"bias": torch.zeros(7, 11).masked_fill(LATER, -math.inf)}),
 }
 
 
@@ -76,26 +65,21 @@ def test_a_key_that_is_not_finite_reaches_only_the_queries_that_may_see_it(numbe
     q, k, v = make_qkv()
     spoilt = {"k": k.clone(), "v": v.clone()}
     spoilt["kv"[number % 2]][1, 1, 6, 2] = FILLINGS[number % 3]
-    sees = (
-        rg.attention_detail(q * 0, k * 0, v, pattern=pattern, want="weights", **options).weights[
-            ..., 6
-        ]
-        > 0
-    )
-    sees[0], sees[1, :2], sees[1, 4:] = False, False, False  # another text, other heads
+    detail = rg.attention_detail(q * 0, k * 0, v, pattern=pattern, want="weights", **options)
+    sees = torch.zeros(2, 6, 7, dtype=torch.bool)
+    sees[1, 2:4] = detail.weights[1, 2:4, :, 6] > 0  # heads that read key/value head 1
     assert sees.any()
-    backends = [one for one in PLAIN if computes(one, q, k, v, pattern=pattern, **options)]
+    backends = among(PLAIN, q, k, v, pattern=pattern, **options)
     assert len(backends) >= 2
     for backend in backends:
         clean = ask(backend, q, k, v, pattern=pattern, **options).output
-        found = ask(backend, q, spoilt["k"], spoilt["v"], pattern=pattern, **options).output
-        assert not found[sees].isfinite().all(-1).any()
-        torch.testing.assert_close(found[~sees], clean[~sees])
+        output = ask(backend, q, spoilt["k"], spoilt["v"], pattern=pattern, **options).output
+        assert not output[sees].isfinite().all(-1).any()
+        torch.testing.assert_close(output[~sees], clean[~sees])
 
 
-@pytest.mark.parametrize(
-    "backend", [one for one in LEARNING if one != "tiled"]
-)  # which computes lattices
+# But tiled, which computes lattices.
+@pytest.mark.parametrize("backend", [name for name in LEARNING if name != "tiled"])
 def test_what_uses_no_query_that_sees_such_a_key_has_its_gradients(backend):
     q, k, v = make_qkv(heads=2, kv_heads=1)
     v[0, 0, 9] = math.nan
@@ -105,8 +89,8 @@ def test_what_uses_no_query_that_sees_such_a_key_has_its_gradients(backend):
     (detail.output[:, :, :2].sum() + detail.entropy[:, :, :2].sum()).backward()
     assert all(x.grad.isfinite().all() for x in leaves)
     detail = ask(backend, *leaves, pattern=p.SlidingWindow(4), want=want)
-    (output := detail.output).sum().backward()
-    assert output[0, :, -1].isnan().all()
+    detail.output.sum().backward()
+    assert detail.output[0, :, -1].isnan().all()
     assert leaves[0].grad[0, :, -1].isnan().all()
     assert leaves[0].grad[1].isfinite().all()
 

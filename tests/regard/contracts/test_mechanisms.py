@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from asking import ask, computes
+from asking import among, ask
 from mechanism_cells import LENGTH, MECHANISMS, make_call
 
 import regard as rg
@@ -15,14 +15,18 @@ NAMES = tuple(MECHANISMS)
 every = pytest.mark.parametrize("name", NAMES)
 
 
-def answer(call, **options) -> torch.Tensor:
+def attend(call, **options) -> torch.Tensor:
     return rg.attention(*call.tensors, **call.options, **options)
+
+
+def pattern_of(call) -> dict[str, str]:
+    return {"pattern": "causal"} if call.always_causal else {}
 
 
 def fast(call, **options) -> list[str]:
     """The backends beside the reference that offer to compute a call."""
-    named = [name for name in BACKENDS if name != "reference"]
-    return [name for name in named if computes(name, *call.tensors, **call.options, **options)]
+    others = [name for name in BACKENDS if name != "reference"]
+    return among(others, *call.tensors, **call.options, **options)
 
 
 @every
@@ -30,22 +34,25 @@ def fast(call, **options) -> list[str]:
 def test_every_backend_equals_the_formula_with_gradients(name, kv_heads):
     """The keys have padding and holes if the mechanism supports them; one batch row sees no key."""
     call = make_call(name, requires_grad=True, kv_heads=kv_heads)
-    hidden = p.KeySpan(torch.tensor([0, 3]), torch.tensor([9, 3]))
-    hidden &= (
-        p.KeyMask(torch.arange(LENGTH) % 3 > 0) if takes(call.mechanism, p.KeyMask) else p.Full()
-    )
-    pattern = hidden if takes(call.mechanism, p.KeySpan) else p.Full()
-    pattern &= p.Causal() if call.always_causal else p.Full()
-    answers = {}
-    for backend in ("reference", *fast(call, pattern=pattern)):
+    pattern = p.Full()
+    if takes(call.mechanism, p.KeySpan):
+        pattern &= p.KeySpan(torch.tensor([0, 3]), torch.tensor([9, 3]))
+        if takes(call.mechanism, p.KeyMask):
+            pattern &= p.KeyMask(torch.arange(LENGTH) % 3 > 0)
+    if call.always_causal:
+        pattern &= p.Causal()
+
+    def results(backend: str) -> list[torch.Tensor]:
         output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
-        sent = torch.autograd.grad(
-            output.sin().sum(), call.learning, allow_unused=True, materialize_grads=True
-        )
-        answers[backend] = [output, *sent]
-        torch.testing.assert_close(answers[backend], answers["reference"], **EXACT)
-    assert len(answers) > 1, "only the reference computes it"
-    assert not answers["reference"][0][1].any() or pattern == p.Full()
+        loss = output.sin().sum()
+        return [output, *torch.autograd.grad(loss, call.learning, materialize_grads=True)]
+
+    expected = results("reference")
+    others = fast(call, pattern=pattern)
+    assert others, "only the reference computes it"
+    for backend in others:
+        torch.testing.assert_close(results(backend), expected, **EXACT)
+    assert not expected[0][1].any() or pattern == p.Full()
 
 
 @every
@@ -54,33 +61,32 @@ def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan_on_any_ba
         return
     starts = torch.tensor([1, 3])
     stops = torch.tensor([9, 8])
-    # (batch, keys)
-    hidden = (torch.arange(LENGTH) < starts[:, None]) | (torch.arange(LENGTH) >= stops[:, None])
-    clean = make_call(name, requires_grad=True)
-    pattern = p.KeySpan(starts, stops) & (p.Causal() if clean.always_causal else p.Full())
-    for backend in ("reference", *fast(clean, pattern=pattern)):
-        found = []
-        for spoilt in (0.5, torch.nan, torch.inf):
-            call = make_call(name, requires_grad=True)
-            with torch.no_grad():
-                for x in (call.k, call.v):
-                    x.masked_fill_(hidden[:, None, :, None], spoilt)
-                for one in call.mechanism.computed & set(call.parameters or {}):
-                    x = call.parameters[one]
-                    x.masked_fill_(
-                        hidden[:, None] if x.dim() == 3 else hidden[:, None, :, None], spoilt
-                    )
-            # of the queries: those that are keys themselves may be spoilt where they are hidden
-            rows = slice(3, 8)
-            output = ask(backend, *call.tensors, **call.options, pattern=pattern).output
-            sent = torch.autograd.grad(output[:, :, rows].square().sum(), call.learning)
-            sent = [x.nan_to_num() if x.shape == call.q.shape else x for x in sent]
-            found.append((output[:, :, rows].detach(), *sent))
-            assert all(x.isfinite().all() for x in found[-1])
-        for other in found[1:]:
-            assert all(torch.equal(one, two) for one, two in zip(found[0], other, strict=True)), (
-                backend
-            )
+    keys = torch.arange(LENGTH)
+    hidden = (keys < starts[:, None]) | (keys >= stops[:, None])  # (batch, keys)
+    pattern = p.KeySpan(starts, stops)
+    if make_call(name).always_causal:
+        pattern &= p.Causal()
+
+    def results(backend: str, filling: float) -> list[torch.Tensor]:
+        call = make_call(name, requires_grad=True)
+        spoilt = [call.k, call.v]
+        spoilt += [call.parameters[x] for x in call.mechanism.computed & set(call.parameters or {})]
+        with torch.no_grad():
+            for x in spoilt:
+                by_key = hidden[:, None] if x.dim() == 3 else hidden[:, None, :, None]
+                x.masked_fill_(by_key, filling)
+        # Of the queries these: those that are keys themselves may be spoilt where they are hidden.
+        rows = slice(3, 8)
+        output = ask(backend, *call.tensors, **call.options, pattern=pattern).output[:, :, rows]
+        gradients = torch.autograd.grad(output.square().sum(), call.learning)
+        gradients = [x.nan_to_num() if x.shape == call.q.shape else x for x in gradients]
+        return [output.detach(), *gradients]
+
+    for backend in ("reference", *fast(make_call(name, requires_grad=True), pattern=pattern)):
+        clean = results(backend, 0.5)
+        assert all(x.isfinite().all() for x in clean)
+        for filling in (torch.nan, torch.inf):
+            assert all(map(torch.equal, results(backend, filling), clean)), (backend, filling)
 
 
 @every
@@ -89,11 +95,11 @@ def test_a_hidden_key_changes_no_bit_of_output_or_gradient_even_as_nan_on_any_ba
     [{"batch": 0}, {"q_len": 0}, {"k_len": 0}, {"v_dim": 0}, {"q_len": 0, "k_len": 0}],
     ids=str,
 )
-def test_sizes_of_zero_are_answered(name, sizes):
+def test_sizes_of_zero_are_computed(name, sizes):
     if MECHANISMS[name].shares_keys and {"q_len", "k_len"} & set(sizes):
         sizes = {"q_len": 0, "k_len": 0}
     call = make_call(name, requires_grad=True, **sizes)
-    output = answer(call, pattern="causal" if call.always_causal else None)
+    output = attend(call, **pattern_of(call))
     assert output.shape == (*call.q.shape[:3], call.v.shape[3])
     assert not output.any() or "k_len" not in sizes
     output.sum().backward()
@@ -102,51 +108,48 @@ def test_sizes_of_zero_are_answered(name, sizes):
 @every
 def test_the_table_holds_what_it_does_not_list_is_refused(name):
     call = make_call(name)
-    given = {"bias": torch.zeros(1), "softcap": 30.0, "scale": 0.5, "dropout": 0.1, "sink": 0.3}
-    assert set(given) == set(OPTIONS)
-    base = {"pattern": "causal"} if call.always_causal else {}
-    for option, value in given.items():
-        if option not in call.mechanism.options:
+    pattern = pattern_of(call)
+    values = {"bias": torch.zeros(1), "softcap": 30.0, "scale": 0.5, "dropout": 0.1, "sink": 0.3}
+    assert set(values) == set(OPTIONS)
+    for option, value in values.items():
+        if option in call.mechanism.options:
+            attend(call, **pattern, **{option: value})
+        else:
             with pytest.raises(rg.UnsupportedError, match=option):
-                answer(call, **base, **{option: value})
-        else:
-            answer(call, **base, **{option: value})
-    refused = (
-        ()
-        if call.mechanism.patterns is None
-        else ("sliding_window(4)", "~key_span(1, 3)", "causal | prefix(2)")
-    )
-    for pattern in refused:
-        with pytest.raises(rg.UnsupportedError, match="use softmax"):
-            answer(call, pattern=pattern)
-    wants = {"top_keys": rg.top_keys(2), "weights_of": rg.weights_of([1])}
+                attend(call, **pattern, **{option: value})
+    if call.mechanism.patterns is not None:
+        for text in ("sliding_window(4)", "~key_span(1, 3)", "causal | prefix(2)"):
+            with pytest.raises(rg.UnsupportedError, match="use softmax"):
+                attend(call, pattern=text)
+    with_numbers = {"top_keys": rg.top_keys(2), "weights_of": rg.weights_of([1])}
     for statistic in STATISTICS:
-        want = wants.get(statistic, statistic)
-        if statistic not in call.mechanism.statistics:
-            with pytest.raises(rg.UnsupportedError, match="does not compute"):
-                rg.attention_detail(*call.tensors, **call.options, **base, want=want)
+        options = {**call.options, **pattern, "want": with_numbers.get(statistic, statistic)}
+        if statistic in call.mechanism.statistics:
+            rg.attention_detail(*call.tensors, **options)
         else:
-            rg.attention_detail(*call.tensors, **call.options, **base, want=want)
+            with pytest.raises(rg.UnsupportedError, match="does not compute"):
+                rg.attention_detail(*call.tensors, **options)
 
 
 @every
 def test_parameters_that_are_missing_too_many_or_misshapen_are_refused(name):
     call = make_call(name)
-    base = {"pattern": "causal"} if call.always_causal else {}
-    handed = call.parameters or {}
+    parameters = call.parameters or {}
 
     def ask_with(parameters) -> None:
-        rg.attention(*call.tensors, mechanism=call.mechanism, parameters=parameters, **base)
+        options = {"mechanism": call.mechanism, "parameters": parameters, **pattern_of(call)}
+        rg.attention(*call.tensors, **options)
 
     with pytest.raises(rg.ArgumentError, match="parameters"):
-        ask_with({**handed, "more": call.q})
-    for one, x in handed.items():
-        if one in call.mechanism.optional:
+        ask_with({**parameters, "more": call.q})
+    for parameter, x in parameters.items():
+        if parameter in call.mechanism.optional:
             continue
+        others = {name: y for name, y in parameters.items() if name != parameter}
         with pytest.raises(rg.ArgumentError, match="parameters"):
-            ask_with({other: y for other, y in handed.items() if other != one})
-        with pytest.raises(rg.ShapeError, match=one):
-            ask_with({**handed, one: x[..., :-1]})
+            ask_with(others)
+        with pytest.raises(rg.ShapeError, match=parameter):
+            ask_with({**others, parameter: x[..., :-1]})
 
 
 @every
@@ -155,18 +158,16 @@ def test_equal_declarations_are_one_plan(name):
     again = make_call(name)
     assert call.mechanism == again.mechanism
     assert hash(call.mechanism) == hash(again.mechanism)
-    base = {"pattern": "causal"} if call.always_causal else {}
-    one = rg.plan_attention(*call.tensors, **call.options, **base)
-    assert rg.plan_attention(*again.tensors, **again.options, **base) is one
-    assert str(call.mechanism) in str(one)
+    plan = rg.plan_attention(*call.tensors, **call.options, **pattern_of(call))
+    assert rg.plan_attention(*again.tensors, **again.options, **pattern_of(call)) is plan
+    assert str(call.mechanism) in str(plan)
 
 
 @every
 def test_second_calls_draw_nothing_from_the_global_generator(name):
     call = make_call(name)
-    base = {"pattern": "causal"} if call.always_causal else {}
     torch.manual_seed(5)
     before = torch.get_rng_state()
-    first = answer(call, **base)
+    first = attend(call, **pattern_of(call))
     assert torch.equal(torch.get_rng_state(), before)
-    assert torch.equal(first, answer(call, **base))
+    assert torch.equal(first, attend(call, **pattern_of(call)))

@@ -1,10 +1,13 @@
 """Second derivatives of mechanisms are true, and what has none is refused; those of softmax are the fuzzer's."""
 
+import itertools
+from collections.abc import Iterable
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from asking import LEARNING, ask, computes, cut
+from asking import LEARNING, among, ask, cut
 from mechanism_cells import MECHANISMS, make_call
 
 import regard as rg
@@ -32,19 +35,20 @@ def doubly_right(call: Any, inputs: list[torch.Tensor]) -> None:
     arrives, so that one number depends on all second derivatives at once.
     """
     generator = torch.Generator().manual_seed(11)
-    like = lambda x: torch.randn(x.shape, generator=generator, dtype=x.dtype)  # noqa: E731
+
+    def like(x: torch.Tensor) -> torch.Tensor:
+        return torch.randn(x.shape, generator=generator, dtype=x.dtype)
+
     arriving = [like(x).requires_grad_() for x in call(*inputs)]
     moved = [*inputs, *arriving]
     weights = [like(x) for x in inputs]
     direction = [like(x) for x in moved]
 
     def slope(graph: bool) -> torch.Tensor:
-        firsts = torch.autograd.grad(
+        first = torch.autograd.grad(
             call(*inputs), inputs, arriving, create_graph=graph, materialize_grads=True
         )
-        return torch.stack(
-            [(first * weight).sum() for first, weight in zip(firsts, weights, strict=True)]
-        ).sum()
+        return dot(first, weights)
 
     def moved_by(step: float) -> float:
         with torch.no_grad():
@@ -52,18 +56,18 @@ def doubly_right(call: Any, inputs: list[torch.Tensor]) -> None:
                 x.add_(along, alpha=step)
         return slope(graph=False).item()
 
-    seconds = torch.autograd.grad(slope(graph=True), moved, materialize_grads=True)
-    found = sum(
-        (second * along).sum().item() for second, along in zip(seconds, direction, strict=True)
-    )
+    second = torch.autograd.grad(slope(graph=True), moved, materialize_grads=True)
+    derivative = dot(second, direction).item()
+    size = dot([x.abs() for x in second], [x.abs() for x in direction]).item()
     step = 1e-5
     quotient = (moved_by(step) - moved_by(-2 * step)) / (2 * step)
     moved_by(step)
-    size = sum(
-        (second.abs() * along.abs()).sum().item()
-        for second, along in zip(seconds, direction, strict=True)
-    )
-    assert abs(found - quotient) <= 1e-6 * (1 + size), (found, quotient)
+    assert abs(derivative - quotient) <= 1e-6 * (1 + size), (derivative, quotient)
+
+
+def dot(tensors: Iterable[torch.Tensor], weights: Iterable[torch.Tensor]) -> torch.Tensor:
+    pairs = zip(tensors, weights, strict=True)
+    return torch.stack([(x * weight).sum() for x, weight in pairs]).sum()
 
 
 def calls_of(name: str, causal: bool) -> list[tuple[Any, list[torch.Tensor]]]:
@@ -74,18 +78,16 @@ def calls_of(name: str, causal: bool) -> list[tuple[Any, list[torch.Tensor]]]:
         options["pattern"] = rg.patterns.KeySpan(2, 9)
     want = ("log_sum_exp",) if "log_sum_exp" in call.mechanism.statistics else ()
 
-    def told(backend: str) -> list[torch.Tensor]:
+    def results(backend: str, *_: torch.Tensor) -> list[torch.Tensor]:
         detail = ask(backend, *call.tensors, want=want, **options)
-        found = [detail.output, *([detail.log_sum_exp] if want else [])]
-        # a log-sum-exp of -inf has no difference
-        return [x.masked_fill(~x.isfinite(), 0) for x in found]
+        if not want:
+            return [detail.output]
+        # A log-sum-exp of -inf has no difference.
+        log_sum_exp = detail.log_sum_exp
+        return [detail.output, log_sum_exp.masked_fill(~log_sum_exp.isfinite(), 0)]
 
-    names = [
-        one
-        for one in (*BACKENDS, "linear", "linformer", "lsh")
-        if computes(one, *call.tensors, **options)
-    ]
-    return [(lambda *_, one=one: told(one), call.learning) for one in names]
+    backends = among((*BACKENDS, "linear", "linformer", "lsh"), *call.tensors, **options)
+    return [(partial(results, backend), call.learning) for backend in backends]
 
 
 @pytest.mark.parametrize("causal", [False, True])
@@ -99,12 +101,12 @@ def test_second_derivatives_of_every_mechanism_are_true(name, causal):
 
 @pytest.mark.slow
 def test_gradgradcheck_finds_the_same():
-    every = [
-        one for name in MECHANISMS for causal in (False, True) for one in calls_of(name, causal)
-    ]
-    for call, inputs in every:
-        torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
-    print(f"\n{len(every)} calls checked")
+    checked = 0
+    for name, causal in itertools.product(MECHANISMS, (False, True)):
+        for call, inputs in calls_of(name, causal):
+            torch.autograd.gradgradcheck(call, inputs, fast_mode=True)
+            checked += 1
+    print(f"\n{checked} calls checked")
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -130,7 +132,8 @@ def test_a_plan_and_a_layer_have_second_derivatives_too():
 
 def test_a_hidden_key_that_is_not_finite_reaches_no_second_derivative():
     q, k, v = make_qkv(**SIZES, dtype=torch.float64)
-    k[:, :, 5:], v[:, :, 5:] = torch.nan, torch.inf
+    k[:, :, 5:] = torch.nan
+    v[:, :, 5:] = torch.inf
     q.requires_grad_()
     output = rg.attention(q, k, v, pattern="key_span(0, 5)", backend="streamed", softcap=2.0)
     (gradient,) = torch.autograd.grad(output.square().sum(), q, create_graph=True)
@@ -163,7 +166,6 @@ def test_gradients_that_arrive_as_a_batch_give_a_batch(backend):
     batched = torch.autograd.grad(
         output, [q, k, v], arriving, is_grads_batched=True, retain_graph=True
     )
-    for at, one in enumerate(arriving):
-        expected = torch.autograd.grad(output, [q, k, v], one, retain_graph=True)
-        for found, wanted in zip(batched, expected, strict=True):
-            torch.testing.assert_close(found[at], wanted)
+    for number, gradient in enumerate(arriving):
+        expected = torch.autograd.grad(output, [q, k, v], gradient, retain_graph=True)
+        torch.testing.assert_close([x[number] for x in batched], list(expected))

@@ -21,37 +21,33 @@ def qkv(**sizes):
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 def test_half_precision_gradients_of_a_call_with_a_sink_are_rounded_once(dtype, learning):
     """Exact gradients rounded to the dtype are off by as much, in norm; rounding the parts too would add 40%."""
-    numbers = [
-        x.to(dtype)
-        for x in make_qkv(heads=3, kv_heads=3, q_len=199, k_len=211, head_dim=16, v_dim=16)
-    ]
+    sizes = {"heads": 3, "kv_heads": 3, "q_len": 199, "k_len": 211, "head_dim": 16, "v_dim": 16}
+    qkv = make_qkv(**sizes, dtype=dtype)
     sink = SINK[:3].to(dtype)
-    grad = torch.randn(numbers[0].shape, dtype=torch.float64).to(dtype)
-    exact = leaves_after(numbers, sink, grad, torch.float64, learning, "reference")
-    for backend in computing(*numbers, sink=sink):
-        found = leaves_after(numbers, sink, grad, dtype, learning, backend)
-        for one, expected in zip(found, exact, strict=True):
-            rounded = (expected.to(dtype).double() - expected).norm()
-            assert (one.double() - expected).norm() <= 1.2 * rounded, backend
+    grad = torch.randn(qkv[0].shape, dtype=torch.float64).to(dtype)
 
+    def gradients(backend, dtype):
+        leaves = [x.to(dtype, copy=True).requires_grad_() for x in qkv]
+        learned_sink = sink.to(dtype, copy=True).requires_grad_(learning)
+        ask(backend, *leaves, sink=learned_sink).output.backward(grad.to(dtype))
+        return [x.grad.double() for x in leaves]
 
-def leaves_after(numbers, sink, grad, dtype, learning, backend):
-    """The gradients of q, k and v of a call in this dtype, whose sink may learn too."""
-    leaves = [x.to(dtype, copy=True).requires_grad_() for x in numbers]
-    sink = sink.to(dtype, copy=True).requires_grad_(learning)
-    ask(backend, *leaves, sink=sink).output.backward(grad.to(dtype))
-    return [x.grad for x in leaves]
+    exact = gradients("reference", torch.float64)
+    for backend in computing(*qkv, sink=sink):
+        for gradient, expected in zip(gradients(backend, dtype), exact, strict=True):
+            rounding = (expected.to(dtype).double() - expected).norm()
+            assert (gradient - expected).norm() <= 1.2 * rounding, backend
 
 
 def test_a_sink_as_heavy_as_all_keys_has_half_of_the_gradient():
     """At this tie the gradient of clamp changed with PyTorch 2.15."""
-    q, k, v = (torch.zeros(1, heads, 1, 5, dtype=torch.float64) for heads in (6, 3, 3))
-    for backend in computing(q, k, v, sink=torch.zeros(6)):
+    q = torch.zeros(1, 6, 1, 5, dtype=torch.float64)
+    k = torch.ones(1, 3, 1, 5, dtype=torch.float64)
+    for backend in computing(q, k, k, sink=torch.zeros(6)):
         sink = torch.zeros(6, dtype=torch.float64, requires_grad=True)
-        told = ask(backend, q, k + 1, v, sink=sink, want=("log_sum_exp",)).log_sum_exp
-        torch.testing.assert_close(
-            torch.autograd.grad(told.sum(), sink)[0], torch.full_like(sink, 0.5)
-        )
+        log_sum_exp = ask(backend, q, k, k, sink=sink, want="log_sum_exp").log_sum_exp
+        (gradient,) = torch.autograd.grad(log_sum_exp.sum(), sink)
+        torch.testing.assert_close(gradient, torch.full_like(sink, 0.5))
 
 
 def test_a_sink_that_weighs_little_has_exact_derivatives():
@@ -63,14 +59,13 @@ def test_a_sink_that_weighs_little_has_exact_derivatives():
             sink = torch.full((6,), low, dtype=torch.float64, requires_grad=True)
             detail = ask(backend, q, k, v, sink=sink, want=("log_sum_exp",))
             weight = (sink.detach()[:, None] - detail.log_sum_exp.detach()).exp()
-            (found,) = torch.autograd.grad(detail.output.sum(), sink, retain_graph=True)
+            (gradient,) = torch.autograd.grad(detail.output.sum(), sink, retain_graph=True)
             expected = -(weight * detail.output.detach().sum(-1)).sum((0, 2))
-            torch.testing.assert_close(found, expected, rtol=1e-12, atol=0)
+            torch.testing.assert_close(gradient, expected, rtol=1e-12, atol=0)
             (first,) = torch.autograd.grad(detail.log_sum_exp.sum(), sink, create_graph=True)
             (second,) = torch.autograd.grad(first.sum(), sink)
-            torch.testing.assert_close(
-                second, (weight * (1 - weight)).sum((0, 2)), rtol=1e-12, atol=0
-            )
+            expected = (weight * (1 - weight)).sum((0, 2))
+            torch.testing.assert_close(second, expected, rtol=1e-12, atol=0)
 
 
 def test_logits_of_minus_infinity_change_no_bit():
@@ -86,9 +81,10 @@ def test_logits_of_minus_infinity_change_no_bit():
 def test_merged_pieces_take_the_sink_once():
     q, k, v = qkv()
     sink = SINK.masked_fill(SINK.isinf(), 1)
-    parts = [(slice(0, 4), sink), (slice(4, 11), None)]
-    pieces = [rg.attention_detail(q, k[:, :, at], v[:, :, at], sink=given) for at, given in parts]
-    output, log_sum_exp = rg.merge_attention([(one.output, one.log_sum_exp) for one in pieces])
+    first = rg.attention_detail(q, k[:, :, :4], v[:, :, :4], sink=sink)
+    rest = rg.attention_detail(q, k[:, :, 4:], v[:, :, 4:])
+    pieces = [(detail.output, detail.log_sum_exp) for detail in (first, rest)]
+    output, log_sum_exp = rg.merge_attention(pieces)
     whole = rg.attention_detail(q, k, v, sink=sink)
     torch.testing.assert_close(output, whole.output)
     torch.testing.assert_close(log_sum_exp, whole.log_sum_exp)
@@ -100,12 +96,12 @@ def test_documents_of_a_jagged_batch_share_the_logits_of_heads():
     documents = [torch.randn(n, 4, 8) for n in lengths]
     nested = torch.nested.nested_tensor(documents, layout=torch.jagged).transpose(1, 2)
     output = rg.attention(nested, nested, nested, pattern="causal", sink=sink)
-    for one, document in zip(output.unbind(), documents, strict=True):
+    for of_document, document in zip(output.unbind(), documents, strict=True):
         x = document.transpose(0, 1)[None]
-        torch.testing.assert_close(one[None], rg.attention(x, x, x, pattern="causal", sink=sink))
-    with pytest.raises(
-        rg.UnsupportedError, match="a sink for each batch row is not computed for documents"
-    ):
+        alone = rg.attention(x, x, x, pattern="causal", sink=sink)
+        torch.testing.assert_close(of_document[None], alone)
+    sentence = "a sink for each batch row is not computed for documents"
+    with pytest.raises(rg.UnsupportedError, match=sentence):
         rg.attention(nested, nested, nested, sink=torch.zeros(2, 4))
 
 
@@ -115,9 +111,8 @@ def test_a_plan_takes_sinks_like_those_it_was_made_for():
     plan = rg.plan_attention(q, k, v, sink=sink)
     assert "with sinks" in str(plan)
     assert torch.equal(plan.run(q, k, v, sink=2 * sink), rg.attention(q, k, v, sink=2 * sink))
-    with pytest.raises(
-        rg.ArgumentError, match=r"made with a tensor as sink; hand it to run\(sink=...\)"
-    ):
+    sentence = r"made with a tensor as sink; hand it to run\(sink=...\)"
+    with pytest.raises(rg.ArgumentError, match=sentence):
         plan.run(q, k, v)
     with pytest.raises(rg.ArgumentError, match="made without a tensor as sink"):
         rg.plan_attention(q, k, v).run(q, k, v, sink=sink)
@@ -150,27 +145,25 @@ def test_other_sinks_are_refused_with_the_numbers(sink, error, words):
 @pytest.mark.parametrize(
     "mechanism",
     [m.LinearTransformer(), m.Performer(8, seed=0), m.LSH(4, 4, 1, seed=0)],
-    ids=lambda one: type(one).__name__,
+    ids=lambda mechanism: type(mechanism).__name__,
 )
 def test_mechanisms_without_a_softmax_over_keys_refuse_sinks(mechanism):
     x = torch.randn(1, 6, 8, 4)
     with pytest.raises(rg.UnsupportedError, match="has no sink, since its paper defines none"):
         rg.attention(x, x, x, mechanism=mechanism, sink=torch.zeros(6))
-    with pytest.raises(
-        rg.UnsupportedError, match="has no sinks, since its weights are no softmax over the keys"
-    ):
+    sentence = "has no sinks, since its weights are no softmax over the keys"
+    with pytest.raises(rg.UnsupportedError, match=sentence):
         rg.MultiHeadAttention(dim=12, heads=6, mechanism=mechanism, sinks=True)
 
 
 def test_every_softmax_score_takes_sinks():
     q, k, v = qkv()
     score = m.Softmax(m.Additive(5, 5, hidden=4))
-    parameters = score.new_parameters(
-        heads=6, kv_heads=3, generator=torch.Generator().manual_seed(1)
-    ).double()
+    generator = torch.Generator().manual_seed(1)
+    parameters = score.new_parameters(heads=6, kv_heads=3, generator=generator).double()
     options = {"mechanism": score, "parameters": parameters, "sink": SINK}
     with torch.no_grad():
         expected = ask("reference", q, k, v, want=WANT, **options)
-        found = ask("streamed", q, k, v, want=WANT, **options)
-    torch.testing.assert_close(found.output, expected.output)
-    torch.testing.assert_close(found.received, expected.received)
+        streamed = ask("streamed", q, k, v, want=WANT, **options)
+    torch.testing.assert_close(streamed.output, expected.output)
+    torch.testing.assert_close(streamed.received, expected.received)
