@@ -20,14 +20,15 @@ class Largest(TorchDispatchMode):
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
         super().__init__()
-        self.dtype, self.held = dtype, 0
+        self.dtype = dtype
+        self.held = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        found = func(*args, **(kwargs or {}))
-        for x in tree_iter(found):
+        results = func(*args, **(kwargs or {}))
+        for x in tree_iter(results):
             if isinstance(x, torch.Tensor) and self.dtype in (None, x.dtype):
                 self.held = max(self.held, x.untyped_storage().nbytes() // x.element_size())
-        return found
+        return results
 
 
 def entered(call: Callable[[], Any]) -> list[str]:

@@ -6,10 +6,11 @@ import importlib
 import inspect
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
-from mechanism_cells import MECHANISMS, make_call
+from mechanism_cells import MECHANISMS, MechanismExample, make_call
 
 import regard as rg
 from regard import bias as b
@@ -68,34 +69,35 @@ class TensorCall:
 
     def run(self, **changed: Tensor) -> list[Tensor]:
         """The tensors that the call returns, in order."""
-        given: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
         for name, x in {**self.tensors, **changed}.items():
             argument, _, key = name.partition(".")
             if key:
-                given.setdefault(argument, {})[key] = x
+                arguments.setdefault(argument, {})[key] = x
             else:
-                given[argument] = x
-        return list(flat(self.call(**given)))
+                arguments[argument] = x
+        return list(flat(self.call(**arguments)))
 
 
-def flat(found: Any) -> Iterator[Tensor]:
+def flat(result: Any) -> Iterator[Tensor]:
     """The tensors in a result."""
-    if isinstance(found, Tensor):
-        yield found
-    elif isinstance(found, Stored):
-        yield found.widened(torch.float32)
-    elif isinstance(found, p.Pattern):
-        yield found.dense(ROWS, KEYS)
-    elif isinstance(found, rg.AttentionDetail):
-        yield from (found.output, found.log_sum_exp, found.entropy)
-    elif isinstance(found, dict):
-        yield from (one for x in found.values() for one in flat(x))
-    elif isinstance(found, tuple | list):
-        yield from (one for x in found for one in flat(x))
-    elif isinstance(found, int | float):
-        yield torch.tensor(float(found))
-    elif hasattr(found, "__dict__"):
-        yield from flat(vars(found))
+    if isinstance(result, Tensor):
+        yield result
+    elif isinstance(result, Stored):
+        yield result.widened(torch.float32)
+    elif isinstance(result, p.Pattern):
+        yield result.dense(ROWS, KEYS)
+    elif isinstance(result, rg.AttentionDetail):
+        yield from (result.output, result.log_sum_exp, result.entropy)
+    elif isinstance(result, dict):
+        yield from flat(list(result.values()))
+    elif isinstance(result, tuple | list):
+        for part in result:
+            yield from flat(part)
+    elif isinstance(result, int | float):
+        yield torch.tensor(float(result))
+    elif hasattr(result, "__dict__"):
+        yield from flat(vars(result))
 
 
 def drawn(*shape: int, seed: int = 1) -> Tensor:
@@ -138,15 +140,14 @@ def varlen(**given: Any) -> Tensor:
     return rg.attention_varlen(**given, pattern="causal")
 
 
-def cache_of(kind: str) -> c.Cache:
-    capacity = None if kind in ("dynamic", "paged") else 2 * KEYS
-    return c.new_cache(kind, BATCH, KV_HEADS, DIM, capacity=capacity)
+def cache_of(kind: str, **options: Any) -> c.Cache:
+    capacity = None if kind in ("dynamic", "paged") else 3 * KEYS
+    return c.new_cache(kind, BATCH, KV_HEADS, DIM, capacity=capacity, **options)
 
 
-def appended(kind: str, dtype: str = "float32") -> Callable[..., Any]:
+def appended(kind: str, dtype: str) -> Callable[..., Any]:
     def call(k: Tensor, v: Tensor) -> Any:
-        capacity = None if kind in ("dynamic", "paged") else 3 * KEYS
-        cache = c.new_cache(kind, BATCH, KV_HEADS, DIM, capacity=capacity, dtype=dtype)
+        cache = cache_of(kind, dtype=dtype)
         return [cache.append(k, v), cache.append(k, v)]
 
     return call
@@ -169,66 +170,72 @@ def after(kind: str, method: str) -> Callable[..., Any]:
 
 def state_calls() -> dict[str, TensorCall]:
     """A state of every mechanism that has one, continued twice."""
-    found = {}
+
+    def attend(mechanism: Any, **given: Any) -> list[Tensor]:
+        k = given["k"]
+        v = given["v"]
+        state = rg.RecurrentState(mechanism, len(v), v.shape[1], k.shape[3], v.shape[3])
+        return [state.attend(**given), state.attend(**given)]
+
+    cases = {}
     for name, mechanism in MECHANISMS.items():
-        if not mechanism.has_state:
-            continue
-        call = make_call(name, dtype=torch.float32)
-        q, k, v = call.tensors
+        if mechanism.has_state:
+            tensors = tensors_of(make_call(name, dtype=torch.float32))
+            call = partial(attend, mechanism)
+            cases[f"RecurrentState.attend: {name}"] = TensorCall(tensors, call)
+    return cases
 
-        def attend(mechanism: Any = mechanism, **given: Any) -> list[Tensor]:
-            k, v = given["k"], given["v"]
-            state = rg.RecurrentState(mechanism, len(v), v.shape[1], k.shape[3], v.shape[3])
-            return [state.attend(**given), state.attend(**given)]
 
-        parameters = {f"parameters.{one}": x for one, x in (call.parameters or {}).items()}
-        found[f"RecurrentState.attend: {name}"] = TensorCall(
-            {"q": q, "k": k, "v": v, **parameters}, attend
-        )
-    return found
+def tensors_of(example: MechanismExample) -> dict[str, Tensor]:
+    """q, k, v and "parameters.NAME"."""
+    tensors = {"q": example.q, "k": example.k, "v": example.v}
+    for name, x in (example.parameters or {}).items():
+        tensors[f"parameters.{name}"] = x
+    return tensors
+
+
+METHODS = ("project", "project_keys", "lift", "gates", "constant_log_decay", "bucket")
+METHODS_OF_MECHANISM = ("unit", "projections")
 
 
 def mechanism_calls() -> dict[str, TensorCall]:
     """`attention` of every mechanism, and every method of mechanisms that takes the tensors of a call."""
-    found = {}
+
+    def attend(mechanism: Any, **given: Any) -> Tensor:
+        if mechanism.shares_keys:
+            given["q"] = given["k"]
+        pattern = "full" if mechanism.own_key_dim or "linformer" in str(mechanism) else "causal"
+        return rg.attention(**given, pattern=pattern, mechanism=mechanism)
+
+    cases = {}
     for name, mechanism in MECHANISMS.items():
-        made = make_call(name, dtype=torch.float32)
-        q, k, v = made.tensors
-        parameters = {f"parameters.{one}": x for one, x in (made.parameters or {}).items()}
-
-        def attend(mechanism: Any = mechanism, **given: Any) -> Tensor:
-            if mechanism.shares_keys:
-                given["q"] = given["k"]
-            pattern = "full" if mechanism.own_key_dim or "linformer" in str(mechanism) else "causal"
-            return rg.attention(**given, pattern=pattern, mechanism=mechanism)
-
-        tensors = {"q": q, "k": k, "v": v, **parameters}
-        found[f"attention: {name}"] = TensorCall(tensors, attend)
-        known = {"q": q, "k": k, "v": v, "keys": k, **parameters, "scale": 0.4}
-        for method in ("project", "project_keys", "lift", "gates", "constant_log_decay", "bucket"):
-            for owner in (mechanism, getattr(mechanism, "score", None)):
-                if (function := getattr(owner, method, None)) is not None:
-                    found |= of_method(name, owner, function, known)
-        for method in ("unit", "projections"):
-            if (function := getattr(mechanism, method, None)) is not None:
-                found |= of_method(name, mechanism, function, known)
-    return found
+        tensors = tensors_of(make_call(name, dtype=torch.float32))
+        cases[f"attention: {name}"] = TensorCall(tensors, partial(attend, mechanism))
+        known = {**tensors, "keys": tensors["k"], "scale": 0.4}
+        functions = [getattr(mechanism, method, None) for method in METHODS + METHODS_OF_MECHANISM]
+        functions += [
+            getattr(getattr(mechanism, "score", None), method, None) for method in METHODS
+        ]
+        for function in functions:
+            if function is not None:
+                cases |= of_method(name, function, known)
+    return cases
 
 
 def of_method(
-    name: str, owner: Any, function: Callable[..., Any], known: dict[str, Any]
+    name: str, function: Callable[..., Any], known: dict[str, Any]
 ) -> dict[str, TensorCall]:
     """A method with the arguments that its signature names."""
-    takes = inspect.signature(function).parameters
     if function.__name__ == "constant_log_decay" and function(known["v"]) is None:
         return {}
-    tensors = {
-        one: x
-        for one, x in known.items()
-        if one.partition(".")[0] in takes and isinstance(x, Tensor)
-    }
-    rest = {one: x for one, x in known.items() if one in takes and not isinstance(x, Tensor)}
-    if "parameters" in takes and not any(one.startswith("parameters.") for one in tensors):
+    takes = inspect.signature(function).parameters
+    tensors = {}
+    rest = {}
+    for argument, value in known.items():
+        if argument.partition(".")[0] in takes:
+            group = tensors if isinstance(value, Tensor) else rest
+            group[argument] = value
+    if "parameters" in takes and not any(name.startswith("parameters.") for name in tensors):
         rest["parameters"] = {}
 
     def call(**given: Any) -> Any:
@@ -275,22 +282,15 @@ def pattern_calls() -> dict[str, TensorCall]:
         "KeySet": KeySet((range(1, 3), range(5, 6))),
         "QuerySet": QuerySet((range(1, 3),)),
     }
-    found = {}
-    q_pos = torch.arange(2, 2 + ROWS)[:, None]
-    k_pos = torch.arange(KEYS)[None]
+    cases = {}
+    places = {"q_pos": torch.arange(2, 2 + ROWS)[:, None], "k_pos": torch.arange(KEYS)[None]}
+    q_start = {"q_start": numbers(2, 0, 1)}
     for name, pattern in patterns.items():
-        allows = pattern.allows
-        places = {"q_pos": q_pos, "k_pos": k_pos}
-        found[f"{allows.__qualname__}: {name}"] = TensorCall(places, allows)
+        cases[f"{pattern.allows.__qualname__}: {name}"] = TensorCall(places, pattern.allows)
         for function in (pattern.dense, pattern.count):
-
-            def call(q_start: Tensor, function: Any = function) -> Any:
-                return function(ROWS, KEYS, q_start=q_start)
-
-            found[f"{function.__qualname__}: {name}"] = TensorCall(
-                {"q_start": numbers(2, 0, 1)}, call
-            )
-    return found | {
+            call = partial(function, ROWS, KEYS)
+            cases[f"{function.__qualname__}: {name}"] = TensorCall(q_start, call)
+    return cases | {
         "ChosenKeys": TensorCall({"keys": chosen}, p.ChosenKeys),
         "ChosenBlocks": TensorCall({"blocks": chosen}, lambda blocks: p.ChosenBlocks(blocks, 1, 1)),
         "SameDocument": TensorCall({"ids": ids}, p.SameDocument),
@@ -301,16 +301,15 @@ def pattern_calls() -> dict[str, TensorCall]:
         "SameBlock": TensorCall(
             {"offset": numbers(0, 1, 2)}, lambda offset: p.SameBlock(3, offset)
         ),
-        "Pattern.allows": TensorCall({"q_pos": q_pos, "k_pos": k_pos}, p.Causal().allows),
+        "Pattern.allows": TensorCall(places, p.Causal().allows),
         "Grid": TensorCall(
-            {"q_start": numbers(2, 0, 1)},
+            q_start,
             lambda q_start: p.Causal().evaluate(
                 p.Grid(ROWS, KEYS, q_start, range(ROWS), range(KEYS), torch.device("cpu"))
             ),
         ),
         "Grid.whole": TensorCall(
-            {"q_start": numbers(2, 0, 1)},
-            lambda q_start: p.Causal().evaluate(p.Grid.whole(ROWS, KEYS, q_start)),
+            q_start, lambda q_start: p.Causal().evaluate(p.Grid.whole(ROWS, KEYS, q_start))
         ),
     }
 
@@ -469,10 +468,7 @@ def cache_calls() -> dict[str, TensorCall]:
         gated = type(cache_of(kind)).append_gated.__qualname__
 
         def append_gated(kind: str = kind, **given: Tensor) -> Any:
-            capacity = None if kind in ("dynamic", "paged") else 2 * KEYS
-            cache = c.new_cache(
-                kind, BATCH, KV_HEADS, DIM, capacity=capacity, forgetting=HEADS // KV_HEADS
-            )
+            cache = cache_of(kind, forgetting=HEADS // KV_HEADS)
             k, v, forgetting = cache.append_gated(**given)
             assert forgetting is not None
             q = queries(KEYS)["q"]
@@ -626,10 +622,9 @@ def calls() -> dict[str, TensorCall]:
         other = drawn(BATCH, HEADS, ROWS, DIM, seed=33), drawn(BATCH, HEADS, ROWS, seed=34)
         return rg.merge_attention([(pieces["output"], pieces["lse"]), other])
 
-    made = make_call("general", dtype=torch.float32)
-    learned = {"q": made.q, "k": made.k, "v": made.v}
-    learned |= {f"parameters.{name}": x for name, x in (made.parameters or {}).items()}
-    general = {"mechanism": made.mechanism}
+    example = make_call("general", dtype=torch.float32)
+    learned = tensors_of(example)
+    general = {"mechanism": example.mechanism}
 
     def of_plan(method: str, **want: Any) -> Callable[..., Any]:
         def call(q: Tensor, k: Tensor, v: Tensor, parameters: Any) -> Any:
@@ -666,38 +661,40 @@ def calls() -> dict[str, TensorCall]:
 
 def public_arguments() -> dict[str, str]:
     """Every argument of a public call that takes a tensor, as "call(argument)", with its annotation."""
-    found: dict[str, str] = {}
+    arguments: dict[str, str] = {}
     for package in PACKAGES:
         module = importlib.import_module(package)
         prefix = "distributed." if package == "regard.distributed" else ""
         for name in module.__all__:
             public = getattr(module, name)
             if inspect.isclass(public) and not issubclass(public, BaseException):
-                note_arguments(public.__qualname__, public.__init__, found)
+                arguments |= tensor_arguments(public.__qualname__, public.__init__)
                 for method in methods(public):
-                    note_arguments(method.__qualname__, method, found)
+                    arguments |= tensor_arguments(method.__qualname__, method)
             elif inspect.isfunction(public):
-                note_arguments(f"{prefix}{public.__qualname__}", public, found)
-    return found
+                arguments |= tensor_arguments(f"{prefix}{public.__qualname__}", public)
+    return arguments
 
 
 def methods(public: type) -> Iterator[Callable[..., Any]]:
     """The methods of a class that it or its bases in regard define."""
     for name in dir(public):
-        method = inspect.getattr_static(public, name)
-        method = getattr(method, "__func__", method)
-        public_name = not name.startswith("_")
-        if public_name and inspect.isfunction(method) and method.__module__.startswith("regard"):
+        member = inspect.getattr_static(public, name)
+        method = getattr(member, "__func__", member)
+        if name.startswith("_") or not inspect.isfunction(method):
+            continue
+        if method.__module__.startswith("regard"):
             yield method
 
 
-def note_arguments(name: str, function: Any, found: dict[str, str]) -> None:
-    if not inspect.isfunction(function):
-        return
-    for argument in inspect.signature(function).parameters.values():
-        annotation = str(argument.annotation)
-        if any(word in annotation for word in TAKES_TENSORS):
-            found[f"{name}({argument.name})"] = annotation
+def tensor_arguments(name: str, function: Any) -> dict[str, str]:
+    arguments = {}
+    if inspect.isfunction(function):
+        for argument in inspect.signature(function).parameters.values():
+            annotation = str(argument.annotation)
+            if any(word in annotation for word in TAKES_TENSORS):
+                arguments[f"{name}({argument.name})"] = annotation
+    return arguments
 
 
 # Arguments that no caller gives a tensor of numbers to, each with the reason.

@@ -14,12 +14,12 @@ from regard.testing import make_qkv
 
 
 def pieces_of(q, k, v, cuts, backend, pattern=None):
-    found = []
+    pieces = []
     for start, stop in itertools.pairwise(cuts):
         piece = p.KeySpan(start, stop) if pattern is None else p.KeySpan(start, stop) & pattern
         detail = rg.attention_detail(q, k, v, pattern=piece, backend=backend)
-        found.append((detail.output, detail.log_sum_exp))
-    return found
+        pieces.append((detail.output, detail.log_sum_exp))
+    return pieces
 
 
 PATTERNS = [None, p.Causal(), p.CausalWindow(3), p.Where(lambda i, j: (i + j) % 3 == 0)]
@@ -33,18 +33,16 @@ CUTS = [(0, 11), (0, 4, 11), (0, 0, 1, 1, 6, 11), (0, 3, 5, 8, 9, 11)]
     ids=str,
 )
 def test_merged_pieces_equal_the_whole_in_values_and_gradients(cuts, pattern, backend):
-    found = []
-    for merged in (False, True):
-        q, k, v = make_qkv(q_len=13, dtype=torch.float64, requires_grad=True)
-        if merged:
-            output, lse = rg.merge_attention(pieces_of(q, k, v, cuts, backend, pattern))
-        else:
-            detail = rg.attention_detail(q, k, v, pattern=pattern, backend="reference")
-            output, lse = detail.output, detail.log_sum_exp
-        (output.sin().sum() + lse.masked_fill(lse == -math.inf, 0).cos().sum()).backward()
-        found.append((output, lse, q.grad, k.grad, v.grad))
-    for whole, merged in zip(*found, strict=True):
-        torch.testing.assert_close(merged, whole, rtol=1e-11, atol=1e-12)
+    q, k, v = make_qkv(q_len=13, dtype=torch.float64, requires_grad=True)
+
+    def with_gradients(output, lse):
+        loss = output.sin().sum() + lse.masked_fill(lse == -math.inf, 0).cos().sum()
+        return [output, lse, *torch.autograd.grad(loss, (q, k, v))]
+
+    merged = with_gradients(*rg.merge_attention(pieces_of(q, k, v, cuts, backend, pattern)))
+    detail = rg.attention_detail(q, k, v, pattern=pattern, backend="reference")
+    whole = with_gradients(detail.output, detail.log_sum_exp)
+    torch.testing.assert_close(merged, whole, rtol=1e-11, atol=1e-12)
 
 
 def test_rows_that_no_piece_has_a_key_for_stay_empty_with_zero_gradient():
@@ -72,10 +70,9 @@ def test_pieces_of_half_precision_are_merged_in_float32():
 
 
 def test_huge_log_sum_exps_do_not_overflow():
-    one = torch.ones(1, 1, 1, 1)
-    output, lse = rg.merge_attention(
-        [(one, torch.full((1, 1, 1), 1e4)), (3 * one, torch.full((1, 1, 1), 1e4))]
-    )
+    output = torch.ones(1, 1, 1, 1)
+    lse = torch.full((1, 1, 1), 1e4)
+    output, lse = rg.merge_attention([(output, lse), (3 * output, lse)])
     assert output.item() == 2
     assert lse.item() == pytest.approx(1e4 + math.log(2))
 
@@ -95,17 +92,17 @@ def test_a_thousand_pieces_merged_one_by_one_are_rounded_as_few_are(dtype, equal
     sums[500, ..., 3] += gap
     sums = sums.to(dtype)
     outputs = torch.randn(count, 1, 2, rows, 3, dtype=dtype)
-    merging = Merging(
-        torch.zeros(1, 2, rows, 3, dtype=dtype), torch.full((1, 2, rows), -math.inf, dtype=dtype)
-    )
-    every = slice(None)
-    for number in range(count):
+    empty_sums = torch.full((1, 2, rows), -math.inf, dtype=dtype)
+    merging = Merging(torch.zeros(1, 2, rows, 3, dtype=dtype), empty_sums)
+    for piece_output, piece_sums in zip(outputs, sums, strict=True):
         for part in (slice(0, 20), slice(20, rows)):
-            merging.add((every, every, part), outputs[number, :, :, part], sums[number, :, :, part])
+            place = (slice(None), slice(None), part)
+            merging.add(place, piece_output[place], piece_sums[place])
     output, log_sum_exp = merging.merged()
-    expected, whole = merge(list(zip(outputs.double(), sums.double(), strict=True)))
-    assert torch.equal(log_sum_exp.isinf(), whole.isinf())
-    finite = whole.isfinite()
-    assert ((log_sum_exp - whole)[finite].abs() <= 2 * eps * (1 + whole[finite].abs())).all()
+    expected, expected_lse = merge(list(zip(outputs.double(), sums.double(), strict=True)))
+    assert torch.equal(log_sum_exp.isinf(), expected_lse.isinf())
+    finite = expected_lse.isfinite()
+    error = (log_sum_exp - expected_lse)[finite].abs()
+    assert (error <= 2 * eps * (1 + expected_lse[finite].abs())).all()
     assert (output[:, :, 30] == 0).all()
     assert ((output - expected)[finite].abs() <= 40 * eps).all()

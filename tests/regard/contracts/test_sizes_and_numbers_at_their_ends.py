@@ -34,11 +34,11 @@ def options_of(name: str) -> tuple[tuple[torch.Tensor, ...], dict[str, Any]]:
 
 @pytest.mark.parametrize("axis", ["batch", "q_len", "k_len", "v_dim"])
 def test_a_size_of_0_gives_an_output_of_that_size_or_zeros(axis):
-    qkv = make_qkv(**{axis: 0})
-    found = dict(outputs(*qkv))
-    assert found.keys() >= {"auto", "reference"}
-    for output in found.values():
-        assert output.shape == (*qkv[0].shape[:3], qkv[2].shape[3])
+    q, k, v = make_qkv(**{axis: 0})
+    by_backend = dict(outputs(q, k, v))
+    assert by_backend.keys() >= {"auto", "reference"}
+    for output in by_backend.values():
+        assert output.shape == (*q.shape[:3], v.shape[3])
         assert not output.any()
 
 
@@ -68,9 +68,9 @@ def test_dtypes_are_not_mixed():
 
 
 def test_a_dropout_of_1_gives_zeros():
-    found = dict(outputs(*make_qkv(), dropout=1.0, dropout_seed=3))
-    assert found.keys() >= {"auto", "decode", "streamed", "reference"}
-    assert not any(output.any() for output in found.values())
+    by_backend = dict(outputs(*make_qkv(), dropout=1.0, dropout_seed=3))
+    assert by_backend.keys() >= {"auto", "decode", "streamed", "reference"}
+    assert not any(output.any() for output in by_backend.values())
 
 
 @pytest.mark.parametrize("scale", [0, -2.0])

@@ -24,13 +24,12 @@ WANT = (*NAMES[:6], rg.weights_of((0, 2, 3), (1, 0)), rg.top_keys(4))
 @pytest.mark.parametrize("backend", ["auto", "decode"])
 @pytest.mark.parametrize("sink", [None, -0.5])
 def test_weights_over_an_int8_cache_sum_to_1_though_the_queries_are_narrow(backend, sink):
-    drawn = (
-        torch.randn(2, 1, 2, 67, 16, generator=torch.Generator().manual_seed(0)).clamp(-3, 3) * 40
-    )
-    k, v = (Stored(x.round().to(torch.int8), torch.full((1, 2, 67, 1), 0.0517)) for x in drawn)
+    drawn = torch.randn(2, 1, 2, 67, 16, generator=torch.Generator().manual_seed(0))
+    scales = torch.full((1, 2, 67, 1), 0.0517)
+    k, v = (Stored((40 * x.clamp(-3, 3)).round().to(torch.int8), scales) for x in drawn)
     q = 4 * torch.randn(1, 4, 3, 16, generator=torch.Generator().manual_seed(1)).bfloat16()
-    found = rg.attention_detail(q, k, v, want=("weights", "sink"), sink=sink, backend=backend)
-    assert float((found.weights.double().sum(-1) + found.sink - 1).abs().max()) < 1e-4
+    detail = rg.attention_detail(q, k, v, want=("weights", "sink"), sink=sink, backend=backend)
+    assert float((detail.weights.double().sum(-1) + detail.sink - 1).abs().max()) < 1e-4
 
 
 def test_asking_changes_no_bit_of_the_output():
@@ -46,8 +45,7 @@ def test_what_was_not_asked_for_is_refused_and_not_none():
     for backend in computing(x, x, x, pattern="causal_window(2)"):
         detail = ask(backend, x, x, x, pattern="causal_window(2)", want="sink")
         for name in set(NAMES) - {"sink"}:
-            asked = "weights_of" if name == "chosen_weights" else name
-            with pytest.raises(
-                rg.RegardError, match=rf"{asked} was not requested.*requested: sink"
-            ):
+            statistic = "weights_of" if name == "chosen_weights" else name
+            sentence = rf"{statistic} was not requested.*requested: sink"
+            with pytest.raises(rg.RegardError, match=sentence):
                 getattr(detail, name)

@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from regard import distributed
-from regard.distributed import Layout, unshard
+from regard.distributed import Layout
 from several_processes import calls, test_passed_states
 from several_processes.calls import on_one, together
 from several_processes.pool import Pool
@@ -30,8 +30,8 @@ DEVICE = "cuda"
 @pytest.fixture(scope="module")
 def pool() -> Iterator[Pool]:
     """A process for each GPU, at most four."""
-    there = torch.cuda.device_count()
-    started = Pool(4 if there >= 4 else min(there, 2), timeout=120, backend="nccl")
+    devices = torch.cuda.device_count()
+    started = Pool(4 if devices >= 4 else min(devices, 2), timeout=120, backend="nccl")
     yield started
     started.close()
 
@@ -50,14 +50,10 @@ def test_sums_that_are_passed_on_give_the_same(name, pool):
     count = max(pool.count, 2)
     if count != pool.count:
         pytest.skip("sums are passed on where there are two GPUs")
-    expected = test_passed_states.whole(count, name, True)
     parts = pool.run(test_passed_states.passed, count, name, True, DEVICE)
-    for what, x in expected.items():
-        found = unshard(
-            [torch.from_numpy(one[what]) for one in parts],
-            Layout("contiguous", test_passed_states.LENGTHS[count]),
-        )
-        assert (found - x).abs().max() < 1e-10, what
+    for result, expected in test_passed_states.whole(count, name, True).items():
+        together = test_passed_states.joined([part[result] for part in parts], count)
+        assert (together - expected).abs().max() < 1e-10, result
 
 
 def half(form: str) -> list[torch.Tensor]:
@@ -65,22 +61,19 @@ def half(form: str) -> list[torch.Tensor]:
     rank = dist.get_rank()
     count = dist.get_world_size()
     layout = Layout("zigzag", (129,) * count)
-    found = []
+    options = {"pattern": "causal", "layout": "zigzag", "form": form}
+    results = []
     for dtype in (torch.bfloat16, torch.float32):
-        draw = torch.Generator().manual_seed(2)
-        tensors = [torch.randn(1, heads, layout.length, 32, generator=draw) for heads in (4, 2, 2)]
-        q, k, v = (
-            distributed.shard(x, layout, rank).bfloat16().to(DEVICE, dtype).requires_grad_()
-            for x in tensors
-        )
-        output = distributed.attention(
-            q, k, v, dist.group.WORLD, pattern="causal", layout="zigzag", form=form
-        )
-        found += [
-            one.detach().float().cpu()
-            for one in (output, *torch.autograd.grad(output.sum(), (q, k, v)))
-        ]
-    return found
+        numbers = torch.Generator().manual_seed(2)
+        qkv = []
+        for heads in (4, 2, 2):
+            x = torch.randn(1, heads, layout.length, 32, generator=numbers)
+            part = distributed.shard(x, layout, rank).bfloat16()
+            qkv.append(part.to(DEVICE, dtype).requires_grad_())
+        output = distributed.attention(*qkv, dist.group.WORLD, **options)
+        gradients = torch.autograd.grad(output.sum(), qkv)
+        results += [x.detach().float().cpu() for x in (output, *gradients)]
+    return results
 
 
 @pytest.mark.parametrize("form", ["ring", "gather"])

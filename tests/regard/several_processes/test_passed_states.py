@@ -1,5 +1,6 @@
 """Sums over keys that go from process to process: causal linear mechanisms, values and gradients as on one process."""
 
+from functools import partial
 from typing import Any
 
 import pytest
@@ -35,10 +36,10 @@ def tensors(count: int, name: str) -> dict[str, torch.Tensor]:
     sizes = {"q": (4, 5), "k": (2, 5), "v": (2, 3), "grad": (4, 3)}
     if "shared" in name:  # two value heads share a query and a key head
         sizes |= {"q": (1, 5), "k": (1, 5), "grad": (2, 3)}
-    drawn = {
-        one: torch.randn(2, heads, length, dim, generator=numbers, dtype=torch.float64)
-        for one, (heads, dim) in sizes.items()
-    }
+    drawn = {}
+    for tensor, (heads, dim) in sizes.items():
+        shape = (2, heads, length, dim)
+        drawn[tensor] = torch.randn(shape, generator=numbers, dtype=torch.float64)
     if "delta" in name:
         shape = (2, 2, length, 5) if "kimi" in name else (2, 2, length)
         drawn["log_decay"] = -torch.rand(shape, generator=numbers, dtype=torch.float64)
@@ -53,54 +54,54 @@ def options(name: str, padded: bool) -> dict[str, Any]:
     return {"mechanism": MECHANISMS[name], "pattern": pattern}
 
 
-def computed(call: Any, given: dict[str, torch.Tensor]) -> dict[str, Any]:
-    leaves = {name: x.clone().requires_grad_() for name, x in given.items() if name != "grad"}
+def computed(call: Any, tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    leaves = {name: x.clone().requires_grad_() for name, x in tensors.items() if name != "grad"}
     parameters = {name: x for name, x in leaves.items() if name not in ("q", "k", "v")}
     output = call(leaves["q"], leaves["k"], leaves["v"], parameters=parameters or None)
-    (output * given["grad"]).sum().backward()
+    (output * tensors["grad"]).sum().backward()
     return {"output": output.detach(), **{name: x.grad for name, x in leaves.items()}}
 
 
 def whole(count: int, name: str, padded: bool) -> dict[str, Any]:
     """What one process computes."""
-    chosen = options(name, padded)
-    return computed(
-        lambda q, k, v, **more: regard.attention(q, k, v, **chosen, **more), tensors(count, name)
-    )
+    return computed(partial(regard.attention, **options(name, padded)), tensors(count, name))
 
 
 def passed(count: int, name: str, padded: bool, device: str = "cpu") -> dict[str, Any]:
+    """What this process computes of its part."""
+    part = {}
+    for tensor, x in tensors(count, name).items():
+        part[tensor] = shard(x, Layout("contiguous", LENGTHS[count]), dist.get_rank()).to(device)
+
+    def attend(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, parameters: Any) -> torch.Tensor:
+        chosen = {**options(name, padded), "parameters": parameters}
+        return distributed.attention(q, k, v, dist.group.WORLD, form="state", **chosen)
+
+    return {result: x.cpu().numpy() for result, x in computed(attend, part).items()}
+
+
+def joined(parts: list[Any], count: int, dim: int = 2) -> torch.Tensor:
+    """The parts of all processes as one tensor."""
     layout = Layout("contiguous", LENGTHS[count])
-    rank = dist.get_rank()
-    own = {one: shard(x, layout, rank).to(device) for one, x in tensors(count, name).items()}
-    chosen = options(name, padded)
-    found = computed(
-        lambda q, k, v, **more: distributed.attention(
-            q, k, v, dist.group.WORLD, form="state", **chosen, **more
-        ),
-        own,
-    )
-    return {one: x.cpu().numpy() for one, x in found.items()}
+    return unshard([torch.from_numpy(part) for part in parts], layout, dim=dim)
 
 
 @pytest.mark.parametrize(("count", "padded"), [(2, False), (4, True)])
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_values_and_gradients_are_those_of_one_process(name, count, padded, pools):
-    expected = whole(count, name, padded)
     parts = pools(count).run(passed, count, name, padded)
-    layout = Layout("contiguous", LENGTHS[count])
-    for what, x in expected.items():
-        found = unshard([torch.from_numpy(one[what]) for one in parts], layout)
-        assert (found - x).abs().max() < 1e-10, what
+    for result, expected in whole(count, name, padded).items():
+        together = joined([part[result] for part in parts], count)
+        assert (together - expected).abs().max() < 1e-10, result
 
 
 def bytes_sent(count: int, name: str) -> int:
     """Bytes that this process sends in a forward pass."""
     layout = Layout("contiguous", LENGTHS[count])
     rank = dist.get_rank()
-    own = [shard(tensors(count, name)[one], layout, rank) for one in "qkv"]
+    q, k, v = (shard(tensors(count, name)[tensor], layout, rank) for tensor in "qkv")
     with torch.no_grad(), counted() as sent:
-        distributed.attention(*own, dist.group.WORLD, form="state", **options(name, False))
+        distributed.attention(q, k, v, dist.group.WORLD, form="state", **options(name, False))
     return sum(sent)
 
 
@@ -119,42 +120,38 @@ def layers(count: int, several: bool) -> dict[str, Any]:
         pattern="causal",
         mechanism="random_feature(6, seed=0, sigma=1, gated=true)",
     ).double()
-    x = torch.randn(
-        2, sum(LENGTHS[count]), 16, dtype=torch.float64, generator=torch.Generator().manual_seed(5)
-    )
+    numbers = torch.Generator().manual_seed(5)
+    x = torch.randn(2, sum(LENGTHS[count]), 16, dtype=torch.float64, generator=numbers)
     if several:
-        layer = parallelize_module(
-            layer, init_device_mesh("cpu", (count,)), ContextParallel(form="state")
-        )
+        mesh = init_device_mesh("cpu", (count,))
+        layer = parallelize_module(layer, mesh, ContextParallel(form="state"))
         x = shard(x, Layout("contiguous", LENGTHS[count]), dist.get_rank(), dim=1)
     output = layer(x)
     output.square().sum().backward()
-    return {"output": output.detach().numpy()} | {
-        name: one.grad.numpy() for name, one in layer.named_parameters()
-    }
+    gradients = {name: weight.grad.numpy() for name, weight in layer.named_parameters()}
+    return {"output": output.detach().numpy(), **gradients}
 
 
 def test_a_layer_passes_its_state(pools):
     expected = layers(4, False)
     parts = pools(4).run(layers, 4, True)
-    found = unshard(
-        [torch.from_numpy(one["output"]) for one in parts], Layout("contiguous", LENGTHS[4]), dim=1
-    )
-    assert abs(found.numpy() - expected["output"]).max() < 1e-10
+    output = joined([part["output"] for part in parts], 4, dim=1)
+    assert abs(output.numpy() - expected["output"]).max() < 1e-10
     for name in expected.keys() - {"output"}:
-        assert abs(sum(one[name] for one in parts) - expected[name]).max() < 1e-10, name
+        total = sum(part[name] for part in parts)
+        assert abs(total - expected[name]).max() < 1e-10, name
 
 
 def again(form: str) -> float:
     """How far the gradients of a second backward pass through one call are from those of the first."""
-    q, k, v = (
-        tensors(2, "linear")[name][:, :, : 5 + dist.get_rank()].requires_grad_() for name in "qkv"
-    )
-    output = distributed.attention(
-        q, k, v, dist.group.WORLD, form=form, **options("linear", False)
-    ).sum()
-    first, second = (torch.autograd.grad(output, (q, k, v), retain_graph=True) for _ in range(2))
-    return max(float((one - other).abs().max()) for one, other in zip(first, second, strict=True))
+    length = 5 + dist.get_rank()
+    whole = tensors(2, "linear")
+    qkv = [whole[name][:, :, :length].requires_grad_() for name in "qkv"]
+    chosen = options("linear", False)
+    output = distributed.attention(*qkv, dist.group.WORLD, form=form, **chosen).sum()
+    first = torch.autograd.grad(output, qkv, retain_graph=True)
+    second = torch.autograd.grad(output, qkv, retain_graph=True)
+    return max(float((x - y).abs().max()) for x, y in zip(first, second, strict=True))
 
 
 @pytest.mark.parametrize("form", ["state", "gather", "ring"])

@@ -1,5 +1,6 @@
 """MultiHeadAttention inside a model whose sequence is divided: as on one process, gradients of weights included."""
 
+import itertools
 import time
 
 import pytest
@@ -22,21 +23,19 @@ LENGTHS = {2: (7, 6), 4: (5, 3, 4, 1)}
 
 def model() -> nn.Module:
     torch.manual_seed(3)
-    layers = [
-        MultiHeadAttention(
-            dim=16, heads=4, kv_heads=2, pattern=pattern, positions="rotary", sinks=True
-        )
-        for pattern in ("causal", "causal_window(4)")
-    ]
-    latent = LatentAttention(
-        16, 4, latent_dim=9, rope_dim=6, head_dim=5, pattern="causal", sinks=True
-    )
-    return nn.Sequential(layers[0], nn.Linear(16, 16), layers[1], latent).double()
+    options = {"dim": 16, "heads": 4, "sinks": True}
+    grouped = {**options, "kv_heads": 2, "positions": "rotary"}
+    latents = {**options, "latent_dim": 9, "rope_dim": 6, "head_dim": 5}
+    first = MultiHeadAttention(pattern="causal", **grouped)
+    second = MultiHeadAttention(pattern="causal_window(4)", **grouped)
+    third = LatentAttention(pattern="causal", **latents)
+    return nn.Sequential(first, nn.Linear(16, 16), second, third).double()
 
 
-def whole() -> tuple[torch.Tensor, torch.Tensor]:
+def input_and_gradient() -> torch.Tensor:
+    """The whole input, and the gradient of the whole output."""
     numbers = torch.Generator().manual_seed(1)
-    return tuple(torch.randn(2, 13, 16, dtype=torch.float64, generator=numbers) for _ in range(2))
+    return torch.randn(2, 2, 13, 16, dtype=torch.float64, generator=numbers)
 
 
 def shared(count: int, layout: str):
@@ -48,96 +47,91 @@ def shared(count: int, layout: str):
         "3": ContextParallel(layout),
     }
     layers = parallelize_module(model(), mesh, plan)
-    division = Layout(layout, LENGTHS[count])
-    rank = dist.get_rank()
-    x, grad = (shard(one, division, rank, dim=1) for one in whole())
+    x, grad = shard(input_and_gradient(), Layout(layout, LENGTHS[count]), dist.get_rank())
     output = layers(x)
     (output * grad).sum().backward()
-    return output.detach().numpy(), {
-        name: one.grad.numpy() for name, one in layers.named_parameters()
-    }
+    gradients = {name: weight.grad.numpy() for name, weight in layers.named_parameters()}
+    return output.detach().numpy(), gradients
 
 
 @pytest.mark.parametrize("layout", ["contiguous", "zigzag"])
 @pytest.mark.parametrize("count", [2, 4])
 def test_layers_of_a_model_attend_over_all_processes(count, layout, pools):
     layers = model()
-    x, grad = whole()
+    x, grad = input_and_gradient()
     output = layers(x)
     (output * grad).sum().backward()
-    found = pools(count).run(shared, count, layout)
-    parts = unshard(
-        [torch.from_numpy(one) for one, _ in found], Layout(layout, LENGTHS[count]), dim=1
-    )
-    assert (parts - output).abs().max() < 1e-10
-    for name, one in layers.named_parameters():
-        assert (
-            sum(torch.from_numpy(grads[name]) for _, grads in found) - one.grad
-        ).abs().max() < 1e-10, name
+    of_processes = pools(count).run(shared, count, layout)
+    parts = [torch.from_numpy(part) for part, _ in of_processes]
+    together = unshard(parts, Layout(layout, LENGTHS[count]), dim=1)
+    assert (together - output).abs().max() < 1e-10
+    for name, weight in layers.named_parameters():
+        total = sum(torch.from_numpy(gradients[name]) for _, gradients in of_processes)
+        assert (total - weight.grad).abs().max() < 1e-10, name
 
 
 def shared_and_sharded() -> tuple[float, dict[str, float]]:
     """The sequence on one dimension of the mesh, weights and rows on the other: differences from one process."""
-    mesh, (x, grad) = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "places")), whole()
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("rows", "places"))
+    x, grad = input_and_gradient()
     alone = model()
     expected = alone(x)
     (expected * grad).sum().backward()
-    layers = parallelize_module(
-        model(), mesh["places"], {name: ContextParallel("zigzag") for name in "023"}
-    )
-    layers = shard_model(layers, mesh["rows"])
-    division = Layout("zigzag", LENGTHS[2])
-    place = mesh.get_local_rank("places")
-    row = mesh.get_local_rank("rows")
-    own = [
-        shard(one, division, place, dim=1)[row : row + 1] for one in (x, expected.detach(), grad)
-    ]
-    output = layers(own[0])
-    (output * own[2]).sum().backward()
-    found = {}
-    for (name, one), other in zip(layers.named_parameters(), alone.parameters(), strict=True):
-        local = one.grad.to_local().contiguous()
+
+    plan = {name: ContextParallel("zigzag") for name in "023"}
+    layers = shard_model(parallelize_module(model(), mesh["places"], plan), mesh["rows"])
+    whole = torch.stack([x, expected.detach(), grad])
+    part = shard(whole, Layout("zigzag", LENGTHS[2]), mesh.get_local_rank("places"))
+    x, expected, grad = part[:, mesh.get_local_rank("rows")][:, None]
+    output = layers(x)
+    (output * grad).sum().backward()
+
+    differences = {}
+    weights = dict(alone.named_parameters())
+    for name, weight in layers.named_parameters():
+        local = weight.grad.to_local().contiguous()
         dist.all_reduce(local, group=mesh["places"].get_group())
-        total = DTensor.from_local(
-            local, one.grad.device_mesh, one.grad.placements, shape=one.shape, stride=one.stride()
-        )
-        # FSDP2 takes the mean over its rows
-        found[name] = float((2 * total.full_tensor() - other.grad).abs().max())
-    return float((output - own[1]).abs().max()), found
+        layout = (weight.grad.device_mesh, weight.grad.placements)
+        total = DTensor.from_local(local, *layout, shape=weight.shape, stride=weight.stride())
+        # FSDP2 takes the mean over its rows.
+        difference = 2 * total.full_tensor() - weights[name].grad
+        differences[name] = float(difference.abs().max())
+    return float((output - expected).abs().max()), differences
 
 
 def test_the_weights_of_layers_over_processes_are_divided_by_fsdp(pools):
-    for far, grads in pools(4).run(shared_and_sharded):
-        assert far < 1e-10
-        assert max(grads.values()) < 1e-10, grads
+    for of_output, of_gradients in pools(4).run(shared_and_sharded):
+        assert of_output < 1e-10
+        assert max(of_gradients.values()) < 1e-10, of_gradients
 
 
 def with_a_cache():
     mesh = init_device_mesh("cpu", (2,))
     layer = parallelize_module(model()[0], mesh, ContextParallel())
-    layer(whole()[0], cache=layer.new_cache(batch=2))
+    layer(input_and_gradient()[0], cache=layer.new_cache(batch=2))
+
+
+class Derived(MultiHeadAttention):
+    pass
 
 
 def on_layers_that_are_no_plain_attention() -> list[str]:
     mesh = init_device_mesh("cpu", (2,))
-    said = []
     divided = parallelize_module(MultiHeadAttention(dim=16, heads=4), mesh, TensorParallel())
-    for layer in (divided, Mine(dim=16, heads=4), nn.Linear(2, 2)):
+    refusals = []
+    for layer in (divided, Derived(dim=16, heads=4), nn.Linear(2, 2)):
         with pytest.raises(ArgumentError) as refusal:
             parallelize_module(layer, mesh, ContextParallel())
-        said.append(f"{refusal.value} {type(layer).__name__}")
-    return said
-
-
-class Mine(MultiHeadAttention):
-    pass
+        refusals.append(f"{refusal.value} {type(layer).__name__}")
+    return refusals
 
 
 def test_a_layer_with_a_meaning_of_its_own_keeps_it(pools):
-    for said in pools(2).run(on_layers_that_are_no_plain_attention):
-        for one, name in zip(said, ("DividedAttention", "Mine", "Linear"), strict=True):
-            assert f"was given a {name}" in one
-            assert one.endswith(name)
+    for refusals in pools(2).run(on_layers_that_are_no_plain_attention):
+        kinds = ("DividedAttention", "Derived", "Linear")
+        for refusal, kind in zip(refusals, kinds, strict=True):
+            assert f"was given a {kind}" in refusal
+            assert refusal.endswith(kind)
 
 
 def wrong_on_one(what: str) -> None:
@@ -153,10 +147,11 @@ def wrong_on_one(what: str) -> None:
 
 @pytest.mark.parametrize("what", ["input", "pattern"])
 def test_a_layer_that_refuses_on_one_process_does_not_leave_the_others_waiting(what, pools):
+    reasons = {"input": "this layer needs (batch, length, 16)", "pattern": "stride is 0"}
     began = time.monotonic()
-    other, own = pools(2).refusals(wrong_on_one, what)
-    assert "process 1 refused the call: " in other
-    assert {"input": "this layer needs (batch, length, 16)", "pattern": "stride is 0"}[what] in own
+    of_first, of_second = pools(2).refusals(wrong_on_one, what)
+    assert "process 1 refused the call: " in of_first
+    assert reasons[what] in of_second
     assert time.monotonic() - began < 10
 
 
@@ -169,33 +164,19 @@ def test_other_weights_than_those_of_another_process_are_refused(pools):
 
 def different(dtype: torch.dtype) -> list[torch.Tensor]:
     """Tensors of which no two are equal, with the differences that sums and XOR overlook."""
-    many = 2 * 131_071 * 8 // dtype.itemsize + 3  # more than one chunk of 2^17 words
-    drawn = torch.randint(1, 99, (many,), generator=torch.Generator().manual_seed(8)).to(dtype)
+    count = 2 * 131_071 * 8 // dtype.itemsize + 3  # more than one chunk of 2^17 words
+    drawn = torch.randint(1, 99, (count,), generator=torch.Generator().manual_seed(8)).to(dtype)
     ones = torch.ones(14, dtype=dtype)
     zeros = torch.zeros(14, dtype=dtype)
-    alike = [
-        zeros,
-        ones,
-        zeros[:13],
-        ones[:13],
-        zeros.view(2, 7),
-        zeros.view(7, 2),
-        zeros[:0],
-        zeros[:0].view(0, 3),
-    ]
-    marked = [torch.eye(14, dtype=dtype)[at] for at in range(14)]
-    pairs = [
-        torch.eye(14, dtype=dtype)[at] + torch.eye(14, dtype=dtype)[at + 1] for at in range(13)
-    ]
-    moved = [
-        drawn,
-        drawn.flip(0),
-        drawn.roll(1),
-        drawn.roll(many // 2),
-        torch.cat([drawn, drawn[:1]]),
-        drawn[1:],
-    ]
-    return [*alike, *marked, *pairs, *moved, *([-ones, -drawn] if dtype.is_signed else [])]
+    units = torch.eye(14, dtype=dtype)
+    tensors = [zeros, ones, zeros[:13], ones[:13], zeros.view(2, 7), zeros.view(7, 2)]
+    tensors += [zeros[:0], zeros[:0].view(0, 3)]
+    tensors += [*units, *(units[:-1] + units[1:])]
+    tensors += [drawn, drawn.flip(0), drawn.roll(1), drawn.roll(count // 2)]
+    tensors += [torch.cat([drawn, drawn[:1]]), drawn[1:]]
+    if dtype.is_signed:
+        tensors += [-ones, -drawn]
+    return tensors
 
 
 @pytest.mark.parametrize(
@@ -204,31 +185,31 @@ def different(dtype: torch.dtype) -> list[torch.Tensor]:
 def test_weights_that_differ_have_other_checksums(dtype):
     """In one number, in the order, in the sign, in the shape, or in the number of ones."""
     tensors = different(dtype)
-    texts = [about_weights([one]) for one in tensors]
+    texts = [about_weights([x]) for x in tensors]
     assert len(set(texts)) == len(texts)
-    assert len({about_weights([one, other]) for one in tensors[:5] for other in tensors[:5]}) == 25
-    wide = torch.zeros(14, 2, dtype=dtype)
-    wide[:, 0] = 1
-    apart = wide[:, 0]  # not contiguous
-    assert about_weights([apart]) == texts[1]
-    # where it begins in memory
-    assert about_weights([torch.cat([tensors[2], tensors[1]])[13:]]) == texts[1]
+    pairs = itertools.product(tensors[:5], repeat=2)
+    assert len({about_weights(pair) for pair in pairs}) == 25
+    columns = torch.zeros(14, 2, dtype=dtype)
+    columns[:, 0] = 1
+    not_contiguous = columns[:, 0]
+    assert about_weights([not_contiguous]) == texts[1]
+    behind_others = torch.cat([tensors[2], tensors[1]])[13:]
+    assert about_weights([behind_others]) == texts[1]
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch finds no CUDA device")
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_equal_weights_have_one_checksum_on_cpu_and_gpu(dtype):
-    for one in different(dtype):
-        assert about_weights([one]) == about_weights([one.cuda()])
+    for x in different(dtype):
+        assert about_weights([x]) == about_weights([x.cuda()])
 
 
 def test_what_a_layer_over_processes_refuses(pools):
     assert all("without a cache" in message for message in pools(2).refusals(with_a_cache))
-    for call, words in (
-        (with_a_recording, "record it on one process"),
-        (on_a_linear_layer, "name the attention layers"),
-    ):
-        assert all(words in message for message in pools(2).refusals(call, ContextParallel()))
+    recorded = pools(2).refusals(with_a_recording, ContextParallel())
+    assert all("record it on one process" in message for message in recorded)
+    on_linear = pools(2).refusals(on_a_linear_layer, ContextParallel())
+    assert all("name the attention layers" in message for message in on_linear)
     with pytest.raises(ArgumentError, match="layout is 'star'"):
         ContextParallel("star")

@@ -56,79 +56,56 @@ def tensor_bias() -> torch.Tensor:
     return drawn.requires_grad_()
 
 
+CAUSAL = {"pattern": "causal"}
+TWO_KEY_HEADS = {"heads": 8, "kv_heads": 2}
+THREE_KEY_HEADS = {"heads": 12, "kv_heads": 3}
+GATED = "random_feature(6, seed=0, sigma=1, gated=true)"
 LATENT = {"heads": 8, "latent_dim": 9, "rope_dim": 6, "value_dim": 5}
-# a layer, and the options of its call
-LAYERS: dict[str, tuple[dict[str, Any], Callable[[], dict[str, Any]]]] = {
-    "heads": ({"heads": 4, "pattern": "causal", "positions": "rotary"}, dict),
-    "grouped": ({"heads": 8, "kv_heads": 4, "pattern": "causal_window(4)", "sinks": True}, dict),
-    "one key head": (
-        {"heads": 8, "kv_heads": 1, "pattern": "causal", "projection_bias": False},
-        dict,
-    ),
-    "two key heads": (
-        {"heads": 8, "kv_heads": 2, "value_dim": 3, "softcap": 20.0},
-        lambda: {"bias": ALiBi()},
-    ),
-    "three key heads": (
-        {"heads": 12, "kv_heads": 3, "pattern": "causal", "positions": "rotary"},
-        dict,
-    ),
-    "a pattern for each head": (
-        {"heads": 12, "kv_heads": 3},
-        lambda: {"pattern": per_head() & Strided(3)},
-    ),
-    "a mask for each head": ({"heads": 8, "kv_heads": 2}, lambda: {"pattern": explicit(8)}),
-    "a tensor of biases": (
-        {"heads": 8, "kv_heads": 2, "pattern": "causal"},
-        lambda: {"bias": tensor_bias()},
-    ),
-    "T5": ({"heads": 8, "kv_heads": 2, "pattern": "causal"}, lambda: {"bias": t5()}),
-    "norms and gates": (
-        {
-            "heads": 8,
-            "kv_heads": 2,
-            "pattern": "causal",
-            "positions": "rotary",
-            "qk_norm": True,
-            "output_gate": True,
-        },
-        dict,
-    ),
-    "additive scores": (
-        {"heads": 8, "kv_heads": 2, "mechanism": "softmax(additive(4, 4, 5))"},
-        dict,
-    ),
-    "linear": (
-        {"heads": 8, "kv_heads": 2, "mechanism": "linear_transformer", "pattern": "causal"},
-        dict,
-    ),
-    "gates": (
-        {
-            "heads": 8,
-            "kv_heads": 2,
-            "mechanism": "random_feature(6, seed=0, sigma=1, gated=true)",
-            "pattern": "causal",
-        },
-        dict,
-    ),
-    "Linformer": ({"heads": 8, "kv_heads": 8, "mechanism": "linformer(11, 4)"}, dict),
-    "LSH": ({"heads": 8, "mechanism": "lsh(4, 2, 2)", "pattern": "causal"}, dict),
-    "latents": ({**LATENT, "pattern": "causal", "sinks": True}, lambda: {"bias": ALiBi()}),
-    "absorbed latents": (
-        {**LATENT, "query_latent_dim": 7, "projection_bias": True},
-        lambda: {"bias": t5(), "form": "absorbed"},
-    ),
+LAYERS: dict[str, dict[str, Any]] = {
+    "heads": {"heads": 4, **CAUSAL, "positions": "rotary"},
+    "grouped": {"heads": 8, "kv_heads": 4, "pattern": "causal_window(4)", "sinks": True},
+    "one key head": {"heads": 8, "kv_heads": 1, **CAUSAL, "projection_bias": False},
+    "two key heads": {**TWO_KEY_HEADS, "value_dim": 3, "softcap": 20.0},
+    "three key heads": {**THREE_KEY_HEADS, **CAUSAL, "positions": "rotary"},
+    "a pattern for each head": THREE_KEY_HEADS,
+    "a mask for each head": TWO_KEY_HEADS,
+    "a tensor of biases": {**TWO_KEY_HEADS, **CAUSAL},
+    "T5": {**TWO_KEY_HEADS, **CAUSAL},
+    "norms and gates": {
+        **TWO_KEY_HEADS,
+        **CAUSAL,
+        "positions": "rotary",
+        "qk_norm": True,
+        "output_gate": True,
+    },
+    "additive scores": {**TWO_KEY_HEADS, "mechanism": "softmax(additive(4, 4, 5))"},
+    "linear": {**TWO_KEY_HEADS, **CAUSAL, "mechanism": "linear_transformer"},
+    "gates": {**TWO_KEY_HEADS, **CAUSAL, "mechanism": GATED},
+    "Linformer": {"heads": 8, "kv_heads": 8, "mechanism": "linformer(11, 4)"},
+    "LSH": {"heads": 8, **CAUSAL, "mechanism": "lsh(4, 2, 2)"},
+    "latents": {**LATENT, **CAUSAL, "sinks": True},
+    "absorbed latents": {**LATENT, "query_latent_dim": 7, "projection_bias": True},
+}
+# Options of the calls of some layers, made for each call since their tensors learn.
+OPTIONS: dict[str, Callable[[], dict[str, Any]]] = {
+    "two key heads": lambda: {"bias": ALiBi()},
+    "a pattern for each head": lambda: {"pattern": per_head() & Strided(3)},
+    "a mask for each head": lambda: {"pattern": explicit(8)},
+    "a tensor of biases": lambda: {"bias": tensor_bias()},
+    "T5": lambda: {"bias": t5()},
+    "latents": lambda: {"bias": ALiBi()},
+    "absorbed latents": lambda: {"bias": t5(), "form": "absorbed"},
 }
 
 
 def layer(name: str) -> MultiHeadAttention | LatentAttention:
     torch.manual_seed(1)
-    kind = LatentAttention if "latent_dim" in LAYERS[name][0] else MultiHeadAttention
-    made = kind(dim=24, head_dim=4, **LAYERS[name][0]).double()
+    kind = LatentAttention if "latent_dim" in LAYERS[name] else MultiHeadAttention
+    module = kind(dim=24, head_dim=4, **LAYERS[name]).double()
     with torch.no_grad():
-        for one in made.parameters():
-            one.add_(torch.randn_like(one) / 10)  # sinks and biases begin as zeros
-    return made
+        for weight in module.parameters():
+            weight.add_(torch.randn_like(weight) / 10)  # sinks and biases begin as zeros
+    return module
 
 
 def whole(tensor: torch.Tensor) -> torch.Tensor:
@@ -140,22 +117,29 @@ def computed(module: nn.Module, name: str) -> dict[str, Any]:
     numbers = torch.Generator().manual_seed(1)
     x, grad = (torch.randn(2, 11, 24, dtype=torch.float64, generator=numbers) for _ in range(2))
     x.requires_grad_()
-    options = LAYERS[name][1]()
+    options = OPTIONS.get(name, dict)()
     output = module(x, **options)
     (output * grad).sum().backward()
-    found = {"output": output.detach(), "x": x.grad} | {
-        name: whole(one.grad) for name, one in module.named_parameters()
-    }
+    results = {"output": output.detach(), "x": x.grad}
+    for weight_name, weight in module.named_parameters():
+        results[weight_name] = whole(weight.grad)
     bias = options.get("bias")
-    if isinstance(bias, torch.Tensor | T5Relative):
-        found["bias"] = bias.grad if isinstance(bias, torch.Tensor) else bias.weight.grad
-    return {name: one.numpy() for name, one in found.items()}
+    if isinstance(bias, torch.Tensor):
+        results["bias"] = bias.grad
+    if isinstance(bias, T5Relative):
+        results["bias"] = bias.weight.grad
+    return {result: x.numpy() for result, x in results.items()}
+
+
+def divided(module: nn.Module, count: int) -> nn.Module:
+    """A layer, or all layers of a model, divided among so many processes."""
+    is_layer = isinstance(module, MultiHeadAttention | LatentAttention | FeedForward)
+    plan = TensorParallel() if is_layer else tensor_parallel_plan(module)
+    return parallelize_module(module, init_device_mesh("cpu", (count,)), plan)
 
 
 def divided_layer(count: int, name: str) -> dict[str, Any]:
-    return computed(
-        parallelize_module(layer(name), init_device_mesh("cpu", (count,)), TensorParallel()), name
-    )
+    return computed(divided(layer(name), count), name)
 
 
 @pytest.mark.parametrize(
@@ -163,11 +147,11 @@ def divided_layer(count: int, name: str) -> dict[str, Any]:
 )
 def test_a_divided_layer_computes_what_one_process_computes(name, count, pools):
     expected = computed(layer(name), name)
-    for found in pools(count).run(divided_layer, count, name):
-        assert found.keys() == expected.keys()
-        for what, one in found.items():
-            assert one.shape == expected[what].shape, what
-            assert abs(one - expected[what]).max() < 1e-10, what
+    for results in pools(count).run(divided_layer, count, name):
+        assert results.keys() == expected.keys()
+        for result, x in results.items():
+            assert x.shape == expected[result].shape, result
+            assert abs(x - expected[result]).max() < 1e-10, result
 
 
 def layer_of_plain_heads() -> MultiHeadAttention:
@@ -196,15 +180,13 @@ def test_the_styles_of_pytorch_suffice_for_plain_heads_that_the_processes_divide
             assert abs(result - expected[name]).max() < 1e-10, name
 
 
-def trained(module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> dict[str, Any]:
+def trained(module: nn.Module, ids: torch.Tensor) -> dict[str, Any]:
     """The loss of some steps with clipped gradients, and the weights after them."""
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-2)
     losses = []
     for _ in range(5):
-        logits = module(*inputs)
-        loss = nn.functional.cross_entropy(
-            logits[:, :-1].flatten(0, 1), inputs[-1][:, 1:].flatten()
-        )
+        logits = module(ids)[:, :-1]
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         optimiser.zero_grad()
         loss.backward()
         losses.append(loss.item())
@@ -220,11 +202,13 @@ class Tied(nn.Module):
     def __init__(self, *ties: str) -> None:
         super().__init__()
         torch.manual_seed(6)
-        self.embedding, self.head = nn.Embedding(60, 24), nn.Linear(24, 60, bias=False)
+        self.embedding = nn.Embedding(60, 24)
+        self.head = nn.Linear(24, 60, bias=False)
         self.layers = nn.ModuleList(
             MultiHeadAttention(dim=24, heads=8, pattern="causal") for _ in range(2)
         )
-        self.forward_part, self.scale = FeedForward(24, 24), nn.Parameter(torch.ones(24))
+        self.forward_part = FeedForward(24, 24)
+        self.scale = nn.Parameter(torch.ones(24))
         for name in ties:
             first, second = name.split(" = ")
             owner, _, last = first.rpartition(".")
@@ -243,24 +227,22 @@ TIES = ("head.weight = embedding.weight", "layers.1.to_q.weight = layers.0.to_q.
 def divided_tied_training(count: int) -> tuple[dict[str, Any], int, bool]:
     module = Tied(*TIES).double()
     del module.scale  # a parameter of the model itself stays a plain tensor
-    module = parallelize_module(
-        module, init_device_mesh("cpu", (count,)), tensor_parallel_plan(module)
-    )
+    module = divided(module, count)
     tied = module.head._parameters["weight"] is module.embedding._parameters["weight"]
-    return trained(module, (IDS,)), len([*module.parameters()]), tied
+    return trained(module, IDS), len([*module.parameters()]), tied
 
 
 def test_tied_weights_stay_one_parameter(pools):
     alone = Tied(*TIES).double()
     del alone.scale
-    expected = trained(alone, (IDS,))
+    expected = trained(alone, IDS)
     parameters = len([*alone.parameters()])
-    for found, count, tied in pools(2).run(divided_tied_training, 2):
+    for results, count, tied in pools(2).run(divided_tied_training, 2):
         assert (count, tied) == (parameters, True)
-        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
-        for where, one in found["weights"].items():
-            # Adam divides tiny gradients
-            assert abs(one - expected["weights"][where]).max() < 1e-7, where
+        assert results["losses"] == pytest.approx(expected["losses"], abs=1e-10)
+        for name, weight in results["weights"].items():
+            # Adam divides by tiny gradients.
+            assert abs(weight - expected["weights"][name]).max() < 1e-7, name
 
 
 @pytest.mark.parametrize(
@@ -280,81 +262,75 @@ def test_ties_of_weights_that_are_not_divided_alike_are_refused(tie, names):
     assert all(name in str(refusal.value) for name in names)
 
 
-def local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor.to_local() if isinstance(tensor, DTensor) else tensor
-
-
 def dropping(count: int) -> tuple[Any, Any, int]:
-    """The output of layers that drop everything alike in eval mode, and the next draw after they drop in training."""
+    """The output of layers that drop in training, which hidden numbers stay, and the next draw after them."""
     torch.manual_seed(7)
-    mesh = init_device_mesh("cpu", (count,))
-    attention = parallelize_module(
-        MultiHeadAttention(dim=16, heads=4, dropout=0.5), mesh, TensorParallel()
-    )
-    forward = parallelize_module(FeedForward(16, 1024, dropout=0.25), mesh, TensorParallel())
-    seen = []
-    forward.narrow.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    x = torch.ones(1, 40, 16)
-    output = forward(attention(x))
-    return output.detach().numpy(), (seen[0] != 0).numpy(), int(torch.randint(2**62, ()))
+    attention = divided(MultiHeadAttention(dim=16, heads=4, dropout=0.5), count)
+    forward = divided(FeedForward(16, 1024, dropout=0.25), count)
+    hidden = []
+    forward.narrow.register_forward_pre_hook(lambda _, inputs: hidden.append(inputs[0]))
+    output = forward(attention(torch.ones(1, 40, 16)))
+    return output.detach().numpy(), (hidden[0] != 0).numpy(), int(torch.randint(2**62, ()))
 
 
 def test_each_process_drops_its_own_numbers_and_the_generators_stay_alike(pools):
-    (first, kept, draw), (second, other, same) = pools(2).run(dropping, 2)
+    (first, stays, draw), (second, stays_in_second, second_draw) = pools(2).run(dropping, 2)
     assert (first == second).all()
-    assert draw == same
-    live = kept.any(1) & other.any(1)  # relu gives zeros of its own
-    agreeing = (kept == other)[:, :, live[0]].mean() if live.any() else 1
+    assert draw == second_draw
+    live = stays.any(1) & stays_in_second.any(1)  # relu gives zeros of its own
+    agreeing = (stays == stays_in_second)[:, :, live[0]].mean() if live.any() else 1
     assert agreeing < 0.9
 
 
 def too_many_processes() -> None:
-    parallelize_module(
-        MultiHeadAttention(dim=18, heads=6), init_device_mesh("cpu", (4,)), TensorParallel()
-    )
+    divided(MultiHeadAttention(dim=18, heads=6), 4)
 
 
 def with_forget_gates() -> None:
-    layer = MultiHeadAttention(dim=16, heads=4, pattern="causal", forgetting=True)
-    parallelize_module(layer, init_device_mesh("cpu", (2,)), TensorParallel())
+    divided(MultiHeadAttention(dim=16, heads=4, pattern="causal", forgetting=True), 2)
 
 
 def with_a_tie_across() -> None:
     layer = FeedForward(8, 8)
     layer.narrow.weight = layer.widen.weight
-    parallelize_module(layer, init_device_mesh("cpu", (2,)), TensorParallel())
+    divided(layer, 2)
 
 
-def test_what_cannot_be_divided_is_refused_with_the_numbers(pools):
-    words = (
+REFUSED = [
+    (
+        4,
+        (too_many_processes,),
         "6 query heads cannot be divided among 4 processes, each with as many; "
-        "numbers of processes that can: 1, 2, 3"
-    )
-    assert all(words in message for message in pools(4).refusals(too_many_processes))
-    assert all(
-        "given a Linear" in message
-        for message in pools(2).refusals(on_a_linear_layer, TensorParallel())
-    )
-    assert all(
-        "forgetting or a chooser; divide" in message
-        for message in pools(2).refusals(with_forget_gates)
-    )
-    words = "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie"
-    assert all(words in message for message in pools(2).refusals(with_a_tie_across))
-    refused = pools(2).refusals(with_a_recording, TensorParallel())
-    assert all("record it on one process" in message for message in refused)
+        "numbers of processes that can: 1, 2, 3",
+    ),
+    (2, (on_a_linear_layer, TensorParallel()), "given a Linear"),
+    (2, (with_forget_gates,), "forgetting or a chooser; divide"),
+    (
+        2,
+        (with_a_tie_across,),
+        "of another module too, where it was divided along axis 0, and here it would be divided along axis 1; untie",
+    ),
+    (2, (with_a_recording, TensorParallel()), "record it on one process"),
+]
+
+
+@pytest.mark.parametrize(("count", "call", "words"), REFUSED)
+def test_what_cannot_be_divided_is_refused_with_the_numbers(count, call, words, pools):
+    assert all(words in message for message in pools(count).refusals(*call))
+
+
+def test_a_plan_for_what_has_no_such_layer_is_refused():
     with pytest.raises(ArgumentError, match="model is an int; give a module"):
         tensor_parallel_plan(3)  # ty: ignore
-    with pytest.raises(
-        ArgumentError, match="has no MultiHeadAttention, LatentAttention or FeedForward inside"
-    ):
+    sentence = "has no MultiHeadAttention, LatentAttention or FeedForward inside"
+    with pytest.raises(ArgumentError, match=sentence):
         tensor_parallel_plan(nn.Linear(2, 2))
 
 
 # Biases that learn: the present weights in every call, and gradients of all processes
 
 
-class Learned(nn.Module, Bias):
+class LearnedBias(nn.Module, Bias):
     """A bias with two parameters, in one row for all heads or a row for each."""
 
     def __init__(self, rows: int) -> None:
@@ -367,13 +343,13 @@ class Learned(nn.Module, Bias):
         return -self.steep * distances.abs().sqrt() + (self.wave * distances).sin()
 
 
-class Loose(Bias):
+class LearnedBiasOutsideModules(Bias):
     """A bias that learns and is no module."""
 
     learns = True
 
     def __init__(self) -> None:
-        self.inner = Learned(8)
+        self.inner = LearnedBias(8)
         self.parameters = self.inner.parameters
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
@@ -382,8 +358,8 @@ class Loose(Bias):
 
 BIASES: dict[str, Callable[[], Any]] = {
     "T5": t5,
-    "shared by all heads": lambda: Learned(1),
-    "a row for each head": lambda: Learned(8),
+    "shared by all heads": lambda: LearnedBias(1),
+    "a row for each head": lambda: LearnedBias(8),
 }
 
 
@@ -399,8 +375,8 @@ class Biased(nn.Module):
         )
         self.biases = nn.ModuleList(BIASES[bias]() for _ in range(2))
         with torch.no_grad():
-            for one in self.biases[1].parameters():
-                one.mul_(-0.5)
+            for weight in self.biases[1].parameters():
+                weight.mul_(-0.5)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for layer, bias in zip(self.layers, self.biases, strict=True):
@@ -412,37 +388,37 @@ def steps_with_biases(module: nn.Module) -> list[list[Any]]:
     """The loss before each step, with and without gradients, and the gradients of the biases."""
     optimiser = torch.optim.SGD(module.parameters(), lr=0.1, foreach=False)
     x = torch.randn(2, 11, 24, dtype=torch.float64, generator=torch.Generator().manual_seed(9))
-    found = []
+    steps = []
     for _ in range(3):
         optimiser.zero_grad()
         loss = module(x).square().mean()
         loss.backward()
-        grads = [whole(one.grad).tolist() for one in module.biases.parameters()]
+        gradients = [whole(weight.grad).tolist() for weight in module.biases.parameters()]
         with torch.no_grad():
-            found.append([loss.item(), module(x).square().mean().item(), *grads])
+            steps.append([loss.item(), module(x).square().mean().item(), *gradients])
         optimiser.step()
-    return found
+    return steps
 
 
 def divided_steps_with_biases(count: int, bias: str) -> list[list[Any]]:
-    module = Biased(bias)
-    return steps_with_biases(
-        parallelize_module(module, init_device_mesh("cpu", (count,)), tensor_parallel_plan(module))
-    )
+    return steps_with_biases(divided(Biased(bias), count))
+
+
+def assert_close(lists: list[Any], expected: list[Any]) -> None:
+    for numbers, wanted in zip(lists, expected, strict=True):
+        pair = torch.tensor(numbers), torch.tensor(wanted)
+        torch.testing.assert_close(*pair, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("bias", BIASES)
 def test_every_call_has_the_present_weights_of_its_own_bias(bias, pools):
     expected = steps_with_biases(Biased(bias))
-    for found in pools(2).run(divided_steps_with_biases, 2, bias):
-        for step, other in zip(found, expected, strict=True):
-            for one, wanted in zip(step, other, strict=True):
-                torch.testing.assert_close(
-                    torch.tensor(one), torch.tensor(wanted), rtol=0, atol=1e-10
-                )
+    for steps in pools(2).run(divided_steps_with_biases, 2, bias):
+        for step, wanted in zip(steps, expected, strict=True):
+            assert_close(step, wanted)
 
 
-# patterns by head with which the two processes look at different keys
+# Patterns by head with which the two processes look at different keys.
 REACHES: dict[str, list[Pattern]] = {
     "as many keys": [KeySpan(0, 7)] * 4 + [KeySpan(40, 47)] * 4,
     "more keys": [Prefix(7)] * 4 + [Full()] * 4,
@@ -453,17 +429,16 @@ REACHES: dict[str, list[Pattern]] = {
 def gradients_of_bias(count: int, bias: str, reach: str) -> list[Any]:
     """Gradients of a bias and of the input by one layer, divided where there are several processes."""
     torch.manual_seed(1)
-    module = MultiHeadAttention(
-        dim=24, head_dim=4, heads=8, pattern=PerHead(REACHES[reach])
-    ).double()
+    pattern = PerHead(REACHES[reach])
+    module = MultiHeadAttention(dim=24, head_dim=4, heads=8, pattern=pattern).double()
     if count > 1:
-        module = parallelize_module(module, init_device_mesh("cpu", (count,)), TensorParallel())
+        module = divided(module, count)
     numbers = torch.Generator().manual_seed(9)
     x = torch.randn(2, 47, 24, dtype=torch.float64, generator=numbers, requires_grad=True)
-    learned = Loose() if bias == "no module" else BIASES[bias]()
+    learned = LearnedBiasOutsideModules() if bias == "no module" else BIASES[bias]()
     for start in (0, torch.tensor([5, 2])):
         module(x, bias=learned, q_start=start).square().sum().backward()
-    return [one.grad.tolist() for one in (x, *learned.parameters())]
+    return [leaf.grad.tolist() for leaf in (x, *learned.parameters())]
 
 
 @pytest.mark.parametrize(
@@ -473,6 +448,5 @@ def test_the_gradients_of_a_bias_are_summed_where_processes_look_at_different_ke
     bias, reach, pools
 ):
     expected = gradients_of_bias(1, bias, reach)
-    for found in pools(2).run(gradients_of_bias, 2, bias, reach):
-        for one, wanted in zip(found, expected, strict=True):
-            torch.testing.assert_close(torch.tensor(one), torch.tensor(wanted), rtol=0, atol=1e-10)
+    for gradients in pools(2).run(gradients_of_bias, 2, bias, reach):
+        assert_close(gradients, expected)
