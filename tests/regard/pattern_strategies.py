@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from regard.patterns import KeySpan, Pattern, PerHead, SameDocument, Where
 
-HEADS, ROWS, LONGEST = 2, 2, 9  # positions that the drawn numbers are for
+HEADS = 2
+ROWS = 2  # of the batch
+POSITIONS = 9  # that the drawn numbers are for
 LOCAL = (  # shifted with query and key together they stay what they are
     "full",
     "causal",
@@ -25,17 +27,20 @@ LOCAL = (  # shifted with query and key together they stay what they are
 
 
 def _drawn(name: str) -> st.SearchStrategy[Pattern]:
-    at = Places(1, 1, LONGEST, LONGEST, (0,))
-    return st.builds(
-        lambda seed: build(plain_leaf(random.Random(seed), name, LONGEST), at), st.integers(0, 9999)
-    )
+    at = Places(1, 1, POSITIONS, POSITIONS, (0,))
+
+    def draw(seed: int) -> Pattern:
+        return build(plain_leaf(random.Random(seed), name, POSITIONS), at)
+
+    return st.builds(draw, st.integers(0, 9999))
 
 
-READABLE = {
-    name: _drawn(name)
-    for name, kind in Pattern.registry.of_package("regard").items()
-    if name in LEAVES and name not in TENSORS and kind.no_text is None
-}
+def _is_readable(name: str, kind: type[Pattern]) -> bool:
+    return name in LEAVES and name not in TENSORS and kind.no_text is None
+
+
+KINDS = Pattern.registry.of_package("regard")
+READABLE = {name: _drawn(name) for name, kind in KINDS.items() if _is_readable(name, kind)}
 local = st.one_of(*(READABLE[name] for name in LOCAL))
 readable = st.one_of(*READABLE.values())
 documents = st.builds(
@@ -80,7 +85,7 @@ def pairs(
 ) -> torch.Tensor:
     """The truth by asking `allows` alone, four axes."""
     start = k_len - q_len if q_start is None else q_start
-    rows = torch.arange(q_len)[:, None]
-    rows = start.view(-1, 1, 1, 1) + rows if isinstance(start, torch.Tensor) else rows + start
-    allowed = pattern.allows(rows, torch.arange(k_len))
+    if isinstance(start, torch.Tensor):
+        start = start.view(-1, 1, 1, 1)
+    allowed = pattern.allows(torch.arange(q_len)[:, None] + start, torch.arange(k_len))
     return allowed.expand(torch.broadcast_shapes(allowed.shape, (1, 1, q_len, k_len)))

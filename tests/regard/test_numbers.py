@@ -25,15 +25,9 @@ WHOLE: tuple[Callable[[int], Any], ...] = (
     torch.tensor,
     lambda n: torch.tensor(n).int(),
 )
-REAL: tuple[Callable[[float], Any], ...] = (
-    np.float64,
-    np.float32,
-    np.array,
-    torch.tensor,
-    lambda x: torch.tensor(x),
-)
+REAL: tuple[Callable[[float], Any], ...] = (np.float64, np.float32, np.array, torch.tensor)
 
-# what is declared with whole numbers, written with Python's
+# What is declared with whole numbers; the argument makes them.
 DECLARED: dict[str, Callable[[Callable[[int], Any]], Any]] = {
     "sliding_window": lambda n: p.SlidingWindow(n(4)),
     "causal_window": lambda n: p.CausalWindow(n(4)),
@@ -58,13 +52,11 @@ DECLARED: dict[str, Callable[[Callable[[int], Any]], Any]] = {
 def test_a_declaration_with_any_kind_of_number_is_the_one_with_pythons(declare):
     usual = declare(int)
     for kind in WHOLE:
-        other = declare(kind)
-        assert (other, hash(other), str(other), repr(other)) == (
-            usual,
-            hash(usual),
-            str(usual),
-            repr(usual),
-        )
+        declared = declare(kind)
+        assert declared == usual
+        assert hash(declared) == hash(usual)
+        assert str(declared) == str(usual)
+        assert repr(declared) == repr(usual)
 
 
 def test_options_of_a_call_take_any_kind_of_number_and_share_a_plan():
@@ -77,10 +69,9 @@ def test_options_of_a_call_take_any_kind_of_number_and_share_a_plan():
         options |= {"q_start": torch.tensor(1), "dropout_seed": np.int64(7)}
         assert torch.equal(rg.attention(q, k, v, **options), output)
         assert torch.equal(rg.attention_detail(q, k, v, **options).output, output)
-        assert rg.plan_attention(q, k, v, **options) == plan
-        assert json.loads(plan.to_json()) == json.loads(
-            rg.plan_attention(q, k, v, **options).to_json()
-        )
+        of_options = rg.plan_attention(q, k, v, **options)
+        assert of_options == plan
+        assert json.loads(of_options.to_json()) == json.loads(plan.to_json())
 
 
 def test_a_0d_tensor_is_read_at_every_call():
@@ -105,9 +96,8 @@ def test_layers_and_caches_take_any_kind_of_size():
         cache = layer.new_cache(kind(2), "static", capacity=kind(5))
         assert repr(cache) == repr(layer.new_cache(2, "static", capacity=5))
         cache.crop(kind(0))
-        assert repr(
-            caches.RecurrentState(m.LinearTransformer(), kind(1), kind(2), kind(3))
-        ).startswith("Recurrent")
+        state = caches.RecurrentState(m.LinearTransformer(), kind(1), kind(2), kind(3))
+        assert repr(state).startswith("Recurrent")
         assert b.T5Relative(kind(4), kind(8), kind(16)).weight.shape == (8, 4)
         assert pos.Learned(kind(4), kind(6)).weight.shape == (4, 6)
         assert pos.Sinusoidal(kind(6)).dim == 6
@@ -149,13 +139,7 @@ def test_a_number_that_cannot_be_read_is_refused():
 
 
 def test_a_message_quotes_a_value_on_one_short_line():
-    for value in (
-        torch.zeros(100, 100),
-        "x" * 10_000,
-        [[0] * 1000] * 3,
-        10**5000,
-        np.zeros((9, 9)),
-        "a\nb",
-    ):
+    arrays = [torch.zeros(100, 100), np.zeros((9, 9))]
+    for value in (*arrays, "x" * 10_000, [[0] * 1000] * 3, 10**5000, "a\nb"):
         assert len(shown(value)) <= QUOTED_CHARACTERS
         assert "\n" not in shown(value)

@@ -31,8 +31,8 @@ def waves(positions: np.ndarray, dim: int, base: float = 10_000.0) -> np.ndarray
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
 def test_sinusoidal_is_its_formula_far_out_whatever_the_dtype_of_the_module(dtype):
     positions = np.array([0, 1, 17, FAR - 1, FAR])
-    found = Sinusoidal(64).to(dtype)(torch.from_numpy(positions))
-    np.testing.assert_allclose(found.double().numpy(), waves(positions, 64), atol=1e-7)
+    vectors = Sinusoidal(64).to(dtype)(torch.from_numpy(positions))
+    np.testing.assert_allclose(vectors.double().numpy(), waves(positions, 64), atol=1e-7)
 
 
 @pytest.mark.parametrize("pairs", ["halves", "neighbours"])
@@ -42,13 +42,16 @@ def test_sinusoidal_is_its_formula_far_out_whatever_the_dtype_of_the_module(dtyp
 def test_rotary_is_its_formula_far_out_in_every_dtype(dtype, bound, pairs):
     positions = torch.tensor([0, 3, FAR])
     x = torch.randn(1, 2, 3, 8).to(dtype)
-    found = Rotary(pairs=pairs).rotate(x, positions).double().numpy()
-    assert Rotary(pairs=pairs).rotate(x, positions).dtype == dtype
+    rotated = Rotary(pairs=pairs).rotate(x, positions)
+    assert rotated.dtype == dtype
     for c in range(4):
-        one, two = (c, c + 4) if pairs == "halves" else (2 * c, 2 * c + 1)
+        real, imaginary = (c, c + 4) if pairs == "halves" else (2 * c, 2 * c + 1)
+
+        def number(y: torch.Tensor, real: int = real, imaginary: int = imaginary) -> np.ndarray:
+            return y[..., real].double().numpy() + 1j * y[..., imaginary].double().numpy()
+
         turn = np.exp(1j * positions.numpy() * 10_000.0 ** (-2 * c / 8))
-        expected = (x[..., one].double().numpy() + 1j * x[..., two].double().numpy()) * turn
-        np.testing.assert_allclose(found[..., one] + 1j * found[..., two], expected, atol=bound * 4)
+        np.testing.assert_allclose(number(rotated), number(x) * turn, atol=bound * 4)
 
 
 def test_rotary_turns_only_the_dimensions_it_was_given_and_keeps_lengths():
@@ -59,9 +62,8 @@ def test_rotary_turns_only_the_dimensions_it_was_given_and_keeps_lengths():
     torch.testing.assert_close(turned.norm(dim=-1), x.norm(dim=-1))
 
 
-SCALED: dict[
-    str, tuple[Scaling, dict[str, object]]
-] = {  # ours, and the same as transformers writes it
+# Ours, and the same as transformers writes it.
+SCALED: dict[str, tuple[Scaling, dict[str, object]]] = {
     "linear": (Linear(3.0), {"rope_type": "linear", "factor": 3.0}),
     "ntk": (NTK(2.5 * 700 / 256 - 1.5), {"rope_type": "dynamic", "factor": 2.5}),
     "yarn": (
@@ -106,37 +108,36 @@ def test_scaled_rotary_has_the_angles_of_transformers(name):
         max_position_embeddings=256,
         rope_parameters={**written, "rope_theta": base},
     )
-    angles, magnitude = ROPE_INIT_FUNCTIONS[str(written["rope_type"])](
-        config, device="cpu", seq_len=700
-    )
-    found = scaling.frequencies(26, base, torch.device("cpu"))
+    function = ROPE_INIT_FUNCTIONS[str(written["rope_type"])]
+    angles, magnitude = function(config, device="cpu", seq_len=700)
     assert scaling.magnitude == pytest.approx(magnitude, rel=1e-6)
-    torch.testing.assert_close(found.float(), angles, rtol=1e-6, atol=0)
-    plain = Rotary(base).rotate(x := torch.randn(1, 2, 3, 26), torch.tensor([0, 1, 90]))
-    turned = Rotary(base, scaling=scaling).rotate(x, torch.tensor([0, 1, 90]))
-    # and the scaling is used
-    assert not torch.allclose(plain[:, :, 2], turned[:, :, 2] / scaling.magnitude)
-    torch.testing.assert_close(turned[:, :, 0], x[:, :, 0] * scaling.magnitude)
-    torch.testing.assert_close(
-        Rotary(base, scaling=scaling).rotate_from(x, 7)[:, :, 2],
-        Rotary(base, scaling=scaling).rotate(x, torch.tensor([7, 8, 9]))[:, :, 2],
-    )
+    of_scaling = scaling.frequencies(26, base, torch.device("cpu"))
+    torch.testing.assert_close(of_scaling.float(), angles, rtol=1e-6, atol=0)
+
+    # The scaling is used.
+    x = torch.randn(1, 2, 3, 26)
+    positions = torch.tensor([0, 1, 90])
+    rotary = Rotary(base, scaling=scaling)
+    plain = Rotary(base).rotate(x, positions)
+    scaled = rotary.rotate(x, positions)
+    assert not torch.allclose(plain[:, :, 2], scaled[:, :, 2] / scaling.magnitude)
+    torch.testing.assert_close(scaled[:, :, 0], x[:, :, 0] * scaling.magnitude)
+    from_seven = rotary.rotate_from(x, 7)
+    torch.testing.assert_close(from_seven, rotary.rotate(x, torch.tensor([7, 8, 9])))
 
 
 def test_rotary_rotates_pairs_by_the_axes_of_places_in_an_image():
     x = torch.randn(2, 3, 4, 14)
     places = torch.randint(0, 50, (2, 4, 3))
     rotary = Rotary(dims=12, axes=(2, 3, 1))
-    found = rotary.rotate(x, places)
+    rotated = rotary.rotate(x, places)
     for pair, axis in enumerate((0, 0, 1, 1, 1, 2)):
-        alone = Rotary(dims=12).rotate(x, places[..., axis])
-        for one in (pair, pair + 6):
-            torch.testing.assert_close(found[..., one], alone[..., one])
-    assert torch.equal(found[..., 12:], x[..., 12:])
-    words = torch.tensor([5, 6, 7, 8])  # of a word all axes are alike
-    torch.testing.assert_close(
-        rotary.rotate(x, words[None, :, None].expand(2, 4, 3)), rotary.rotate_from(x, 5)
-    )
+        by_axis = Rotary(dims=12).rotate(x, places[..., axis])
+        for c in (pair, pair + 6):
+            torch.testing.assert_close(rotated[..., c], by_axis[..., c])
+    assert torch.equal(rotated[..., 12:], x[..., 12:])
+    words = torch.tensor([5, 6, 7, 8])[None, :, None].expand(2, 4, 3)  # on every axis the same
+    torch.testing.assert_close(rotary.rotate(x, words), rotary.rotate_from(x, 5))
     with pytest.raises(rg.ShapeError, match=r"\(batch, length, 3\)"):
         rotary.rotate(x, places[..., :2])
     with pytest.raises(rg.ArgumentError, match="6 pairs, and 7 are rotated"):
@@ -150,9 +151,8 @@ def test_rotary_takes_positions_for_each_batch_row():
     for row in range(2):
         alone = Rotary().rotate(x[row : row + 1], positions[row])
         # An entry is two products of at most |x| each, and cosines and sines of positions up to 10 are off by 10 eps.
-        torch.testing.assert_close(
-            both[row : row + 1], alone, rtol=0, atol=float(25 * 2**-23 * x.abs().max())
-        )
+        bound = float(25 * 2**-23 * x.abs().max())
+        torch.testing.assert_close(both[row : row + 1], alone, rtol=0, atol=bound)
 
 
 def test_learned_refuses_positions_without_a_vector():
@@ -228,12 +228,12 @@ def test_cosines_kept_in_inference_mode_are_not_used_where_gradients_are_wanted(
     rotary = Rotary(base=321.0)
     x = torch.randn(1, 2, 3, 8)
     with torch.inference_mode():
-        without = rotary.rotate_from(x, 4)
+        in_inference_mode = rotary.rotate_from(x, 4)
     learning = x.clone().requires_grad_()
-    found = rotary.rotate_from(learning, 4)
-    found.sum().backward()
+    rotated = rotary.rotate_from(learning, 4)
+    rotated.sum().backward()
     assert learning.grad is not None
-    assert torch.equal(found, without)
+    assert torch.equal(rotated, in_inference_mode)
 
 
 def test_cosines_made_in_a_fake_mode_are_not_kept():

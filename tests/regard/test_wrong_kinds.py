@@ -60,7 +60,7 @@ PLAN = rg.plan_attention(Q, K, V)
 SIZES = {"batch": 1, "kv_heads": 2, "head_dim": 4}
 CACHE = caches.new_cache("dynamic", **SIZES)
 OPTIONS = [name for name in signature(rg.attention).parameters if name not in (*QKV, "foreign")]
-# by name a function, and arguments that it takes: each of its arguments in turn is replaced by garbage
+# By name a function, and arguments that it takes: each of its arguments in turn is replaced by garbage.
 FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "attention": (rg.attention, QKV),
     "attention_detail": (rg.attention_detail, QKV | dict.fromkeys(OPTIONS) | DEFAULTS),
@@ -97,7 +97,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "load_cache": (caches.load_cache, {"path": "x"}),
     "RecurrentState": (caches.RecurrentState, {"mechanism": LINEAR, **SIZES}),
     "attend": (
-        lambda **given: caches.RecurrentState(LINEAR, **SIZES).attend(**given),
+        lambda **tensors: caches.RecurrentState(LINEAR, **SIZES).attend(**tensors),
         {"q": KV, "k": KV, "v": KV, "pattern": None, "parameters": None},
     ),
     "Stored": (lambda numbers, first: Stored(numbers, first=first), {"numbers": KV, "first": 0}),
@@ -123,14 +123,17 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize(("call", "given"), FUNCTIONS.values(), ids=FUNCTIONS)
-def test_garbage_is_taken_or_refused_by_a_sentence(call, given):
-    kinds = signature(call).parameters.values()
-    named = [one.name for one in kinds if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
-    arguments = [name for name in dict.fromkeys([*named, *given]) if name != "generator"]
-    for argument, (name, value) in itertools.product(arguments, GARBAGE.items()):
+@pytest.mark.parametrize(("call", "arguments"), FUNCTIONS.values(), ids=FUNCTIONS)
+def test_garbage_is_taken_or_refused_by_a_sentence(call, arguments):
+    names = set(arguments)
+    for parameter in signature(call).parameters.values():
+        if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
+            names.add(parameter.name)
+    for argument, (name, value) in itertools.product(
+        sorted(names - {"generator"}), GARBAGE.items()
+    ):
         try:
-            call(**{**given, argument: value})
+            call(**{**arguments, argument: value})
         except rg.RegardError as refusal:
             words = str(refusal)
             assert 20 < len(words) < 1000, (argument, name, words)

@@ -333,15 +333,15 @@ def layer_calls() -> dict[str, TensorCall]:
         "nsa": NSA(length=2, stride=1, block=2, top=3, window=3),
         "indexer": LightningIndexer(3, heads=2, head_dim=4),
     }
-    found = {}
+    cases = {}
     for name, chooser in choosers.items():
         layer = rg.MultiHeadAttention(
             dim, HEADS, kv_heads=KV_HEADS, pattern="causal", chooser=chooser
         ).eval()
-        found[f"MultiHeadAttention.forward: {name}"] = TensorCall({"x": x}, layer)
-        found |= chooser_calls(name, layer.chooser, layer, x)
+        cases[f"MultiHeadAttention.forward: {name}"] = TensorCall({"x": x}, layer)
+        cases |= chooser_calls(name, layer.chooser, layer, x)
         if name == "indexer":
-            found["MultiHeadAttention.choice_loss"] = TensorCall({"x": x}, layer.choice_loss)
+            cases["MultiHeadAttention.choice_loss"] = TensorCall({"x": x}, layer.choice_loss)
             placed = rg.MultiHeadAttention(
                 dim,
                 HEADS,
@@ -349,7 +349,7 @@ def layer_calls() -> dict[str, TensorCall]:
                 positions="rotary",
                 chooser=LightningIndexer(3, heads=2, head_dim=4),
             ).eval()
-            found["MultiHeadAttention.choice_loss: places"] = TensorCall(
+            cases["MultiHeadAttention.choice_loss: places"] = TensorCall(
                 {"positions": numbers(0, 1, 3, 4, 5, 9, 8)},
                 lambda positions, placed=placed: placed.choice_loss(x, positions=positions),
             )
@@ -363,7 +363,7 @@ def layer_calls() -> dict[str, TensorCall]:
     hidden = drawn(BATCH, ROWS, seed=14) > 0.5
     feed = FeedForward(dim, 9).eval()
     linear = Projection(dim, 5).eval()
-    return found | {
+    return cases | {
         "MultiHeadAttention.forward": TensorCall(
             {
                 "x": x,
@@ -414,11 +414,11 @@ def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, T
     """The methods of a chooser, with the tensors that its layer gives them."""
     q, k, v = (drawn(BATCH, n, KEYS, DIM, seed=17 + n) for n in (HEADS, KV_HEADS, KV_HEADS))
 
-    held = {"k": k, "v": v}
-    if name == "nsa":  # keys and values of three branches
-        held = {one: torch.cat([y, y + 0.1, y - 0.2], 1) for one, y in held.items()}
+    entries = {"k": k, "v": v}
+    if name == "nsa":  # of three branches
+        entries = {kind: torch.cat([y, y + 0.1, y - 0.2], 1) for kind, y in entries.items()}
     if name == "indexer":
-        held["k"] = chooser.cached_keys(x, k, 0).detach()
+        entries["k"] = chooser.cached_keys(x, k, 0).detach()
 
     def attend(q: Tensor, k: Tensor, v: Tensor, pattern: Any) -> Tensor:
         return rg.attention(q, k, v, pattern=pattern)
@@ -426,9 +426,9 @@ def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, T
     def forward(**given: Tensor) -> Any:
         return chooser(attend, **given, pattern=p.Causal())
 
-    found = {
+    cases = {
         f"{type(chooser).forward.__qualname__}: {name}": TensorCall(
-            {"x": x, "q": q, **held}, forward
+            {"x": x, "q": q, **entries}, forward
         ),
         f"{type(chooser).cached_keys.__qualname__}: {name}": TensorCall(
             {"x": x, "k": k}, lambda x, k: chooser.cached_keys(x, k, 0)
@@ -436,33 +436,33 @@ def chooser_calls(name: str, chooser: Any, layer: Any, x: Tensor) -> dict[str, T
     }
     choose = type(chooser).choose.__qualname__
     if name == "moba":
-        found[choose] = TensorCall({"q": q, "k": k}, lambda q, k: chooser.choose(q, k).blocks)
+        cases[choose] = TensorCall({"q": q, "k": k}, lambda q, k: chooser.choose(q, k).blocks)
     if name == "indexer":
-        found["LightningIndexer.loss"] = TensorCall(
+        cases["LightningIndexer.loss"] = TensorCall(
             {"x": x, "q": q, "k": k}, lambda x, q, k: chooser.loss(x, q, k, p.Causal())
         )
         keys = drawn(BATCH, 1, KEYS, 4, seed=22)
-        found[choose] = TensorCall(
+        cases[choose] = TensorCall(
             {"x": x, "keys": keys}, lambda x, keys: chooser.choose(x, keys).keys
         )
     if name == "nsa":
         compressed = drawn(BATCH, KV_HEADS, KEYS - 1, DIM, seed=23)
-        found[choose] = TensorCall(
+        cases[choose] = TensorCall(
             {"q": q, "compressed": compressed},
             lambda q, compressed: chooser.choose(q, compressed, KEYS).blocks,
         )
-    return found
+    return cases
 
 
 def cache_calls() -> dict[str, TensorCall]:
     tensors = {name: queries()[name] for name in "kv"}
     gates = -drawn(BATCH, HEADS, KEYS, seed=24).abs()
-    found = {}
+    cases = {}
     for kind in ("dynamic", "static", "ring", "paged"):
         for dtype in ("float32", "bfloat16", "int8"):
-            found[f"Cache.append: {kind} {dtype}"] = TensorCall(tensors, appended(kind, dtype))
+            cases[f"Cache.append: {kind} {dtype}"] = TensorCall(tensors, appended(kind, dtype))
         reorder = type(cache_of(kind)).reorder.__qualname__
-        found[f"{reorder}: {kind}"] = TensorCall(
+        cases[f"{reorder}: {kind}"] = TensorCall(
             {"index": numbers(2, 0, 0)}, after(kind, "reorder")
         )
         gated = type(cache_of(kind)).append_gated.__qualname__
@@ -474,9 +474,9 @@ def cache_calls() -> dict[str, TensorCall]:
             q = queries(KEYS)["q"]
             return [k, v, rg.attention(q, k, v, bias=forgetting, pattern="causal")]
 
-        found[f"{gated}: {kind}"] = TensorCall({**tensors, "log_forget": gates}, append_gated)
+        cases[f"{gated}: {kind}"] = TensorCall({**tensors, "log_forget": gates}, append_gated)
         if kind != "ring":
-            found[f"Cache.keep: {kind}"] = TensorCall(
+            cases[f"Cache.keep: {kind}"] = TensorCall(
                 {"indices": numbers(0, 2, 5)}, after(kind, "keep")
             )
     index = numbers(2, 0, 0)
@@ -490,7 +490,7 @@ def cache_calls() -> dict[str, TensorCall]:
         state.reorder(index)
         return state.attend(q, k, v)
 
-    return found | {
+    return cases | {
         "RecurrentState.reorder": TensorCall({"index": index}, reordered),
         "heavy_hitters": TensorCall(
             {"received": received, "positions": places},
@@ -619,8 +619,9 @@ def calls() -> dict[str, TensorCall]:
     }
 
     def merged(pieces: dict[str, Tensor]) -> Any:
-        other = drawn(BATCH, HEADS, ROWS, DIM, seed=33), drawn(BATCH, HEADS, ROWS, seed=34)
-        return rg.merge_attention([(pieces["output"], pieces["lse"]), other])
+        first = (pieces["output"], pieces["lse"])
+        second = (drawn(BATCH, HEADS, ROWS, DIM, seed=33), drawn(BATCH, HEADS, ROWS, seed=34))
+        return rg.merge_attention([first, second])
 
     example = make_call("general", dtype=torch.float32)
     learned = tensors_of(example)

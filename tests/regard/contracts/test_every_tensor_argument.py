@@ -14,30 +14,11 @@ from tensor_arguments import (
     distributed_calls,
     public_arguments,
 )
+from views import negated, part_of_conjugate, zeros_without_memory
 
 from regard.errors import RegardError
 
 CLOSE = 1e-5
-
-
-def negated(x: Tensor) -> Tensor:
-    """The other sign in memory."""
-    return x.clone() if x.dtype == torch.bool else torch._neg_view(-x)
-
-
-def part_of_conjugate(x: Tensor) -> Tensor:
-    """Every second number in memory, with the other sign."""
-    if not x.is_floating_point():
-        return negated(x)
-    return torch.complex(torch.zeros_like(x), -x).conj().imag
-
-
-def zeros_without_memory(x: Tensor) -> Tensor:
-    return torch._efficientzerotensor(x.shape, dtype=x.dtype)
-
-
-def zeros(x: Tensor) -> Tensor:
-    return torch.zeros_like(x)
 
 
 def expanded(x: Tensor) -> Tensor:
@@ -74,7 +55,7 @@ def unaligned(x: Tensor) -> Tensor:
 ODD: dict[str, tuple[Callable[[Tensor], Tensor], Callable[[Tensor], Tensor]]] = {
     "negated": (negated, torch.clone),
     "part of a conjugate": (part_of_conjugate, torch.clone),
-    "zeros without memory": (zeros_without_memory, zeros),
+    "zeros without memory": (zeros_without_memory, torch.zeros_like),
     "expanded": (expanded, repeated),
     "every second number": (every_second, torch.clone),
     "transposed": (transposed, torch.clone),

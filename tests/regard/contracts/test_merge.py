@@ -24,14 +24,11 @@ def pieces_of(q, k, v, cuts, backend, pattern=None):
 
 PATTERNS = [None, p.Causal(), p.CausalWindow(3), p.Where(lambda i, j: (i + j) % 3 == 0)]
 CUTS = [(0, 11), (0, 4, 11), (0, 0, 1, 1, 6, 11), (0, 3, 5, 8, 9, 11)]
+CASES = [*zip(CUTS, PATTERNS, strict=True), *zip(CUTS[1:] + CUTS[:1], PATTERNS, strict=True)]
 
 
 @pytest.mark.parametrize("backend", [name for name in LEARNING if name in PLAIN])
-@pytest.mark.parametrize(
-    ("cuts", "pattern"),
-    [(CUTS[(a + b) % 4], PATTERNS[a]) for a in range(4) for b in (0, 1)],
-    ids=str,
-)
+@pytest.mark.parametrize(("cuts", "pattern"), CASES, ids=str)
 def test_merged_pieces_equal_the_whole_in_values_and_gradients(cuts, pattern, backend):
     q, k, v = make_qkv(q_len=13, dtype=torch.float64, requires_grad=True)
 

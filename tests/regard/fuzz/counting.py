@@ -40,7 +40,7 @@ def distinct(count: int, seed: int, block: int, choices: int) -> set[int]:
     return chosen
 
 
-def kept(
+def kept_weights(
     dropout: float, seed: int, batch: int, heads: int, q_pos: np.ndarray, k_pos: np.ndarray
 ) -> np.ndarray:
     """Which weights dropout keeps, (batch, heads, q_len, k_len); q_pos (batch or 1, 1, q_len, 1), k_pos (k_len,)."""

@@ -13,7 +13,7 @@ from regard.core.tensors import Stored
 from regard.layers.caches.rounding import rounded
 
 from .cases import Added, Case, name_of
-from .counting import kept as not_dropped
+from .counting import kept_weights
 from .meanings import LEAVES, TENSORS, build, mask_of
 
 BAD = {"nan": torch.nan, "inf": torch.inf}
@@ -258,8 +258,8 @@ class SoftmaxCall:
             return torch.full((1, 1, 1, 1), 0.0 if case.dropout else 1.0, dtype=torch.float64)
         seed = case.dropout_seed
         k_pos = np.arange(case.k_len)
-        stays = not_dropped(case.dropout, seed, case.batch, case.heads, self.at.i, k_pos)
-        return torch.from_numpy(np.broadcast_to(stays, self.at.shape) / (1 - case.dropout))
+        kept = kept_weights(case.dropout, seed, case.batch, case.heads, self.at.i, k_pos)
+        return torch.from_numpy(np.broadcast_to(kept, self.at.shape) / (1 - case.dropout))
 
     def wants(self) -> tuple[Any, ...]:
         wants = []

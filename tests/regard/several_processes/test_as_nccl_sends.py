@@ -17,8 +17,8 @@ import torch.distributed as dist
 from regard.distributed.group import Group
 from regard.errors import UnsupportedError
 from several_processes import calls, test_passed_states
-from several_processes.calls import Case, on_one, together
-from several_processes.test_equals_one_process import EVERY
+from several_processes.calls import Case
+from several_processes.test_equals_one_process import EVERY, check
 
 
 @dataclass
@@ -74,13 +74,8 @@ BIGBIRD = "sliding_window(4) | global_tokens(0, 20) | random_blocks(1, block=4, 
 @pytest.mark.parametrize("form", ["gather", "ring"])
 @pytest.mark.parametrize(("pattern", "layout"), [("causal", "zigzag"), (BIGBIRD, "contiguous")])
 def test_late_messages_give_the_same(pattern, layout, form, pools):
-    case = Case(
-        "late", LENGTHS, {"pattern": pattern, "softcap": 2.0}, layout=layout, form=form, want=EVERY
-    )
-    one = on_one(case)
-    many = together(case, pools(4).run(lately, case))
-    for name, expected in one.items():
-        torch.testing.assert_close(many[name], expected, rtol=0, atol=1e-10)
+    options = {"pattern": pattern, "softcap": 2.0}
+    check(Case("late", LENGTHS, options, layout=layout, form=form, want=EVERY), pools, lately)
 
 
 def summed(late: bool) -> float:

@@ -55,7 +55,7 @@ def interrupting(name: str, share: float) -> tuple[str, bool]:
     """What the call after an interruption on process 0 says, and whether one with another group gives the same bits."""
     run = CALLS[name]
     group = dist.new_group()
-    other = dist.new_group()
+    second_group = dist.new_group()
     known = run(2, group)
     _ = run(1, group)
     lines = lines_of(partial(run, 1, group))
@@ -68,7 +68,7 @@ def interrupting(name: str, share: float) -> tuple[str, bool]:
         said = ""
     except rg.RegardError as error:
         said = str(error)
-    return said, torch.equal(run(2, other), known)
+    return said, torch.equal(run(2, second_group), known)
 
 
 @pytest.mark.parametrize("share", [0.0, 0.5, 1.0])

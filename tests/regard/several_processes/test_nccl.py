@@ -39,10 +39,9 @@ def pool() -> Iterator[Pool]:
 @pytest.mark.parametrize("case", cases(), ids=str)
 def test_processes_on_gpus_compute_what_one_process_computes(case, pool):
     case = replace(case, lengths=LENGTHS[pool.count], k_lengths=None)
-    one = on_one(case)
-    many = together(case, pool.run(calls.on_processes, replace(case, device=DEVICE)))
-    for name, expected in one.items():
-        torch.testing.assert_close(many[name], expected, rtol=0, atol=1e-10)
+    expected = on_one(case)
+    results = together(case, pool.run(calls.on_processes, replace(case, device=DEVICE)))
+    torch.testing.assert_close(results, expected, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize("name", test_passed_states.MECHANISMS)

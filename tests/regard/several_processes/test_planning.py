@@ -88,7 +88,9 @@ def test_the_messages_and_bytes_of_a_run_are_those_of_its_plan(count, name, pool
         assert [run[way][0] for run in runs] == planned, (layout, form)
 
         options = {**SIZES, "pattern": pattern, "layout": layout, "form": form}
-        bytes_of_forward = [sum(size for _, size in of_process) for of_process in planned]
+        bytes_of_forward = []
+        for of_process in planned:
+            bytes_of_forward.append(sum(size for _, size in of_process))
         assert [*bytes_exchanged(lengths, **options).sent] == bytes_of_forward
         bytes_of_both = [run[way][1] for run in runs]
         assert [*bytes_exchanged(lengths, **options, backward=True).sent] == bytes_of_both

@@ -145,8 +145,8 @@ def forward_mode() -> None:
 
 
 def transformed() -> None:
-    x = torch.randn(3, 1, 2, 6, 4)
-    torch.func.vmap(lambda one: distributed.attention(one, one, one, dist.group.WORLD))(x)
+    rows = torch.randn(3, 1, 2, 6, 4)
+    torch.func.vmap(lambda x: distributed.attention(x, x, x, dist.group.WORLD))(rows)
 
 
 @pytest.mark.parametrize("function", [forward_mode, transformed])
@@ -180,9 +180,9 @@ def with_mesh(kind: str) -> None:
     x = torch.randn(1, 2, 6, 4)
     if kind == "stored":
         distributed.attention(x, Stored(x), Stored(x), dist.group.WORLD)
-    given = {"two dimensions": mesh, "a number": 4, "another group": alone}[kind]
+    processes = {"two dimensions": mesh, "a number": 4, "another group": alone}[kind]
     if "another" not in kind or dist.get_rank():
-        distributed.attention(x, x, x, given)
+        distributed.attention(x, x, x, processes)
 
 
 @pytest.mark.parametrize(

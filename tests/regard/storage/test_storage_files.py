@@ -1,5 +1,6 @@
 """Folders and files appear whole or not at all; JSON is believed only when every byte of it is as written."""
 
+import itertools
 import os
 import signal
 from pathlib import Path
@@ -11,9 +12,14 @@ from regard.storage import save_tensors
 from regard.storage.files import check_name, existing_folder, read_bytes, replace_file, write_folder
 from regard.storage.sealed_json import check_format, parse_json, read_sealed, render_sealed
 
+NO_SPACE = OSError(28, "No space left on device")
+
 
 def writes(text: str):
-    return lambda folder: (folder / "text").write_text(text) and None
+    def writer(folder: Path) -> None:
+        (folder / "text").write_text(text)
+
+    return writer
 
 
 def hidden(folder: Path) -> list[str]:
@@ -46,13 +52,11 @@ def test_whichever_call_fails_the_old_folder_or_the_new_one_is_whole(tmp_path, m
     real = getattr(os, call)
     sentences = []
     for turn in range(100):
-        left = turn
+        calls = itertools.count()
 
-        def fails(*arguments):
-            nonlocal left
-            left -= 1
-            if left == -1:
-                raise OSError(28, "No space left on device")
+        def fails(*arguments, turn=turn, calls=calls):
+            if next(calls) == turn:
+                raise NO_SPACE
             return real(*arguments)
 
         monkeypatch.setattr(os, call, fails)
@@ -91,7 +95,7 @@ def test_an_old_folder_that_stepped_aside_is_back_in_its_place_after_a_failure(
 
     def fails_once(before, after):
         if after == folder and "writing" in before.name:
-            raise OSError(28, "No space left on device")
+            raise NO_SPACE
         return real(before, after)
 
     monkeypatch.setattr(os, "rename", fails_once)
@@ -123,7 +127,7 @@ def test_a_file_that_cannot_be_written_keeps_its_old_content(tmp_path, monkeypat
     replace_file(path, b"old")
 
     def full(*arguments):
-        raise OSError(28, "No space left on device")
+        raise NO_SPACE
 
     for call in ("fsync", "replace"):
         with monkeypatch.context() as patch:
@@ -134,24 +138,11 @@ def test_a_file_that_cannot_be_written_keeps_its_old_content(tmp_path, monkeypat
         assert hidden(tmp_path) == []
 
 
+PATHS = ("..", "../x", "a/b", "/etc/passwd", "a\\b")
+
+
 @pytest.mark.parametrize(
-    "name",
-    [
-        "",
-        ".",
-        "..",
-        "../x",
-        "a/b",
-        "/etc/passwd",
-        "a\\b",
-        ".hidden",
-        "a\0",
-        "a b",
-        "x" * 200,
-        None,
-        7,
-        "é",
-    ],
+    "name", [*PATHS, "", ".", ".hidden", "a\0", "a b", "x" * 200, None, 7, "é"]
 )
 def test_a_name_that_could_leave_the_folder_is_refused(name):
     with pytest.raises(CheckpointError, match="names the file"):
@@ -215,10 +206,10 @@ def test_what_json_cannot_hold_is_refused_before_it_is_written(content):
         render_sealed(content)
 
 
-@pytest.mark.parametrize("found", [True, 1.0, "1", 2, None, [1]])
-def test_only_the_whole_number_of_a_format_is_that_format(found):
+@pytest.mark.parametrize("version", [True, 1.0, "1", 2, None, [1]])
+def test_only_the_whole_number_of_a_format_is_that_format(version):
     with pytest.raises(CheckpointError, match="this version reads format 1"):
-        check_format({"format": found}, 1, "config.json")
+        check_format({"format": version}, 1, "config.json")
 
 
 # What killed writers left
@@ -268,7 +259,8 @@ def test_what_a_living_writer_is_writing_is_not_removed(tmp_path):
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
 def test_what_a_killed_writer_left_is_removed(tmp_path):
     for write in (replace_file, write_folder):
-        if not (child := os.fork()):
+        child = os.fork()
+        if child == 0:
             write(tmp_path / "x", lambda _: os.kill(os.getpid(), signal.SIGKILL))
         os.waitpid(child, 0)
         assert len(names(tmp_path)) == 1, write

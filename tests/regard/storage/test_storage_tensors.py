@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -31,12 +32,12 @@ def a_few_tensors() -> dict[str, torch.Tensor]:
     }
 
 
-def assert_same(found: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
-    assert found.keys() == expected.keys()
+def assert_same(tensors: dict[str, torch.Tensor], expected: dict[str, torch.Tensor]) -> None:
+    assert tensors.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert found[name].dtype == tensor.dtype
-        assert found[name].shape == tensor.shape
-        assert torch.equal(found[name], tensor)
+        assert tensors[name].dtype == tensor.dtype
+        assert tensors[name].shape == tensor.shape
+        assert torch.equal(tensors[name], tensor)
 
 
 def saved(folder: Path, tensors: dict[str, torch.Tensor] | None = None) -> Path:
@@ -45,14 +46,11 @@ def saved(folder: Path, tensors: dict[str, torch.Tensor] | None = None) -> Path:
     return path
 
 
-def forge(
-    path: Path, entries: dict, manifest: object, data: bytes = b"", metadata: dict | None = None
-) -> None:
+def forge(path: Path, entries: dict, manifest: object, data: bytes) -> None:
     """A file with a right seal and whatever header: what an attacker can write, not what damage can."""
-    words = {"regard_seal": "", "regard_manifest": json.dumps(manifest), **(metadata or {})}
-    write_sealed_header(
-        path, json.dumps({"__metadata__": words, **entries}, separators=(",", ":")), data
-    )
+    words = {"regard_seal": "", "regard_manifest": json.dumps(manifest)}
+    text = json.dumps({"__metadata__": words, **entries}, separators=(",", ":"))
+    write_sealed_header(path, text, data)
 
 
 def write_sealed_header(path: Path, text: str, data: bytes = b"") -> None:
@@ -62,25 +60,22 @@ def write_sealed_header(path: Path, text: str, data: bytes = b"") -> None:
     path.write_bytes(length + header.encode() + data)
 
 
-def entry_hash(code: str, shape: list, data: bytes) -> str:
-    return hashlib.sha256(f"{code}{shape}".encode() + data).hexdigest()
+TWO = {"a": torch.arange(3.0), "b": torch.tensor([True, False])}
 
 
 def test_tensors_come_back_with_values_dtypes_shapes_and_bits(tmp_path):
     base = torch.arange(12.0).reshape(3, 4)
     views = {"transposed": base.T, "expanded": base[:1].expand(5, 4), "part": base[1:, ::2]}
-    for given in (a_few_tensors(), views):
-        assert_same(load_tensors(saved(tmp_path, given)), given)
-    strange = torch.tensor([0x7FC00001, 0x7F800001], dtype=torch.int32).view(torch.float32)  # NaN
-    assert torch.equal(
-        load_tensors(saved(tmp_path, {"x": strange}))["x"].view(torch.int32),
-        strange.view(torch.int32),
-    )
+    for tensors_by_name in (a_few_tensors(), views):
+        assert_same(load_tensors(saved(tmp_path, tensors_by_name)), tensors_by_name)
+    bits_of_nan = torch.tensor([0x7FC00001, 0x7F800001], dtype=torch.int32)
+    loaded = load_tensors(saved(tmp_path, {"x": bits_of_nan.view(torch.float32)}))["x"]
+    assert torch.equal(loaded.view(torch.int32), bits_of_nan)
     for dtype in DTYPES.values():
         tensor = torch.arange(12).reshape(3, 4).to(dtype)
-        found = load_tensors(saved(tmp_path, {"x": tensor}))["x"]
-        assert found.dtype == dtype
-        assert torch.equal(found.view(torch.uint8), tensor.view(torch.uint8)), dtype
+        loaded = load_tensors(saved(tmp_path, {"x": tensor}))["x"]
+        assert loaded.dtype == dtype
+        assert torch.equal(loaded.view(torch.uint8), tensor.view(torch.uint8)), dtype
 
 
 def test_tied_tensors_are_stored_once_and_come_back_as_one(tmp_path):
@@ -88,10 +83,10 @@ def test_tied_tensors_are_stored_once_and_come_back_as_one(tmp_path):
     once = saved(tmp_path, {"a": big}).stat().st_size
     path = saved(tmp_path, {"a": big, "b": big})
     assert path.stat().st_size < once + 200
-    found = load_tensors(path)
-    assert found["a"].data_ptr() == found["b"].data_ptr()
-    found = load_tensors(saved(tmp_path, {"a": torch.ones(2), "b": torch.ones(2)}))
-    assert found["a"].data_ptr() != found["b"].data_ptr()
+    tied = load_tensors(path)
+    assert tied["a"].data_ptr() == tied["b"].data_ptr()
+    equal = load_tensors(saved(tmp_path, {"a": torch.ones(2), "b": torch.ones(2)}))
+    assert equal["a"].data_ptr() != equal["b"].data_ptr()
 
 
 def test_the_same_content_gives_the_same_bytes_and_seal_and_another_one_is_refused(tmp_path):
@@ -113,28 +108,20 @@ def test_the_safetensors_package_reads_the_same_tensors_and_its_own_files_carry_
         load_tensors(tmp_path / "x")
 
 
-@pytest.mark.parametrize(
-    "tensors",
-    [
-        {"x": torch.eye(2).to_sparse()},
-        {"x": torch.zeros(2, dtype=torch.complex128)},
-        {"x": torch.empty(2, device="meta")},
-        {"__metadata__": torch.ones(1)},
-        {"x": [1.0]},
-        {"x" * 2**24: torch.ones(1)},
-    ],
-    ids=[
-        "sparse",
-        "complex128",
-        "meta",
-        "reserved name",
-        "list",
-        "a name longer than a header may be",
-    ],
-)
-def test_what_the_format_does_not_have_is_refused_and_nothing_written(tmp_path, tensors):
+NOT_STORED = {
+    "sparse": {"x": torch.eye(2).to_sparse()},
+    "complex128": {"x": torch.zeros(2, dtype=torch.complex128)},
+    "meta": {"x": torch.empty(2, device="meta")},
+    "reserved name": {"__metadata__": torch.ones(1)},
+    "list": {"x": [1.0]},
+    "a name longer than a header may be": {"x" * 2**24: torch.ones(1)},
+}
+
+
+@pytest.mark.parametrize("name", NOT_STORED)
+def test_what_the_format_does_not_have_is_refused_and_nothing_written(tmp_path, name):
     with pytest.raises(ArgumentError):
-        save_tensors(tmp_path / "x", tensors)
+        save_tensors(tmp_path / "x", NOT_STORED[name])
     assert list(tmp_path.iterdir()) == []
 
 
@@ -159,7 +146,7 @@ def silent_flips(path: Path, flips: list[tuple[int, int]]) -> list[tuple[int, in
 
 
 def test_every_truncation_is_refused(tmp_path):
-    path = saved(tmp_path, {"a": torch.arange(3.0), "b": torch.tensor([True, False])})
+    path = saved(tmp_path, TWO)
     for length in reversed(range(path.stat().st_size)):
         os.truncate(path, length)
         with pytest.raises(CheckpointError, match=r"weights\.safetensors"):
@@ -168,12 +155,12 @@ def test_every_truncation_is_refused(tmp_path):
 
 @pytest.mark.parametrize("bits", [(0, 3), pytest.param(range(8), marks=pytest.mark.slow)])
 def test_flipped_bits_of_each_byte_are_refused(tmp_path, bits):
-    path = saved(
-        tmp_path,
-        {"a": torch.arange(3.0), "b": torch.tensor([True, False])} if len(bits) == 2 else None,
-    )
-    flips = [(place, (place + bit) % 8) for place in range(path.stat().st_size) for bit in bits]
-    assert len(flips) > (500 if len(bits) == 2 else 5000)
+    everyday = len(bits) == 2
+    path = saved(tmp_path, TWO if everyday else None)
+    flips = []
+    for place, bit in itertools.product(range(path.stat().st_size), bits):
+        flips.append((place, (place + bit) % 8))
+    assert len(flips) > (500 if everyday else 5000)
     assert silent_flips(path, flips) == []
 
 
@@ -192,48 +179,51 @@ def test_trailing_bytes_are_refused_and_the_damaged_tensor_is_named(tmp_path):
 # Files that were never ours
 
 
-def one(code="F32", shape=(1,), offsets=(0, 4)) -> dict:
+def entry_of_x(code="F32", shape=(1,), offsets=(0, 4)) -> dict:
     return {"x": {"dtype": code, "shape": list(shape), "data_offsets": list(offsets)}}
 
 
-def hashed(code: str, shape: list[int], data: bytes = bytes(4)) -> dict:
-    return {"sha256": {"x": entry_hash(code, shape, data)}, "tied": {}}
+def manifest_of_x(code: str, shape: list[int], data: bytes = bytes(4)) -> dict:
+    digest = hashlib.sha256(f"{code}{shape}".encode() + data).hexdigest()
+    return {"sha256": {"x": digest}, "tied": {}}
 
 
-HASH = hashed("F32", [1])
+ENTRY = entry_of_x()
+MANIFEST = manifest_of_x("F32", [1])
+HASH = MANIFEST["sha256"]
+HUGE = [0, 2**61, 2**61]
 
 
 def test_the_forger_of_these_tests_can_write_a_good_file(tmp_path):
-    forge(tmp_path / "x", one(), HASH, bytes(4))
+    forge(tmp_path / "x", ENTRY, MANIFEST, bytes(4))
     assert torch.equal(load_tensors(tmp_path / "x")["x"], torch.zeros(1))
 
 
-@pytest.mark.parametrize(
-    ("entries", "manifest", "data"),
-    [
-        (one(code="F99"), HASH, bytes(4)),
-        (one(shape=(2,)), HASH, bytes(4)),
-        (one(shape=(-1, -1)), hashed("F32", [-1, -1]), bytes(4)),  # as many numbers as (1, 1)
-        (one(shape=(2**61,), offsets=(0, 2**63)), HASH, bytes(4)),
-        (one(shape=[1] * 65), HASH, bytes(4)),
-        (one(shape=(0, 2**61, 2**61), offsets=(0, 0)), hashed("F32", [0, 2**61, 2**61], b""), b""),
-        (one(offsets=(4, 8)), HASH, bytes(8)),
-        (
-            one() | {"y": one()["x"]},
-            {"sha256": HASH["sha256"] | {"y": HASH["sha256"]["x"]}, "tied": {}},
-            bytes(4),
-        ),
-        (one(), HASH, bytes(3)),
-        ({"x": None}, HASH, bytes(4)),
-        (one(), {}, bytes(4)),
-        (one(), {"sha256": {}, "tied": {}}, bytes(4)),
-        (one(), {"sha256": HASH["sha256"] | {"y": "0"}, "tied": {}}, bytes(4)),
-        (one(), HASH | {"tied": {"y": "z"}}, bytes(4)),
-        (one(), HASH | {"tied": {"x": "x"}}, bytes(4)),
-    ],
-)
-def test_a_sealed_lie_is_refused(tmp_path, entries, manifest, data):
-    forge(tmp_path / "x", entries, manifest, data)
+# Entries, manifest and the number of bytes of a file.
+LIES = {
+    "dtype": (entry_of_x(code="F99"), MANIFEST, 4),
+    "shape": (entry_of_x(shape=(2,)), MANIFEST, 4),
+    # These are as many numbers as (1, 1).
+    "negative shape": (entry_of_x(shape=(-1, -1)), manifest_of_x("F32", [-1, -1]), 4),
+    "far end": (entry_of_x(shape=(2**61,), offsets=(0, 2**63)), MANIFEST, 4),
+    "axes": (entry_of_x(shape=[1] * 65), MANIFEST, 4),
+    "empty": (entry_of_x(shape=HUGE, offsets=(0, 0)), manifest_of_x("F32", HUGE, b""), 0),
+    "gap": (entry_of_x(offsets=(4, 8)), MANIFEST, 8),
+    "overlap": (ENTRY | {"y": ENTRY["x"]}, {"sha256": HASH | {"y": HASH["x"]}, "tied": {}}, 4),
+    "length": (ENTRY, MANIFEST, 3),
+    "no entry": ({"x": None}, MANIFEST, 4),
+    "no manifest": (ENTRY, {}, 4),
+    "no hash": (ENTRY, {"sha256": {}, "tied": {}}, 4),
+    "hash of nothing": (ENTRY, {"sha256": HASH | {"y": "0"}, "tied": {}}, 4),
+    "tied to nothing": (ENTRY, MANIFEST | {"tied": {"y": "z"}}, 4),
+    "tied to itself": (ENTRY, MANIFEST | {"tied": {"x": "x"}}, 4),
+}
+
+
+@pytest.mark.parametrize("name", LIES)
+def test_a_sealed_lie_is_refused(tmp_path, name):
+    entries, manifest, length = LIES[name]
+    forge(tmp_path / "x", entries, manifest, bytes(length))
     with pytest.raises(CheckpointError):
         load_tensors(tmp_path / "x")
 
@@ -246,31 +236,22 @@ def test_an_empty_tensor_may_be_listed_after_the_one_that_begins_where_it_stands
     assert list(checked_entries(entries, 8, 12, Path("model.safetensors"))) == ["full", "empty"]
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        OPENING + '"}',
-        OPENING + '","regard_manifest":7}}',
-        OPENING + '","regard_manifest":"{"}}',
-        OPENING + '","regard_manifest":"{\\"sha256\\":{},\\"tied\\":{}}","regard_manifest":"x"}}',
-        OPENING + '","regard_manifest":"{\\"sha256\\":{},\\"tied\\":{}}","n":NaN}}',
-        OPENING + '","regard_manifest":"{\\"sha256\\":{},\\"tied\\":{}}","n":{}}}',
-        OPENING + '","x":' + "[" * 100_000 + "]" * 100_000 + "}}",
-        OPENING,
-    ],
-    ids=[
-        "no manifest",
-        "number",
-        "torn manifest",
-        "repeats a key",
-        "NaN",
-        "not words",
-        "depth",
-        "cut",
-    ],
-)
-def test_a_sealed_header_that_is_no_header_is_refused(tmp_path, text):
-    write_sealed_header(tmp_path / "x", text)
+WITH_MANIFEST = OPENING + '","regard_manifest":"{\\"sha256\\":{},\\"tied\\":{}}"'
+NO_HEADERS = {
+    "no manifest": OPENING + '"}',
+    "number": OPENING + '","regard_manifest":7}}',
+    "torn manifest": OPENING + '","regard_manifest":"{"}}',
+    "repeats a key": WITH_MANIFEST + ',"regard_manifest":"x"}}',
+    "NaN": WITH_MANIFEST + ',"n":NaN}}',
+    "not words": WITH_MANIFEST + ',"n":{}}}',
+    "depth": OPENING + '","x":' + "[" * 100_000 + "]" * 100_000 + "}}",
+    "cut": OPENING,
+}
+
+
+@pytest.mark.parametrize("name", NO_HEADERS)
+def test_a_sealed_header_that_is_no_header_is_refused(tmp_path, name):
+    write_sealed_header(tmp_path / "x", NO_HEADERS[name])
     with pytest.raises(CheckpointError):
         load_tensors(tmp_path / "x")
 
@@ -280,40 +261,28 @@ def make_sparse(path: Path, head: bytes = b"") -> None:
     os.truncate(path, 10 * 2**30)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda path: None,
-        Path.mkdir,
-        os.mkfifo,
-        lambda path: path.symlink_to(saved(path.parent)),
-        lambda path: path.write_bytes(b""),
-        lambda path: path.write_bytes((2**63).to_bytes(8, "little") + b"{}"),
-        lambda path: path.write_bytes(b"\xff" * 64),
-        make_sparse,
-        lambda path: make_sparse(path, (9 * 2**30).to_bytes(8, "little")),
-        lambda path: torch.save({"x": torch.ones(2)}, path),
-    ],
-    ids=[
-        "missing",
-        "folder",
-        "pipe",
-        "link",
-        "no bytes",
-        "2**63",
-        "ones",
-        "sparse",
-        "sparse header",
-        "pickle",
-    ],
-)
-def test_a_file_of_another_world_is_refused_at_once(tmp_path, make):
+OTHER_FILES = {
+    "missing": lambda path: None,
+    "folder": Path.mkdir,
+    "pipe": os.mkfifo,
+    "link": lambda path: path.symlink_to(saved(path.parent)),
+    "no bytes": lambda path: path.write_bytes(b""),
+    "2**63": lambda path: path.write_bytes((2**63).to_bytes(8, "little") + b"{}"),
+    "ones": lambda path: path.write_bytes(b"\xff" * 64),
+    "sparse": make_sparse,
+    "sparse header": lambda path: make_sparse(path, (9 * 2**30).to_bytes(8, "little")),
+    "pickle": lambda path: torch.save({"x": torch.ones(2)}, path),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_FILES)
+def test_a_file_of_another_kind_is_refused_at_once(tmp_path, name):
     path = tmp_path / "x.safetensors"
-    make(path)
+    OTHER_FILES[name](path)
     start = time.process_time()
     with pytest.raises(CheckpointError, match=r"x\.safetensors"):
         load_tensors(path)
-    # a guard: to read what a sparse file claims to hold would take longer
+    # Reading what a sparse file claims to hold would take longer.
     assert time.process_time() - start < 10
 
 
