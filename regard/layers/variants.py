@@ -18,9 +18,9 @@ from regard.errors import ArgumentError, ShapeError
 class Difference:
     """Each head subtracts the output of a second one, which has queries and keys of its own.
 
-        norm(head_1 - λ · head_2) · (1 - lambda_init),   λ = exp(λ_q1 · λ_k1) - exp(λ_q2 · λ_k2) + lambda_init
+        norm(head_1 - λ · head_2) · (1 - lambda_init),   λ = exp(λ_{q1} · λ_{k1}) - exp(λ_{q2} · λ_{k2}) + lambda_init
 
-    The vectors λ_q1, λ_k1, λ_q2, λ_k2 and the weights of the norm are learned. Values have 2 · head_dim numbers by
+    The four vectors and the weights of the norm are learned. Values have 2 · head_dim numbers by
     default. A call, its pattern, bias, sinks, statistics and cache then have 2 · heads heads: all first heads, then
     all second ones.
 
