@@ -1,6 +1,7 @@
-"""What a call holds in memory and how many functions it passes."""
+"""What a call holds in memory, and how many functions it enters."""
 
 import sys
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
@@ -15,7 +16,23 @@ import regard
 ROOT = Path(regard.__file__).parent
 
 
-class Largest(TorchDispatchMode):
+class Results(TorchDispatchMode):
+    """Notes each tensor that an operation returns."""
+
+    def note(self, x: torch.Tensor, is_new: bool) -> None:
+        """What to do with a tensor; `is_new` tells whether its storage is none of the operation's arguments."""
+        raise NotImplementedError
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        storages = {x.untyped_storage().data_ptr() for x in args if isinstance(x, torch.Tensor)}
+        results = func(*args, **(kwargs or {}))
+        for x in tree_iter(results):
+            if isinstance(x, torch.Tensor):
+                self.note(x, x.untyped_storage().data_ptr() not in storages)
+        return results
+
+
+class Largest(Results):
     """The largest tensor that any operation returns, in numbers stored; of one dtype if it is given."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
@@ -23,12 +40,40 @@ class Largest(TorchDispatchMode):
         self.dtype = dtype
         self.held = 0
 
-    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        results = func(*args, **(kwargs or {}))
-        for x in tree_iter(results):
-            if isinstance(x, torch.Tensor) and self.dtype in (None, x.dtype):
-                self.held = max(self.held, x.untyped_storage().nbytes() // x.element_size())
-        return results
+    def note(self, x: torch.Tensor, is_new: bool) -> None:
+        if self.dtype in (None, x.dtype):
+            self.held = max(self.held, x.untyped_storage().nbytes() // x.element_size())
+
+
+class MostAlive(Results):
+    """The most bytes of results that were alive at once."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held = 0
+        self._storages: dict[int, weakref.ref] = {}
+
+    def note(self, x: torch.Tensor, is_new: bool) -> None:
+        storage = x.untyped_storage()
+        self._storages[storage._cdata] = weakref.ref(storage)
+        alive = 0
+        for address, reference in list(self._storages.items()):
+            known = reference()
+            if known is None:
+                del self._storages[address]
+            else:
+                alive += known.nbytes()
+        self.held = max(self.held, alive)
+
+
+class NewNumbers(Results):
+    """Counts the numbers in memory that operations make."""
+
+    made = 0
+
+    def note(self, x: torch.Tensor, is_new: bool) -> None:
+        if is_new:
+            self.made += x.numel()
 
 
 def entered(call: Callable[[], Any]) -> list[str]:

@@ -14,17 +14,19 @@ from regard.core.call import make_problem
 from regard.testing import make_qkv
 
 
-def test_every_class_that_computes_calls_is_listed():
-    found = set()
+def modules_of_backends():
     for module in pkgutil.walk_packages(backends.__path__, f"{backends.__name__}."):
         if not module.name.endswith("libregard_native"):
-            classes = inspect.getmembers(importlib.import_module(module.name), inspect.isclass)
-            found |= {
-                kind
-                for _, kind in classes
-                if hasattr(kind, "assess") and kind.__module__ == module.name
-            }
-    unlisted = found - {Limited, *map(type, BACKENDS.values())}
+            yield importlib.import_module(module.name)
+
+
+def test_every_class_that_computes_calls_is_listed():
+    computing = set()
+    for module in modules_of_backends():
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if hasattr(kind, "assess") and kind.__module__ == module.__name__:
+                computing.add(kind)
+    unlisted = computing - {Limited, *map(type, BACKENDS.values())}
     assert not unlisted, f"add {unlisted} to BACKENDS in regard/backends/__init__.py"
 
 
@@ -32,18 +34,16 @@ def test_every_class_that_computes_calls_is_listed():
 def test_a_backend_has_a_name_and_limits_that_give_reasons(name):
     backend = BACKENDS[name]
     assert backend.name == name
-    problems = [
-        make_problem(*make_qkv(), mechanism=one, pattern="causal") for one in (None, "linear")
-    ]
-    reasons = [limit(problem) for limit in backend.limits for problem in problems]
-    assert all(one is None or isinstance(one, str) for one in reasons)
+    for mechanism in (None, "linear"):
+        problem = make_problem(*make_qkv(), mechanism=mechanism, pattern="causal")
+        for limit in backend.limits:
+            reason = limit(problem)
+            assert reason is None or isinstance(reason, str)
 
 
 def test_the_first_limit_that_is_exceeded_gives_the_reason_with_its_numbers():
     problem = make_problem(*make_qkv(), pattern="causal")
-    limits = (
-        where(lambda one: False, "never"),
-        where(lambda one: True, "{problem.q_len} queries of {pattern}"),
-    )
-    assert refusal_by(limits, problem) == Refusal("7 queries of causal")
-    assert refusal_by(limits[:1], problem) is None
+    never = where(lambda problem: False, "never")
+    always = where(lambda problem: True, "{problem.q_len} queries of {pattern}")
+    assert refusal_by((never, always), problem) == Refusal("7 queries of causal")
+    assert refusal_by((never,), problem) is None
