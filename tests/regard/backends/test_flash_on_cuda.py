@@ -13,6 +13,8 @@ from regard.backends import flash
 from regard.backends.flash import FusedCall, Saved
 from regard.testing import make_qkv
 
+BY_CPU = torch._scaled_dot_product_flash_attention_for_cpu
+
 
 @pytest.mark.parametrize("q_len", [1, 31, 32, 33, 97])
 def test_the_backward_pass_pads_the_log_sum_exp_to_a_multiple_of_32_with_infinity(
@@ -20,63 +22,56 @@ def test_the_backward_pass_pads_the_log_sum_exp_to_a_multiple_of_32_with_infinit
 ):
     q, k, v = make_qkv(q_len=q_len, k_len=7, head_dim=4, v_dim=4)
     call = FusedCall(None, False, 0.5)
-    seen = []
+    output, log_sum_exp = flash.forward(q, k, v, call)
+    saved = Saved(q, k, v, output, log_sum_exp, torch.randn_like(output), None)
+    expected = flash.backward(saved, call)
 
-    def backward(grad, q, k, v, mask, output, log_sum_exp, *others, **options):
-        seen.append(log_sum_exp)
-        saved = Saved(q, k, v, output, log_sum_exp[..., :q_len].contiguous(), grad, None)
-        return *flash._backward_cpu(saved, call), None
+    padded = []
 
-    standing_in = SimpleNamespace(
-        _scaled_dot_product_efficient_attention_backward=backward,
+    def backward_on_cuda(grad, q, k, v, mask, output, log_sum_exp, *others, **options):
+        padded.append(log_sum_exp)
+        cut = log_sum_exp[..., :q_len].contiguous()
+        return *flash._backward_cpu(Saved(q, k, v, output, cut, grad, None), call), None
+
+    operations = SimpleNamespace(
+        _scaled_dot_product_efficient_attention_backward=backward_on_cuda,
         _scaled_dot_product_flash_attention_for_cpu_backward=(
             flash._aten._scaled_dot_product_flash_attention_for_cpu_backward
         ),
     )
-    output, log_sum_exp = flash.forward(q, k, v, call)
-    saved = Saved(q, k, v, output, log_sum_exp, torch.randn_like(output), None)
-    expected = flash.backward(saved, call)
-    monkeypatch.setattr(flash, "_aten", standing_in)
-    found = flash._backward_cuda(saved, call)
-    (given,) = seen
-    assert given.shape[-1] == -(-q_len // 32) * 32
-    assert torch.equal(given[..., :q_len], log_sum_exp)
-    assert (given[..., q_len:] == math.inf).all()
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other)
+    monkeypatch.setattr(flash, "_aten", operations)
+    torch.testing.assert_close(flash._backward_cuda(saved, call), expected)
+    (sums,) = padded
+    assert sums.shape[-1] == -(-q_len // 32) * 32
+    assert torch.equal(sums[..., :q_len], log_sum_exp)
+    assert (sums[..., q_len:] == math.inf).all()
 
 
-def flash_attention(q, k, v, dropout, causal, *, scale):
-    """Stands in for FlashAttention, which gives rows with NaN a log-sum-exp of inf."""
-    group = q.shape[1] // k.shape[1]
-    k, v = (x.repeat_interleave(group, dim=1) for x in (k, v))
-    output, log_sum_exp = torch._scaled_dot_product_flash_attention_for_cpu(
-        q, k, v, dropout, causal, scale=scale
-    )
-    broken = ~q.isfinite().all(-1)
-    return output, log_sum_exp.masked_fill(broken, math.inf), None, None
+def repeated(x: torch.Tensor, heads: int) -> torch.Tensor:
+    """Keys or values, once for each of the query heads that read them."""
+    return x.repeat_interleave(heads // x.shape[1], dim=1)
 
 
 @pytest.fixture
-def given(monkeypatch):
-    """The heads of the keys that each operation was given, by its name."""
-    seen = []
+def operations(monkeypatch):
+    """The operations called: FlashAttention ("flash") or the other one, and the heads of the keys it was given."""
+    calls = []
 
-    def other(q, k, v, mask, sums, dropout, causal, *, scale):
-        seen.append(("other", k.shape[1]))
-        return (
-            *torch._scaled_dot_product_flash_attention_for_cpu(q, k, v, 0.0, causal, scale=scale),
-            None,
-            None,
-        )
+    def flash_attention(q, k, v, dropout, causal, *, scale):
+        """As the real one, it gives rows with NaN a log-sum-exp of inf."""
+        calls.append(("flash", k.shape[1]))
+        k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
+        output, log_sum_exp = BY_CPU(q, k, v, dropout, causal, scale=scale)
+        is_broken = ~q.isfinite().all(-1)
+        return output, log_sum_exp.masked_fill(is_broken, math.inf), None, None
 
-    def first(q, k, *others, **options):
-        seen.append(("flash", k.shape[1]))
-        return flash_attention(q, k, *others, **options)
+    def efficient_attention(q, k, v, mask, sums, dropout, causal, *, scale):
+        calls.append(("other", k.shape[1]))
+        return *BY_CPU(q, k, v, 0.0, causal, scale=scale), None, None
 
-    monkeypatch.setattr(torch, "_scaled_dot_product_flash_attention", first)
-    monkeypatch.setattr(torch, "_scaled_dot_product_efficient_attention", other)
-    return seen
+    monkeypatch.setattr(torch, "_scaled_dot_product_flash_attention", flash_attention)
+    monkeypatch.setattr(torch, "_scaled_dot_product_efficient_attention", efficient_attention)
+    return calls
 
 
 @pytest.mark.parametrize(
@@ -89,22 +84,21 @@ def given(monkeypatch):
     ],
 )
 def test_flash_attention_computes_half_precision_without_a_mask_and_repeats_no_keys(
-    given, dtype, masked, chosen
+    operations, dtype, masked, chosen
 ):
     q, k, v = make_qkv(heads=4, kv_heads=2, head_dim=8, v_dim=8, dtype=dtype)
-    flash._forward_cuda(
-        q, k, v, FusedCall(q.new_zeros(1, 1, 7, 11) if masked else None, False, 0.5)
-    )
-    assert given == [chosen]
+    mask = q.new_zeros(1, 1, 7, 11) if masked else None
+    flash._forward_cuda(q, k, v, FusedCall(mask, False, 0.5))
+    assert operations == [chosen]
 
 
-def test_a_row_with_nan_has_a_log_sum_exp_of_nan(given):
+def test_a_row_with_nan_has_a_log_sum_exp_of_nan(operations):
     q, k, v = make_qkv(heads=4, kv_heads=2, head_dim=8, v_dim=8, dtype=torch.bfloat16)
     q[0, 1, 3] = math.nan
     _, log_sum_exp = flash._forward_cuda(q, k, v, FusedCall(None, False, 0.5))
     assert log_sum_exp.isnan().sum() == 1
     assert log_sum_exp[0, 1, 3].isnan()
-    assert given
+    assert operations
 
 
 @pytest.mark.parametrize(
@@ -122,43 +116,42 @@ def test_what_flash_attention_takes(dtype, size, device, has):
 
 @pytest.mark.parametrize(("dtype", "heads"), [(torch.bfloat16, 2), (torch.float32, 4)])
 def test_an_output_alone_is_left_to_the_kernel_that_pytorch_chooses(
-    given, monkeypatch, dtype, heads
+    operations, monkeypatch, dtype, heads
 ):
     """With keys repeated where that kernel would otherwise write out all scores."""
     q, k, v = make_qkv(heads=4, kv_heads=2, head_dim=8, v_dim=8, dtype=dtype)
-    real = torch.nn.functional.scaled_dot_product_attention
-    seen = []
+    compute = torch.nn.functional.scaled_dot_product_attention
+    calls = []
 
-    def chosen(q, k, v, **options):
-        seen.append((k.shape[1], options["enable_gqa"]))
-        return real(q, k, v, **options)
+    def scaled_dot_product_attention(q, k, v, **options):
+        calls.append((k.shape[1], options["enable_gqa"]))
+        return compute(q, k, v, **options)
 
-    monkeypatch.setattr(flash.F, "scaled_dot_product_attention", chosen)
+    monkeypatch.setattr(flash.F, "scaled_dot_product_attention", scaled_dot_product_attention)
     output, _ = flash._forward_cuda(q, k, v, FusedCall(None, False, 0.5, sums=False))
-    assert seen == [(heads, heads < 4)]
-    assert not given
-    torch.testing.assert_close(output, real(q, k, v, scale=0.5, enable_gqa=True))
+    assert calls == [(heads, heads < 4)]
+    assert not operations
+    torch.testing.assert_close(output, compute(q, k, v, scale=0.5, enable_gqa=True))
 
 
 @pytest.mark.parametrize("scale", [0.5, -0.5, 0.0])
 def test_kernels_that_pytorch_chooses_have_first_and_second_derivatives(scale):
-    leaves = [
-        x.requires_grad_()
-        for x in make_qkv(q_len=9, k_len=9, head_dim=6, v_dim=4, dtype=torch.float64)
-    ]
+    qkv = make_qkv(q_len=9, k_len=9, head_dim=6, v_dim=4, dtype=torch.float64)
+    leaves = [x.requires_grad_() for x in qkv]
     call = FusedCall(None, True, scale, sums=False)
-    answers = []
 
     def formula(q, k, v, call):
-        k, v = (x.repeat_interleave(q.shape[1] // x.shape[1], 1) for x in (k, v))
+        k, v = repeated(k, q.shape[1]), repeated(v, q.shape[1])
         hidden = torch.ones(9, 9, dtype=torch.bool).triu(1)
         return (scale * q @ k.mT).masked_fill(hidden, -torch.inf).softmax(-1) @ v
 
-    for function in (flash._ByTorch.apply, formula):
+    def results(function):
         output = function(*leaves, call)
         firsts = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
         seconds = torch.autograd.grad(sum(x.square().sum() for x in firsts), leaves)
+        # Without a graph of its own the backward pass takes another way.
         plain = torch.autograd.grad(function(*leaves, call).square().sum(), leaves)
-        answers.append([output, *firsts, *seconds, *plain])
-    for one, other in zip(*answers, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
+        return [output, *firsts, *seconds, *plain]
+
+    found = results(flash._ByTorch.apply)
+    torch.testing.assert_close(found, results(formula), rtol=1e-9, atol=1e-9)

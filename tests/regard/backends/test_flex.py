@@ -4,7 +4,7 @@ Its compiled kernels run on CPU in a slow test, without gradients, and on cuda w
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -61,20 +61,59 @@ LENGTHS = {
     "queries": (300, 140, None),
     "shifted": (140, 301, 77),
 }
-# Each pattern with two of the lengths, in turn.
-SAMPLE = [
-    (name, [*LENGTHS][(at + 2 * turn + at // 4) % 4])
-    for at, name in enumerate(PATTERNS)
-    for turn in range(2)
-]
-# by limits, runs, bits, head and row
-MASKS = (
-    "narrow window",
-    "strided",
-    "sieve",
-    "by head",
-    "documents by row",
-)
+
+
+@dataclass(frozen=True)
+class Place:
+    """A pattern with the lengths and the first position of a call, by their names."""
+
+    pattern_name: str
+    lengths: str
+
+    @property
+    def pattern(self) -> p.Pattern:
+        return PATTERNS[self.pattern_name]
+
+    @property
+    def q_len(self) -> int:
+        return LENGTHS[self.lengths][0]
+
+    @property
+    def k_len(self) -> int:
+        return LENGTHS[self.lengths][1]
+
+    @property
+    def q_start(self) -> int | None:
+        return LENGTHS[self.lengths][2]
+
+    def dense(self) -> torch.Tensor:
+        """The allowed pairs, (q_len, k_len), or with axes of batch rows and heads before them."""
+        return self.pattern.dense(self.q_len, self.k_len, q_start=self.q_start)
+
+    def grid_from(self, first_key: int) -> Grid:
+        """The positions without the first keys, so that keys do not begin at a whole tile."""
+        grid = Grid.whole(self.q_len, self.k_len, self.q_start)
+        return grid.block(grid.rows, range(first_key, self.k_len))
+
+    def __str__(self) -> str:
+        return f"{self.pattern_name}, {self.lengths}"
+
+
+def two_lengths_of(number: int, name: str) -> tuple[Place, Place]:
+    """A pattern with two of the lengths, in turn."""
+    lengths = [*LENGTHS]
+    first = number + number // 4
+    return Place(name, lengths[first % 4]), Place(name, lengths[(first + 2) % 4])
+
+
+FIRST_PLACES: list[Place] = []
+PLACES: list[Place] = []
+for number, name in enumerate(PATTERNS):
+    first_place, second_place = two_lengths_of(number, name)
+    FIRST_PLACES.append(first_place)
+    PLACES += first_place, second_place
+# One for each way in which the pairs inside of tiles are told: by limits, runs, bits, head and row.
+TRACED_NAMES = ("narrow window", "strided", "sieve", "by head", "documents by row")
 BIASES = {
     "every pair": (2, 4, 150, 290),
     "by head": (4, 1, 290),
@@ -98,49 +137,54 @@ def untraced(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flex_backend, "_kernel", lambda compiled: flex_attention)
 
 
-def told(
-    backend: Any, qkv: tuple[torch.Tensor, ...], want: Any = ("log_sum_exp",), **options: Any
-) -> Any:
-    """What a backend that need not be in the table answers."""
+def detail(backend: Any, *qkv: torch.Tensor, want: Any = ("log_sum_exp",), **options: Any) -> Any:
+    """The result of a backend that need not be in the table."""
     with torch.no_grad():
-        plan = make_plan(
-            make_problem(*qkv, want=want, **options), {backend.name: backend}, backend.name
-        )
+        problem = make_problem(*qkv, want=want, **options)
+        plan = make_plan(problem, {backend.name: backend}, backend.name)
         return plan.detail(*qkv, bias=options.get("bias"))
 
 
 def assert_equals_the_oracle(
-    qkv: tuple[torch.Tensor, ...], pattern: p.Pattern, **options: Any
+    qkv: tuple[torch.Tensor, ...],
+    pattern: p.Pattern,
+    q_start: int | None = None,
+    bias: torch.Tensor | None = None,
+    scale: float | None = None,
+    softcap: float | None = None,
 ) -> None:
     q, k, _ = qkv
-    found = told(TRACED, qkv, pattern=pattern, **options)
-    allowed = pattern.dense(q.shape[2], k.shape[2], q_start=options.get("q_start"))
-    bias = options.get("bias")
-    scale = options.get("scale", q.shape[3] ** -0.5)
-    four = None if bias is None else bias.double()[(None,) * (4 - bias.dim())].numpy()
+    options = {"q_start": q_start, "bias": bias, "scale": scale, "softcap": softcap}
+    found = detail(TRACED, *qkv, pattern=pattern, **options)
+    allowed = pattern.dense(q.shape[2], k.shape[2], q_start=q_start)
     wide = [x.double() for x in qkv]
-    expected = answer(*wide, allowed, scale=scale, softcap=options.get("softcap"), bias=four)
+    scale = q.shape[3] ** -0.5 if scale is None else scale
+    added = None if bias is None else with_four_axes(bias.double()).numpy()
+    expected = answer(*wide, allowed, scale=scale, softcap=softcap, bias=added)
     budget = Budget.of(*wide, q.dtype, scale=scale, bias=bias)
     assert found.output.dtype == q.dtype
     assert budget.share("output", found.output, expected.output) <= 1
     assert budget.share("log_sum_exp", found.log_sum_exp, expected.log_sum_exp) <= 1
 
 
-@pytest.mark.parametrize(("name", "lengths"), SAMPLE[::2])
-def test_every_pattern_equals_the_oracle(
-    name: str, lengths: str, request: pytest.FixtureRequest
-) -> None:
+def with_four_axes(x: torch.Tensor) -> torch.Tensor:
+    missing_axes = 4 - x.dim()
+    return x[(None,) * missing_axes]
+
+
+@pytest.mark.parametrize("place", FIRST_PLACES, ids=str)
+def test_every_pattern_equals_the_oracle(place: Place, request: pytest.FixtureRequest) -> None:
     """One of each kind of mask is traced as well; the slow test below compiles every pattern."""
-    if name not in MASKS or (name, lengths) != next(one for one in SAMPLE if one[0] == name):
+    if place.pattern_name not in TRACED_NAMES:
         request.getfixturevalue("untraced")
-    q_len, k_len, q_start = LENGTHS[lengths]
-    qkv = make_qkv(heads=4, kv_heads=2, q_len=q_len, k_len=k_len)
-    problem = make_problem(*qkv, pattern=PATTERNS[name], q_start=q_start)
-    if isinstance(refused := TRACED.assess(problem), Refusal):
-        assert refused.reason.startswith("no pair is allowed")
-        assert not PATTERNS[name].dense(q_len, k_len, q_start=q_start).any()
+    qkv = make_qkv(heads=4, kv_heads=2, q_len=place.q_len, k_len=place.k_len)
+    problem = make_problem(*qkv, pattern=place.pattern, q_start=place.q_start)
+    verdict = TRACED.assess(problem)
+    if isinstance(verdict, Refusal):
+        assert verdict.reason.startswith("no pair is allowed")
+        assert not place.dense().any()
     else:
-        assert_equals_the_oracle(qkv, PATTERNS[name], q_start=q_start)
+        assert_equals_the_oracle(qkv, place.pattern, q_start=place.q_start)
 
 
 @pytest.mark.parametrize("name", BIASES)
@@ -159,109 +203,126 @@ def test_the_bias_is_added_after_the_cap_and_hides_where_it_is_minus_infinity(
 def test_a_bias_by_distance_is_looked_up_at_the_distance() -> None:
     qkv = make_qkv(heads=4, kv_heads=2, q_len=150, k_len=290)
     options = {"pattern": p.CausalWindow(180) & p.KeySpan(9), "bias": ALiBi(), "q_start": 133}
-    found, expected = (told(backend, qkv, **options) for backend in (TRACED, BACKENDS["reference"]))
+    found = detail(TRACED, *qkv, **options)
+    expected = detail(BACKENDS["reference"], *qkv, **options)
     torch.testing.assert_close(found.output, expected.output)
     torch.testing.assert_close(found.log_sum_exp, expected.log_sum_exp)
 
 
-@pytest.mark.parametrize(
-    ("dtype", "kv_heads", "layout"),
-    [
-        (dtype, kv_heads, ("transposed", "sliced")[(a + b) % 2])
-        for a, dtype in enumerate((torch.float32, torch.float16, torch.bfloat16))
-        for b, kv_heads in enumerate((1, 3, 6))
-    ],
-)
+LAYOUTS_OF_HEADS = [  # kv_heads, dtype, layout
+    (1, torch.float32, "transposed"),
+    (3, torch.float32, "sliced"),
+    (6, torch.float32, "transposed"),
+    (1, torch.float16, "sliced"),
+    (3, torch.float16, "transposed"),
+    (6, torch.float16, "sliced"),
+    (1, torch.bfloat16, "transposed"),
+    (3, torch.bfloat16, "sliced"),
+    (6, torch.bfloat16, "transposed"),
+]
+
+
+@pytest.mark.parametrize(("kv_heads", "dtype", "layout"), LAYOUTS_OF_HEADS)
 def test_head_groups_dtypes_and_layouts_equal_the_oracle(
-    dtype: torch.dtype, kv_heads: int, layout: str, request: pytest.FixtureRequest
+    kv_heads: int, dtype: torch.dtype, layout: str, request: pytest.FixtureRequest
 ) -> None:
     if kv_heads != 3 or layout != "sliced":
         request.getfixturevalue("untraced")
-    sizes: dict[str, Any] = {"q_len": 40, "k_len": 150, "head_dim": 20, "v_dim": 37}
-    if dtype == torch.float16:
-        sizes |= {"head_dim": 3, "v_dim": 1}
+    head_dim, v_dim = (3, 1) if dtype == torch.float16 else (20, 37)
+    sizes: dict[str, Any] = {"q_len": 40, "k_len": 150, "head_dim": head_dim, "v_dim": v_dim}
     qkv = make_qkv(kv_heads=kv_heads, dtype=dtype, layout=layout, **sizes)
     assert_equals_the_oracle(qkv, p.SlidingWindow(60), scale=-0.3)
 
 
-@pytest.mark.parametrize(("name", "lengths"), SAMPLE)
-def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(name: str, lengths: str) -> None:
-    q_len, k_len, q_start = LENGTHS[lengths]
-    pattern = PATTERNS[name].canonical()
-    grid = Grid.whole(q_len, k_len, q_start)
-    grid = grid.block(grid.rows, range(9, k_len))  # keys do not begin at a whole tile
-    allowed = pattern.dense(q_len, k_len, q_start=q_start)[..., 9:]
-    allowed = allowed[(None,) * (4 - allowed.dim())].expand(2, 4, -1, -1)
-    mine = block_mask(tile_map(pattern, grid, 2, 4), q_len, k_len - 9, torch.device("cpu"))
-    look = lambda b, h, q, k: allowed[b, h, q, k]  # noqa: E731
-    torchs = create_block_mask(look, 2, 4, q_len, k_len - 9, device="cpu")
-    for name in ("kv_num_blocks", "full_kv_num_blocks", "q_num_blocks", "full_q_num_blocks"):
-        counts = getattr(mine, name)
-        theirs = getattr(torchs, name)
-        assert torch.equal(counts.expand(theirs.shape), theirs), name
-        indices, others = (
-            getattr(mask, name.replace("num_blocks", "indices")) for mask in (mine, torchs)
+FIRST_KEY = 9  # of the calls below
+CPU = torch.device("cpu")
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(place: Place) -> None:
+    q_len = place.q_len
+    keys = place.k_len - FIRST_KEY
+    allowed = with_four_axes(place.dense()[..., FIRST_KEY:]).expand(2, 4, -1, -1)
+    tiles = tile_map(place.pattern.canonical(), place.grid_from(FIRST_KEY), 2, 4)
+    found = block_mask(tiles, q_len, keys, CPU)
+
+    def look(b: Any, h: Any, q: Any, k: Any) -> torch.Tensor:
+        return allowed[b, h, q, k]
+
+    expected = create_block_mask(look, 2, 4, q_len, keys, device="cpu")
+    for name in ("kv", "full_kv", "q", "full_q"):
+        counts = getattr(found, f"{name}_num_blocks")
+        expected_counts = getattr(expected, f"{name}_num_blocks")
+        assert torch.equal(counts.expand(expected_counts.shape), expected_counts), name
+        indices = getattr(found, f"{name}_indices")
+        expected_indices = getattr(expected, f"{name}_indices")
+        # What stands behind the counted ones is not read.
+        read = torch.arange(expected_indices.shape[-1]) < expected_counts[..., None]
+        assert torch.equal(indices.expand(expected_indices.shape)[read], expected_indices[read]), (
+            name
         )
-        chosen = torch.arange(others.shape[-1]) < theirs[..., None]
-        assert torch.equal(indices.expand(others.shape)[chosen], others[chosen]), name
         assert indices.is_contiguous(), (
             f"{name}: the kernels of the gradients ignore the stride of a row's tiles"
         )
-    assert mine.shape == (*mine.kv_num_blocks.shape[:2], q_len, k_len - 9)
+    assert found.shape == (*found.kv_num_blocks.shape[:2], q_len, keys)
 
 
-@pytest.mark.parametrize(("name", "lengths"), SAMPLE)
-def test_the_pairs_inside_of_tiles_are_those_of_the_pattern(name: str, lengths: str) -> None:
+def most_runs(allowed: torch.Tensor) -> int:
+    """The most runs of allowed keys that a row has."""
+    begins = torch.nn.functional.pad(allowed.int(), (1, 0)).diff() > 0
+    return int(begins.sum(-1).max())
+
+
+def pairs_of(mask: Any, q_len: int, k_len: int) -> torch.Tensor:
+    """What the function of a block mask says of every pair of 2 batch rows and 4 heads."""
+    places = [torch.arange(size) for size in (2, 4, q_len, k_len)]
+    return mask.mask_mod(*torch.meshgrid(*places, indexing="ij"))
+
+
+@pytest.mark.parametrize("place", PLACES, ids=str)
+def test_the_pairs_inside_of_tiles_are_those_of_the_pattern(place: Place) -> None:
     """A band's by its limits, those of patterns with few runs of keys by their ends, and the others by bits."""
-    (q_len, k_len, q_start), pattern = LENGTHS[lengths], PATTERNS[name]
-    grid = Grid.whole(q_len, k_len, q_start if q_start is not None else k_len - q_len)
-    grid = grid.block(grid.rows, range(9, k_len))  # keys do not begin at a whole tile
-    tiles = tile_map(pattern, grid, 2, 4)
-    assert (tiles.limits is not None) == (pattern.band() is not None)
-    mask = block_mask(tiles, q_len, k_len - 9, torch.device("cpu"))
-    allowed = pattern.dense(q_len, k_len, q_start=q_start)[..., 9:]
-    runs = torch.nn.functional.pad(allowed.int(), (1, 0)).diff().clamp(min=0).sum(-1).max()
-    by = "limits" if tiles.limits is not None else "runs" if runs <= 8 else "bits"
-    assert mask.mask_mod.__qualname__ == f"_by_{by}.<locals>.allows"
-    places = [torch.arange(size) for size in (2, 4, q_len, k_len - 9)]
-    batch, head, query, key = (
-        x.view([-1 if at == axis else 1 for at in range(4)]) for axis, x in enumerate(places)
-    )
-    found = mask.mask_mod(*torch.broadcast_tensors(batch, head, query, key))
-    assert torch.equal(found, allowed[(None,) * (4 - allowed.dim())].expand(found.shape))
+    q_len = place.q_len
+    keys = place.k_len - FIRST_KEY
+    tiles = tile_map(place.pattern, place.grid_from(FIRST_KEY), 2, 4)
+    mask = block_mask(tiles, q_len, keys, CPU)
+    allowed = place.dense()[..., FIRST_KEY:]
+    is_band = place.pattern.band() is not None
+    told_by = "limits" if is_band else "runs" if most_runs(allowed) <= 8 else "bits"
+    assert (tiles.limits is not None) == is_band
+    assert mask.mask_mod.__qualname__ == f"_by_{told_by}.<locals>.allows"
+    found = pairs_of(mask, q_len, keys)
+    assert torch.equal(found, with_four_axes(allowed).expand(found.shape))
 
 
 def test_a_run_of_keys_goes_on_over_full_tiles() -> None:
     pattern = ~p.SlidingWindow(90) | p.KeySpan(0, 5)
-    rows = torch.arange(300)
-    keys = torch.arange(1300)
     tiles = tile_map(pattern, Grid.whole(300, 1300, 500), 1, 1)
-    firsts, _ = runs_of(tiles.kinds, tiles.bits)
-    assert len(firsts) == 2
-    mask = block_mask(tiles, 300, 1300, torch.device("cpu"))
-    found = mask.mask_mod(torch.tensor(0), torch.tensor(0), rows[:, None], keys)
-    assert torch.equal(found, pattern.dense(300, 1300, q_start=500))
+    first_keys, _ = runs_of(tiles.kinds, tiles.bits)
+    assert len(first_keys) == 2
+    found = pairs_of(block_mask(tiles, 300, 1300, CPU), 300, 1300)
+    assert torch.equal(found[0, 0], pattern.dense(300, 1300, q_start=500))
 
 
-@pytest.mark.parametrize("first", [0, 130])
+def pairs_of_tiles_with_a_pair(allowed: torch.Tensor) -> int:
+    """The pairs of the tiles of 128 queries and keys in which a pair is allowed, counted tile by tile."""
+    pairs = 0
+    for head in allowed.flatten(0, 1):
+        for rows in head.split(128):
+            for tile in rows.split(128, dim=1):
+                pairs += tile.numel() if tile.any() else 0
+    return pairs
+
+
+@pytest.mark.parametrize("first_key", [0, 130])
 @pytest.mark.parametrize("name", PATTERNS)
-def test_pairs_are_counted(name: str, first: int) -> None:
+def test_pairs_of_tiles_are_counted(name: str, first_key: int) -> None:
     pattern = PATTERNS[name].canonical()
     grid = Grid.whole(257, 300)
-    dense = pattern.dense(257, 300)
-    dense = dense[(None,) * (4 - dense.dim())].expand(2, 4, -1, -1)[..., first:]
-    boxes = torch.nn.functional.pad(dense, (0, -(300 - first) % 128, 0, 127)).unflatten(
-        3, (-1, 128)
-    )
-    # (batch, heads, rows of tiles, columns of tiles)
-    seen = boxes.unflatten(2, (3, 128)).any(5).any(3)
-    real = torch.tensor([128, 128, 1])[:, None] * torch.tensor(
-        [128, 128, 44] if first == 0 else [128, 42]
-    )
-    assert (
-        pairs_of_tiles(pattern, grid.block(grid.rows, range(first, 300)), 2, 4)
-        == (seen * real).sum()
-    )
+    grid = grid.block(grid.rows, range(first_key, 300))
+    allowed = with_four_axes(pattern.dense(257, 300)).expand(2, 4, -1, -1)
+    expected = pairs_of_tiles_with_a_pair(allowed[..., first_key:])
+    assert pairs_of_tiles(pattern, grid, 2, 4) == expected
 
 
 @pytest.mark.parametrize(
@@ -275,89 +336,87 @@ def test_another_pattern_with_as_many_runs_of_keys_and_another_cap_compile_nothi
     graphs = torch._dynamo.utils.counters["stats"]
     before = graphs["unique_graphs"]
     for softcap, name in enumerate(names, 5):
-        told(TRACED, qkv, pattern=PATTERNS[name], softcap=float(softcap))
+        detail(TRACED, *qkv, pattern=PATTERNS[name], softcap=float(softcap))
         assert graphs["unique_graphs"] == before + 1
 
 
-def test_what_nobody_sees_and_who_sees_nobody_reach_nothing() -> None:
-    qkv = make_qkv(heads=2, kv_heads=1, q_len=200, k_len=200)
+def test_hidden_keys_and_queries_without_keys_reach_no_result() -> None:
+    q, k, v = make_qkv(heads=2, kv_heads=1, q_len=200, k_len=200)
     pattern = Diagonals(back=50, ahead=-10)
-    clean = told(TRACED, qkv, pattern=pattern)
-    q, k, v = (x.clone() for x in qkv)
-    q[:, :, :10], k[:, :, 190:], v[:, :, 190:] = torch.nan, torch.inf, torch.nan
-    found = told(TRACED, (q, k, v), pattern=pattern)
+    clean = detail(TRACED, q, k, v, pattern=pattern)
+    q[:, :, :10] = torch.nan
+    k[:, :, 190:] = torch.inf
+    v[:, :, 190:] = torch.nan
+    found = detail(TRACED, q, k, v, pattern=pattern)
     assert torch.equal(found.output, clean.output)
     assert torch.equal(found.log_sum_exp, clean.log_sum_exp)
     assert not found.output[:, :, :10].any()
     assert (found.log_sum_exp[:, :, :10] == -torch.inf).all()
 
 
-def test_a_kernel_that_reads_tables_gets_smaller_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    handed: list[Any] = []
+@pytest.fixture
+def kernel_calls(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
+    """The arguments of calls of FlexAttention, in whose place zeros are returned."""
+    calls: list[dict[str, Any]] = []
 
     def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Any:
-        handed.append(options["kernel_options"])
+        calls.append({"q": q, **options})
         return v.new_zeros(*q.shape[:3], v.shape[3]), AuxOutput()
 
     monkeypatch.setattr(flex_backend, "_kernel", lambda compiled: kernel)
-    for rows, name in (
-        (128, "bigbird"),
-        (128, "strided"),
-        (128, "window"),
-        (127, "bigbird"),
-        (60, "bigbird"),
-    ):
-        told(
-            TRACED,
-            make_qkv(heads=4, kv_heads=2, q_len=rows, k_len=700),
-            pattern=PATTERNS[name],
-            want=(),
-        )
-    smaller = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64}
-    assert handed == [smaller, smaller, None, {"BACKEND": "TRITON"}, None]
+    return calls
 
 
-def test_a_query_that_sees_nobody_is_blanked_before_any_gradient_meets_it(
-    monkeypatch: pytest.MonkeyPatch,
+SMALLER_BLOCKS = {"fwd_BLOCK_M": 64, "fwd_BLOCK_N": 64}
+
+
+@pytest.mark.parametrize(
+    ("q_len", "name", "kernel_options"),
+    [
+        (128, "bigbird", SMALLER_BLOCKS),
+        (128, "strided", SMALLER_BLOCKS),
+        (128, "window", None),
+        (127, "bigbird", {"BACKEND": "TRITON"}),
+        (60, "bigbird", None),
+    ],
+)
+def test_a_kernel_that_reads_tables_gets_smaller_blocks(
+    q_len: int, name: str, kernel_options: Any, kernel_calls: list[dict[str, Any]]
 ) -> None:
-    handed: list[torch.Tensor] = []
+    qkv = make_qkv(heads=4, kv_heads=2, q_len=q_len, k_len=700)
+    detail(TRACED, *qkv, pattern=PATTERNS[name], want=())
+    assert [call["kernel_options"] for call in kernel_calls] == [kernel_options]
 
-    def kernel(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, **options: Any) -> Any:
-        handed.append(q)
-        return v.new_zeros(*q.shape[:3], v.shape[3]), AuxOutput()
 
-    monkeypatch.setattr(flex_backend, "_kernel", lambda compiled: kernel)
+def test_a_query_without_keys_is_blanked_before_any_gradient_meets_it(
+    kernel_calls: list[dict[str, Any]],
+) -> None:
     q, k, v = make_qkv(heads=2, kv_heads=1, q_len=200, k_len=200)
-    told(TRACED, (q * torch.nan, k, v), pattern=Diagonals(back=50, ahead=-10), want=())
-    lonely = handed[0][..., :5].isfinite().all(-1)
-    assert lonely[:, :, :10].all()
-    assert not lonely[:, :, 10:].any()
+    detail(TRACED, q * torch.nan, k, v, pattern=Diagonals(back=50, ahead=-10), want=())
+    (call,) = kernel_calls
+    is_blanked = call["q"][..., :5].isfinite().all(-1)
+    assert is_blanked[:, :, :10].all()
+    assert not is_blanked[:, :, 10:].any()
 
 
 def test_statistics_are_those_of_the_reference() -> None:
     qkv = make_qkv(heads=4, kv_heads=2, q_len=130, k_len=260)
-    options = {
-        "pattern": PATTERNS["bigbird"],
-        "softcap": 2.0,
-        "want": ("entropy", "received", rg.top_keys(3)),
-    }
-    found, expected = (told(backend, qkv, **options) for backend in (TRACED, BACKENDS["reference"]))
+    want = ("entropy", "received", rg.top_keys(3))
+    options = {"pattern": PATTERNS["bigbird"], "softcap": 2.0, "want": want}
+    found = detail(TRACED, *qkv, **options)
+    expected = detail(BACKENDS["reference"], *qkv, **options)
     torch.testing.assert_close(found.entropy, expected.entropy)
     torch.testing.assert_close(found.received, expected.received)
     assert torch.equal(found.top_keys.indices, expected.top_keys.indices)
 
 
-def on_cuda(**options: Any) -> Problem:
+SIZES_ON_CUDA: dict[str, Any] = {"q_len": 4096, "k_len": 4096, "head_dim": 64, "v_dim": 64}
+SIZES_ON_CUDA["dtype"] = torch.float32
+
+
+def on_cuda(needs_grad: bool = False, **options: Any) -> Problem:
     """A problem as cuda poses it; plans read no tensor, so none is needed there."""
-    needs_grad = options.pop("needs_grad", False)
-    sizes: dict[str, Any] = {
-        "q_len": 4096,
-        "k_len": 4096,
-        "head_dim": 64,
-        "v_dim": 64,
-        "dtype": torch.float32,
-    }
-    sizes |= {name: options.pop(name) for name in tuple(sizes) if name in options}
+    sizes = {name: options.pop(name, size) for name, size in SIZES_ON_CUDA.items()}
     qkv = make_qkv(batch=1, heads=8, kv_heads=8, **sizes)
     return replace(make_problem(*qkv, **options), device="cuda", needs_grad=needs_grad)
 
@@ -390,9 +449,9 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_it_cannot_do_is_refused_in_words(name: str) -> None:
     options, words = REFUSED[name]
-    refused = Flex().assess(on_cuda(**{"pattern": p.CausalWindow(512), **options}))
-    assert isinstance(refused, Refusal)
-    assert words in refused.reason
+    verdict = Flex().assess(on_cuda(**{"pattern": p.CausalWindow(512), **options}))
+    assert isinstance(verdict, Refusal)
+    assert words in verdict.reason
 
 
 @pytest.mark.usefixtures("triton")
@@ -437,17 +496,25 @@ def test_a_plan_on_cuda_takes_flex_where_it_saves_work(
     assert (plan.backend == "flex") == takes
 
 
-@pytest.mark.usefixtures("triton")
-def test_any_pattern_is_one_call_and_doubling_the_length_doubles_the_cost_of_a_window() -> None:
-    offer = Flex().assess(on_cuda(pattern=PATTERNS["bigbird"]))
+def cost_on_cuda(**options: Any) -> Cost:
+    offer = Flex().assess(on_cuda(**options))
     assert isinstance(offer, Offer)
-    assert offer.cost.calls == 1
-    offers = [
-        Flex().assess(on_cuda(pattern=p.CausalWindow(512), q_len=n, k_len=n)) for n in (4096, 8192)
-    ]
-    costs: list[Cost] = [offer.cost for offer in offers if isinstance(offer, Offer)]
-    assert costs[1].pairs == pytest.approx(2 * costs[0].pairs, rel=0.1)
-    assert costs[1].peak_bytes < 2.5 * costs[0].peak_bytes
+    return offer.cost
+
+
+@pytest.mark.usefixtures("triton")
+def test_any_pattern_is_one_call() -> None:
+    assert cost_on_cuda(pattern=PATTERNS["bigbird"]).calls == 1
+
+
+@pytest.mark.usefixtures("triton")
+def test_doubling_the_length_doubles_the_cost_of_a_window() -> None:
+    once, twice = (
+        cost_on_cuda(pattern=p.CausalWindow(512), q_len=length, k_len=length)
+        for length in (4096, 8192)
+    )
+    assert twice.pairs == pytest.approx(2 * once.pairs, rel=0.1)
+    assert twice.peak_bytes < 2.5 * once.peak_bytes
 
 
 @IMPORTING
@@ -468,7 +535,9 @@ def test_kernels_compiled_for_cpu_equal_the_traced_ones(
         "q_start": 60,
         "want": (),
     }
-    found, expected = (told(Flex(("cpu",), compiled), qkv, **options) for compiled in (True, False))
+    found, expected = (
+        detail(Flex(("cpu",), compiled), *qkv, **options) for compiled in (True, False)
+    )
     block_mask.cache_clear()
     torch.testing.assert_close(found.output, expected.output)
 
@@ -481,15 +550,17 @@ def test_kernels_compiled_for_cpu_equal_the_traced_ones(
 def test_kernels_compiled_for_cuda_equal_the_reference_with_their_gradients(
     name: str, dtype: torch.dtype
 ) -> None:
-    answers = []
-    for backend in (Flex(), BACKENDS["reference"]):
-        qkv = [x.cuda() for x in make_qkv(heads=4, kv_heads=2, q_len=300, k_len=380, dtype=dtype)]
-        q, k, v = qkv = [x.requires_grad_() for x in qkv]
-        problem = make_problem(*qkv, want=("log_sum_exp",), pattern=PATTERNS[name], softcap=5.0)
-        found = make_plan(problem, {backend.name: backend}, backend.name).detail(q, k, v)
+    qkv = make_qkv(heads=4, kv_heads=2, q_len=300, k_len=380, dtype=dtype)
+    leaves = [x.cuda().requires_grad_() for x in qkv]
+
+    def results(backend: Any) -> list[torch.Tensor]:
+        options = {"pattern": PATTERNS[name], "softcap": 5.0}
+        problem = make_problem(*leaves, want=("log_sum_exp",), **options)
+        found = make_plan(problem, {backend.name: backend}, backend.name).detail(*leaves)
         lse = found.log_sum_exp
         loss = found.output.float().square().sum() + lse.masked_fill(lse == -torch.inf, 0).sum()
-        answers.append([found.output, lse.exp(), *torch.autograd.grad(loss, qkv)])
+        return [found.output, lse.exp(), *torch.autograd.grad(loss, leaves)]
+
     bound = 2e-3 if dtype == torch.float32 else 5e-2
-    for found, expected in zip(*answers, strict=True):
-        torch.testing.assert_close(found, expected, rtol=bound, atol=bound)
+    expected = results(BACKENDS["reference"])
+    torch.testing.assert_close(results(Flex()), expected, rtol=bound, atol=bound)

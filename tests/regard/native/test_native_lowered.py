@@ -12,8 +12,9 @@ from regard.backends.native import backend
 from regard.backends.native.build import LIBRARY, LOWERED, build
 from regard.backends.native.library import Library, load
 
+from .calls import AVX2, BEST
 from .test_native_bits import PATTERNS, Case, broken
-from .test_native_sanitized import disassembled, fuzz, instruction_set
+from .test_native_sanitized import disassembled, fuzz, register_width
 
 # it builds a library; where there is AVX-512, test_native_bits.py compares both
 pytestmark = pytest.mark.slow
@@ -21,11 +22,8 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module")
 def lowered(tmp_path_factory) -> Path:
-    return build(
-        tmp_path_factory.mktemp("lowered") / "lowered.so",
-        extra=("-O1", "-DRG_LOWERED"),
-        kernels=LOWERED,
-    )
+    path = tmp_path_factory.mktemp("lowered") / "lowered.so"
+    return build(path, extra=("-O1", "-DRG_LOWERED"), kernels=LOWERED)
 
 
 @pytest.fixture
@@ -38,34 +36,24 @@ def handle(lowered, monkeypatch, fresh_plans) -> Any:
     return library.handle
 
 
-def _widest_of_avx512(library: Path) -> int:
-    return max(
-        instruction_set(code) for name, code in disassembled(library).items() if "avx512::" in name
-    )
+def widest_of_avx512(library: Path) -> int:
+    functions = disassembled(library).items()
+    return max(register_width(code) for name, code in functions if "avx512::" in name)
 
 
 def test_it_has_no_instruction_of_avx512(lowered):
-    assert _widest_of_avx512(lowered) == 256
-    assert _widest_of_avx512(LIBRARY) == 512
-
-
-def _outputs_and_gradients(case: Case) -> torch.Tensor:
-    leaves = [x.clone().requires_grad_() for x in (case.q, case.k, case.v)]
-    output = case.attend(*leaves, case.pattern)
-    gradients = torch.autograd.grad(output, leaves, torch.ones_like(output))
-    return torch.cat([x.detach().flatten() for x in (output, *gradients)])
+    assert widest_of_avx512(lowered) == 256
+    assert widest_of_avx512(LIBRARY) == 512
 
 
 def test_its_tiles_give_the_bits_of_avx2(handle):
-    def promise(case: Case, draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
-        handle.rg_use_instructions(2)
-        narrow = _outputs_and_gradients(case)
-        handle.rg_use_instructions(0)
-        return narrow, _outputs_and_gradients(case)
+    def with_each(case: Case, draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+        handle.rg_use_instructions(AVX2)
+        of_avx2 = case.outputs_and_gradients()
+        handle.rg_use_instructions(BEST)
+        return of_avx2, case.outputs_and_gradients()
 
-    assert not [
-        (number, case.pattern, case.q.shape) for number, case in broken(promise, PATTERNS, 60)
-    ]
+    assert not [*broken(with_each, PATTERNS, 60)]
 
 
 def test_random_and_damaged_calls_compute_or_are_refused_by_it(lowered):

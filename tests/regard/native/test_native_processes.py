@@ -1,4 +1,4 @@
-"""The kernel in forked processes, in workers of a DataLoader, and in several threads that share a plan."""
+"""The kernel in a forked process, which has none of its parent's threads."""
 
 import multiprocessing
 from typing import Any
@@ -8,39 +8,32 @@ import torch
 
 import regard as rg
 
-X = torch.randn(2, 4, 700, 32, generator=torch.Generator().manual_seed(5))
+from .calls import threads
+
+LONG = torch.randn(2, 4, 700, 32, generator=torch.Generator().manual_seed(5))
+# Enough work for two threads of the kernel, and too little for two of PyTorch.
+SHORT = LONG[:1, :, :120].contiguous()
 
 
-def attend(x: torch.Tensor = X) -> torch.Tensor:
-    return rg.attention(x, x, x, pattern="causal", backend="native")
+def sum_of_output(x: torch.Tensor) -> float:
+    return rg.attention(x, x, x, pattern="causal", backend="native").sum().item()
 
 
-@pytest.fixture
-def _two_threads():
-    torch.set_num_threads(2)
-    yield
-    torch.set_num_threads(1)
-
-
-# enough work for two threads of the kernel, and too little for two of PyTorch
-SMALL = X[:1, :, :120].contiguous()
-
-
-def _in_child(connection: Any) -> None:
-    connection.send(attend(SMALL).sum().item())
+def send_sum(connection: Any) -> None:
+    connection.send(sum_of_output(SHORT))
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-@pytest.mark.usefixtures("_two_threads")
 def test_a_forked_process_does_not_wait_for_threads_that_it_does_not_have():
-    attend()  # the parent's pool of threads exists now
-    expected = attend(SMALL).sum().item()
-    ours, theirs = multiprocessing.Pipe()
-    child = multiprocessing.get_context("fork").Process(target=_in_child, args=(theirs,))
-    child.start()
-    try:
-        assert ours.poll(60), "the child hangs"
-        assert ours.recv() == expected
-    finally:
-        child.kill()
-        child.join()
+    with threads(2):
+        sum_of_output(LONG)  # the parent's pool of threads exists now
+        expected = sum_of_output(SHORT)
+        receiving, sending = multiprocessing.Pipe()
+        child = multiprocessing.get_context("fork").Process(target=send_sum, args=(sending,))
+        child.start()
+        try:
+            assert receiving.poll(60), "the child hangs"
+            assert receiving.recv() == expected
+        finally:
+            child.kill()
+            child.join()

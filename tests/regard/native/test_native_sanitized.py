@@ -29,36 +29,27 @@ RACE = "-DRG_PLANTED_RACE"  # threads take their turns without an atomic operati
 def fuzz(
     library: Path, cases: int, preload: str = "", seed: int = 0
 ) -> subprocess.CompletedProcess[str]:
-    room = {
-        **os.environ,
-        "LD_PRELOAD": preload,
-        "ASAN_OPTIONS": "detect_leaks=0",
-        "OMP_NUM_THREADS": "2",
-    }
+    """Run `fuzz_native.py` in a process that has loaded these libraries of sanitizers before."""
     command = [sys.executable, str(FUZZ), str(library), str(cases), str(seed)]
+    environment = {**os.environ, "LD_PRELOAD": preload, "ASAN_OPTIONS": "detect_leaks=0"}
+    environment["OMP_NUM_THREADS"] = "2"
     if "tsan" in preload:
         command = ["setarch", "--addr-no-randomize", *command]  # its memory lies at fixed addresses
         # Python, PyTorch and the C library wait for each other in ways that it was not built into and cannot see. Its
         # findings in them are left out, and PyTorch gets no threads beside those of the kernel.
-        room |= {
-            "TSAN_OPTIONS": "halt_on_error=1 ignore_noninstrumented_modules=1",
-            "OMP_NUM_THREADS": "1",
-        }
-    return subprocess.run(command, env=room, capture_output=True, text=True, check=False)
+        environment["TSAN_OPTIONS"] = "halt_on_error=1 ignore_noninstrumented_modules=1"
+        environment["OMP_NUM_THREADS"] = "1"
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def printed_by(*command: str) -> str:
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
 def runtimes(*names: str) -> str:
     """The sanitizers' libraries, which a process must load first."""
-    found = [
-        subprocess.run(
-            [*find_compiler(), f"-print-file-name={name}"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        for name in names
-    ]
-    return " ".join(one.stdout.strip() for one in found)
+    compiler = find_compiler()
+    return " ".join(printed_by(*compiler, f"-print-file-name={name}").strip() for name in names)
 
 
 def test_random_and_damaged_calls_compute_or_are_refused():
@@ -102,40 +93,46 @@ def disassembled(library: Path = LIBRARY) -> dict[str, str]:
     """The instructions of every function of the library, by its name."""
     objdump = shutil.which("objdump")
     assert objdump is not None, "binutils come with every compiler"
-    text = subprocess.run(
-        [objdump, "-d", "-C", str(library)], capture_output=True, text=True, check=True
-    ).stdout
-    parts = re.split(r"\n[0-9a-f]+ <(.+)>:\n", text)
+    parts = re.split(r"\n[0-9a-f]+ <(.+)>:\n", printed_by(objdump, "-d", "-C", str(library)))
     return dict(zip(parts[1::2], parts[2::2], strict=True))
 
 
-def instruction_set(code: str) -> int:
-    """The register that an AVX-512, AVX or older instruction set is known by: 512, 256 or 128."""
+def register_width(code: str) -> int:
+    """The bits of the widest registers in use: 512 of AVX-512, 256 of AVX, or 128 of older instruction sets."""
     if re.search(r"%zmm|%k[0-7]\b|%[xy]mm(1[6-9]|2\d|3[01])\b", code):
         return 512
     return 256 if re.search(r"%ymm|\tv[a-z]", code) else 128
 
 
+# The namespaces of functions that only some processors run, and the widest registers in each.
+WIDTHS = {
+    "avx512": 512,
+    "avx2": 256,
+    "wide": 256,
+    "bf16_avx2": 256,
+    "bf16_avx512": 512,
+    "bf16_pairs": 512,
+}
+
+
+def namespaces_of(function: str) -> set[str]:
+    return set(re.findall(r"\b(\w+)::", function)) & set(WIDTHS)
+
+
 def test_instructions_of_some_processors_stay_in_their_namespaces():
-    widths = {name: instruction_set(code) for name, code in disassembled().items()}
-    spaces = {
-        "avx512": 512,
-        "avx2": 256,
-        "wide": 256,
-        "bf16_avx2": 256,
-        "bf16_avx512": 512,
-        "bf16_pairs": 512,
-    }
-    for space, most in spaces.items():
-        inside = {width for name, width in widths.items() if re.search(rf"\b{space}::", name)}
-        assert max(inside) == most, space
-    common = {
-        name: width
-        for name, width in widths.items()
-        if not re.search(rf"\b({'|'.join(spaces)})::", name)
-    }
-    assert "rg_forward" in common
-    assert not {name for name, width in common.items() if width > 128}
-    of_pairs = {name for name, code in disassembled().items() if "vdpbf16ps" in code}
-    assert of_pairs
-    assert all("bf16_pairs::" in name for name in of_pairs)
+    functions = disassembled()
+    widest = dict.fromkeys(WIDTHS, 0)
+    for name, code in functions.items():
+        width = register_width(code)
+        namespaces = namespaces_of(name)
+        assert namespaces or width == 128, name
+        for namespace in namespaces:
+            widest[namespace] = max(widest[namespace], width)
+    assert widest == WIDTHS
+    assert "rg_forward" in functions  # in no namespace
+
+
+def test_products_of_bfloat16_pairs_stay_in_their_namespace():
+    names = {name for name, code in disassembled().items() if "vdpbf16ps" in code}
+    assert names
+    assert all("bf16_pairs" in namespaces_of(name) for name in names)

@@ -3,7 +3,9 @@
 import math
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -13,245 +15,244 @@ from regard import patterns as p
 from regard.backends.native import kernel
 from regard.backends.native.library import load
 from regard.core.tensors import Stored
-from regard.functional import api
-from regard.functional.kept import PLANS
 from regard.layers.caches.rounding import rounded
+
+from .calls import output_of_own_plan
 
 pytestmark = [
     pytest.mark.skipif(isinstance(load(), str), reason="without the library every step is planned"),
-    pytest.mark.usefixtures("nothing_planned"),
+    pytest.mark.usefixtures("fresh_plans"),
 ]
-INF = torch.inf
-STEPS = {
-    "causal": ({"pattern": "causal"}, (1, 1, torch.float32)),
-    "window": ({"pattern": p.CausalWindow(7)}, (2, 3, torch.float32)),
-    "padding and sinks": (
-        {"pattern": p.Causal() & p.KeySpan([0, 3, 9]), "sink": torch.tensor([0.1, -INF, 2.0, 0.0])},
-        (3, 2, torch.float32),
-    ),
-    "both sides": ({"pattern": p.SlidingWindow(8), "sink": 0.3}, (2, 5, torch.bfloat16)),
-    "softcap": ({"pattern": "causal", "softcap": 3.0, "scale": 0.2}, (1, 4, torch.float16)),
-}
 
 
-@pytest.fixture
-def nothing_planned():
-    PLANS.forget()
+class Texts(NamedTuple):
+    """Queries of a step, and all keys and values of its batch rows."""
+
+    q: torch.Tensor
+    keys: torch.Tensor
+    values: torch.Tensor
+
+    def step(self, k_len: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """q, k and v while the cache holds so many keys."""
+        return self.q, self.keys[:, :, :k_len], self.values[:, :, :k_len]
 
 
-@pytest.fixture
-def planned(monkeypatch):
-    """Counts the calls of `attention` that are planned or checked."""
-    counted = []
-    monkeypatch.setattr(
-        api,
-        "_output_of_new",
-        lambda call, new=api._output_of_new: counted.append(call) or new(call),
-    )
-    return counted
-
-
-def tensors(
-    batch: int, q_len: int, k_len: int, dtype: torch.dtype
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def draw_texts(batch: int, q_len: int, k_len: int, dtype: torch.dtype = torch.float32) -> Texts:
     shapes = (batch, 4, q_len, 16), (batch, 2, k_len, 16), (batch, 2, k_len, 8)
-    q, k, v = (torch.randn(shape, dtype=torch.float32).to(dtype) for shape in shapes)
-    return q, k, v
+    return Texts(*(torch.randn(shape).to(dtype) for shape in shapes))
 
 
-def whole(*qkv, **options):
-    """The output of a call with statistics, which is planned by itself."""
-    return rg.attention_detail(*qkv, want="log_sum_exp", backend="native", **options).output
+def assert_bits_of_own_plan(*qkv: Any, **options: Any) -> None:
+    with torch.no_grad():
+        found = rg.attention(*qkv, **options)
+        assert torch.equal(found, output_of_own_plan(*qkv, **options)), options
+
+
+SINKS = torch.tensor([0.1, -torch.inf, 2.0, 0.0])
+STEPS = {  # batch, q_len, dtype; options
+    "causal": ((1, 1, torch.float32), {"pattern": "causal"}),
+    "window": ((2, 3, torch.float32), {"pattern": p.CausalWindow(7)}),
+    "padding and sinks": (
+        (3, 2, torch.float32),
+        {"pattern": p.Causal() & p.KeySpan([0, 3, 9]), "sink": SINKS},
+    ),
+    "both sides": ((2, 5, torch.bfloat16), {"pattern": p.SlidingWindow(8), "sink": 0.3}),
+    "softcap": ((1, 4, torch.float16), {"pattern": "causal", "softcap": 3.0, "scale": 0.2}),
+}
 
 
 @pytest.mark.parametrize("name", STEPS)
 def test_a_step_equals_the_planned_call_bit_for_bit(name, planned):
-    options, (batch, q_len, dtype) = STEPS[name]
-    q, keys, values = tensors(batch, q_len, 150, dtype)
-    lengths = range(2, 150, 5)
-    with torch.no_grad():
-        for k_len in lengths:
-            k = keys[:, :, :k_len]
-            v = values[:, :, :k_len]
-            for start in (None, max(0, k_len - q_len - 2), torch.randint(-3, k_len + 3, (batch,))):
-                found = rg.attention(q, k, v, q_start=start, **options)
-                assert torch.equal(found, whole(q, k, v, q_start=start, **options)), (k_len, start)
-    assert len(planned) < 40, f"{len(planned)} of {3 * len(lengths)} calls were planned"
+    (batch, q_len, dtype), options = STEPS[name]
+    texts = draw_texts(batch, q_len, 150, dtype)
+    steps = 0
+    for k_len in range(2, 150, 5):
+        by_row = torch.randint(-3, k_len + 3, (batch,))
+        for start in (None, max(0, k_len - q_len - 2), by_row):
+            assert_bits_of_own_plan(*texts.step(k_len), q_start=start, **options)
+            steps += 1
+    assert len(planned) < 40 < steps
 
 
 def test_a_growing_cache_is_planned_once_between_two_powers_of_two(planned):
-    q, k, v = tensors(1, 1, 511, torch.float32)
+    texts = draw_texts(1, 1, 511)
     with torch.no_grad():
         for k_len in range(256, 512):
-            rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], pattern="causal")
+            rg.attention(*texts.step(k_len), pattern="causal")
     assert len(planned) == 1  # the first; the second plans both ends of the lengths
 
 
-# Of the length: what a call has beside q, k and v, which changes from step to step.
-CHANGING = {
-    "spans in a tensor": lambda n: {"pattern": p.Causal() & p.KeySpan(torch.randint(0, n, (2,)))},
-    "a window and sinks": lambda n: {
-        "pattern": p.Causal() & (p.CausalWindow(20) | p.Prefix(4)),
-        "sink": 0.5,
-    },
-    "a window, sinks and spans": lambda n: {
-        "pattern": (p.CausalWindow(9) | p.Prefix(40)) & p.KeySpan(torch.randint(0, n, (2,)))
-    },
-    "a padded window and sinks by row": lambda n: {
-        "pattern": p.KeySpan([n // 7, n // 3])
-        & (p.CausalWindow(9) | p.KeySpan([n // 7, n // 3], [n // 7 + 4, n // 2]))
-    },
-    "lists whose order follows their numbers": lambda n: {
-        "pattern": p.SlidingWindow(8) & p.KeySpan([n % 10, 3])
-        | p.SlidingWindow(80) & p.KeySpan([-n % 10, n - 20])
-    },
-    "a bias": lambda n: {"pattern": "causal", "bias": torch.randn(1, 4, 1, n)},
-    "a bias that masks": lambda n: {
-        "bias": torch.randn(n).masked_fill(torch.rand(n) > 0.7, -INF),
-        "softcap": 5.0,
-    },
+def spans(k_len: int) -> p.Pattern:
+    return p.Causal() & p.KeySpan(torch.randint(0, k_len, (2,)))
+
+
+def window_and_first(k_len: int) -> p.Pattern:
+    return (p.CausalWindow(9) | p.Prefix(40)) & p.KeySpan(torch.randint(0, k_len, (2,)))
+
+
+def padded_window_and_sinks(k_len: int) -> p.Pattern:
+    first_keys = [k_len // 7, k_len // 3]
+    sinks = p.KeySpan(first_keys, [k_len // 7 + 4, k_len // 2])
+    return p.KeySpan(first_keys) & (p.CausalWindow(9) | sinks)
+
+
+def lists_whose_order_follows_their_numbers(k_len: int) -> p.Pattern:
+    near = p.SlidingWindow(8) & p.KeySpan([k_len % 10, 3])
+    return near | p.SlidingWindow(80) & p.KeySpan([-k_len % 10, k_len - 20])
+
+
+# Of the number of keys: the pattern of a step, which may change from step to step.
+PATTERNS: dict[str, Callable[[int], p.Pattern]] = {
+    "causal": lambda k_len: p.Causal(),
+    "spans in a tensor": spans,
+    "a window, first keys and spans": window_and_first,
+    "a padded window and sinks by row": padded_window_and_sinks,
+    "lists whose order follows their numbers": lists_whose_order_follows_their_numbers,
+}
+# What a call has beside q, k and v.
+CHANGING: dict[str, Callable[[int], dict[str, Any]]] = {
+    name: lambda k_len, make=make: {"pattern": make(k_len)} for name, make in PATTERNS.items()
+}
+del CHANGING["causal"]
+CHANGING["a window and sinks"] = lambda k_len: {
+    "pattern": p.Causal() & (p.CausalWindow(20) | p.Prefix(4)),
+    "sink": 0.5,
+}
+CHANGING["a bias"] = lambda k_len: {"pattern": "causal", "bias": torch.randn(1, 4, 1, k_len)}
+CHANGING["a bias that masks"] = lambda k_len: {
+    "bias": torch.randn(k_len).masked_fill(torch.rand(k_len) > 0.7, -torch.inf),
+    "softcap": 5.0,
 }
 
 
-SPANS = {
-    name: options for name, options in CHANGING.items() if not options(64).keys() & {"bias", "sink"}
-}
-
-
-@pytest.mark.parametrize("options", CHANGING.values(), ids=CHANGING)
-def test_one_plan_serves_every_length_and_every_span_and_bias(options, planned):
+@pytest.mark.parametrize("name", CHANGING)
+def test_one_plan_serves_every_length_and_every_span_and_bias(name, planned):
     """It is the second call that plans both ends of the lengths, as with a growing cache."""
-    q, k, v = tensors(2, 1, 511, torch.float32)
-    with torch.no_grad():
-        for k_len in range(256, 512, 3):
-            given = options(k_len)
-            keys = k[:, :, :k_len]
-            values = v[:, :, :k_len]
-            found = rg.attention(q, keys, values, **given)
-            assert torch.equal(found, whole(q, keys, values, **given))
+    texts = draw_texts(2, 1, 511)
+    for k_len in range(256, 512, 3):
+        assert_bits_of_own_plan(*texts.step(k_len), **CHANGING[name](k_len))
     assert len(planned) == 1
 
 
 @pytest.mark.parametrize("sink", [None, 0.5])
 def test_spans_that_leave_more_bands_apart_than_the_first_ones_are_planned(sink):
     """A part that another one implies falls away, here where both spans are equal."""
-    q, k, v = tensors(2, 1, 300, torch.float32)
-    with torch.no_grad():
-        for k_len in range(280, 300):
-            spans = (
-                p.KeySpan([k_len - 70, 5], [k_len, 9]),
-                p.KeySpan([k_len - 70, 5], [k_len - k_len // 290, 9]),
-            )
-            pattern = p.Causal() & (p.SlidingWindow(20) & spans[0] | spans[1])
-            keys = k[:, :, :k_len]
-            values = v[:, :, :k_len]
-            found = rg.attention(q, keys, values, pattern=pattern, sink=sink)
-            expected = rg.attention(
-                q, keys, values, pattern=pattern, sink=sink, backend="reference"
-            )
-            torch.testing.assert_close(found, expected)
+    texts = draw_texts(2, 1, 300)
+    for k_len in range(280, 300):
+        last = k_len if k_len < 290 else k_len - 1
+        one_band = p.KeySpan([k_len - 70, 5], [k_len, 9])
+        other_band = p.KeySpan([k_len - 70, 5], [last, 9])
+        pattern = p.Causal() & (p.SlidingWindow(20) & one_band | other_band)
+        options = {"pattern": pattern, "sink": sink}
+        with torch.no_grad():
+            found = rg.attention(*texts.step(k_len), **options)
+        expected = rg.attention(*texts.step(k_len), **options, backend="reference")
+        torch.testing.assert_close(found, expected)
 
 
 def test_padding_that_changes_from_batch_to_batch_is_planned_once(planned):
-    q, k, v = tensors(3, 100, 100, torch.float32)
-    with torch.no_grad():
-        for step in range(8):
-            pattern = p.Causal() & p.KeySpan(0, torch.tensor([100 - step, 90 + step, 7 * step]))
-            found = rg.attention(q, k, v, pattern=pattern)
-            assert torch.equal(found, whole(q, k, v, pattern=pattern))
+    texts = draw_texts(3, 100, 100)
+    for step in range(8):
+        lengths = torch.tensor([100 - step, 90 + step, 7 * step])
+        assert_bits_of_own_plan(*texts, pattern=p.Causal() & p.KeySpan(0, lengths))
     assert len(planned) == 1
 
 
-@pytest.mark.parametrize(
-    "options", [lambda n: {"pattern": "causal"}, *SPANS.values()], ids=["causal", *SPANS]
-)
+@pytest.mark.parametrize("name", PATTERNS)
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.int8], ids=str)
-def test_steps_read_keys_as_a_cache_stores_them(dtype, options, planned):
-    q, keys, values = tensors(2, 1, 64, torch.float32)
-    with torch.no_grad():
-        for k_len in range(33, 64, 3):
-            k, v = (Stored(*rounded("x", x[:, :, :k_len], dtype)) for x in (keys, values))
-            given = options(k_len)
-            found = rg.attention(q, k, v, **given)
-            assert torch.equal(found, whole(q, k, v, **given))
+def test_steps_read_keys_as_a_cache_stores_them(dtype, name, planned):
+    texts = draw_texts(2, 1, 64)
+    for k_len in range(33, 64, 3):
+        q, *vectors = texts.step(k_len)
+        k, v = (Stored(*rounded("x", x, dtype)) for x in vectors)
+        assert_bits_of_own_plan(q, k, v, pattern=PATTERNS[name](k_len))
     assert len(planned) == 1
 
 
-@pytest.mark.parametrize("name", ["a window", "spans in a tensor", "a window and sinks", "a bias"])
+WITH_BAD_KEYS = {
+    "a window": lambda k_len: {"pattern": p.CausalWindow(30)},
+    "spans in a tensor": CHANGING["spans in a tensor"],
+    "a window and sinks": CHANGING["a window and sinks"],
+    "a bias": CHANGING["a bias"],
+}
+
+
+@pytest.mark.parametrize("name", WITH_BAD_KEYS)
 def test_steps_keep_numbers_that_are_not_finite_to_their_queries(name):
-    q, keys, values = tensors(2, 1, 60, torch.float32)
-    keys[0, 1, 2], values[1, 0, 39], values[0, 0, 30] = math.nan, math.inf, math.nan
-    with torch.no_grad():
-        for k_len in (37, 38, 39, 40, 41):
-            options = CHANGING.get(name, lambda n: {"pattern": p.CausalWindow(30)})(k_len)
-            k = keys[:, :, :k_len]
-            v = values[:, :, :k_len]
-            found = rg.attention(q, k, v, **options)
-            expected = rg.attention(q, k, v, backend="reference", **options)
-            torch.testing.assert_close(found, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
+    texts = draw_texts(2, 1, 60)
+    texts.keys[0, 1, 2] = math.nan
+    texts.values[1, 0, 39] = math.inf
+    texts.values[0, 0, 30] = math.nan
+    for k_len in (37, 38, 39, 40, 41):
+        options = WITH_BAD_KEYS[name](k_len)
+        with torch.no_grad():
+            found = rg.attention(*texts.step(k_len), **options)
+        expected = rg.attention(*texts.step(k_len), backend="reference", **options)
+        torch.testing.assert_close(found, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
 
 
-def in_threads(function, *given):
+def in_threads(function, *arguments):
     """One thread for each argument; an exception there is raised here."""
-    with ThreadPoolExecutor(len(given)) as pool:
-        list(pool.map(function, given))
+    with ThreadPoolExecutor(len(arguments)) as pool:
+        list(pool.map(function, arguments))
 
 
 def test_steps_of_threads_do_not_share_their_arrays():
-    q, keys, values = tensors(2, 1, 127, torch.float32)
+    texts = draw_texts(2, 1, 127)
     pattern = p.Causal() & p.KeySpan([0, 9])
+    expected = {}
+    for k_len in range(64, 127):
+        expected[k_len] = output_of_own_plan(*texts.step(k_len), pattern=pattern)
     wrong = []
 
     def decode(offset: int) -> None:
-        with torch.no_grad():
-            for at in range(200):
-                k_len = 64 + (at + offset) % 63
-                k = keys[:, :, :k_len]
-                v = values[:, :, :k_len]
-                if not torch.equal(rg.attention(q, k, v, pattern=pattern), expected[k_len]):
-                    wrong.append(k_len)
+        for turn in range(200):
+            k_len = 64 + (turn + offset) % 63
+            with torch.no_grad():
+                found = rg.attention(*texts.step(k_len), pattern=pattern)
+            if not torch.equal(found, expected[k_len]):
+                wrong.append(k_len)
 
-    with torch.no_grad():
-        expected = {
-            n: whole(q, keys[:, :, :n], values[:, :, :n], pattern=pattern) for n in range(64, 127)
-        }
-    in_threads(decode, *(17 * number for number in range(4)))
+    in_threads(decode, 0, 17, 34, 51)
     assert not wrong
 
 
 def test_what_a_thread_computes_with_outlives_the_planning_of_another(monkeypatch):
     """Two threads that plan a call at once keep one lowered schedule, as long as their structs point at it."""
-    q, k, v = tensors(2, 33, 66, torch.float32)
+    texts = draw_texts(2, 33, 66)
     together = threading.Barrier(2)
-    made = []
-    living = []
+    lower = kernel.lower
+    schedules = []
+    all_alive = []
 
-    def slowly(*args, known=kernel.lower):
-        lowered = known(*args)
-        made.append(weakref.ref(lowered))
+    def lower_together(*arguments):
+        lowered = lower(*arguments)
+        schedules.append(weakref.ref(lowered))
         together.wait(timeout=60)  # each thread has lowered the pattern before either keeps it
         return lowered
 
-    monkeypatch.setattr(kernel, "lower", slowly)
-    plan = rg.plan_attention(q, k, v, pattern=p.Causal() & p.KeySpan([0, 9]), backend="native")
+    monkeypatch.setattr(kernel, "lower", lower_together)
+    plan = rg.plan_attention(*texts, pattern=p.Causal() & p.KeySpan([0, 9]), backend="native")
 
     def compute(number: int) -> None:
         with torch.no_grad():
-            plan.run(q, k, v)
+            plan.run(*texts)
         together.wait(timeout=60)
-        alive = {lowered.address for one in made if (lowered := one()) is not None}
-        living.append(all(one.struct.schedule in alive for one in plan._offer.run.__self__._spare))
+        alive = {lowered.address for ref in schedules if (lowered := ref()) is not None}
+        structs = [call.struct for call in plan._offer.run.__self__._spare]
+        all_alive.append(all(struct.schedule in alive for struct in structs))
 
     in_threads(compute, 0, 1)
-    assert len(made) == 2
-    assert living == [True, True]
+    assert len(schedules) == 2
+    assert all_alive == [True, True]
 
 
 def test_wrong_tensors_are_refused_after_right_ones_too():
-    q, k, v = tensors(2, 1, 70, torch.float32)
+    texts = draw_texts(2, 1, 70)
+    q, k, v = texts
     with torch.no_grad():
         for k_len in (66, 67, 68):
-            rg.attention(q, k[:, :, :k_len], v[:, :, :k_len], pattern="causal")
+            rg.attention(*texts.step(k_len), pattern="causal")
         for wrong in (
             (q, k, v[:, :, :69]),
             (q, k[:, :1], v),
@@ -271,9 +272,9 @@ def test_wrong_tensors_are_refused_after_right_ones_too():
 def test_a_step_that_reaches_a_dropped_key_is_refused_with_the_same_sentence_each_time(
     pattern, start
 ):
-    q, k = torch.randn(1, 2, 1, 8), torch.randn(1, 2, 67, 8)
-    first = 2
-    stored = Stored(k[:, :, first:], first=first)
+    q = torch.randn(1, 2, 1, 8)
+    stored = Stored(torch.randn(1, 2, 65, 8), first=2)
+    options = {"pattern": pattern, "q_start": start, "backend": "native"}
     for _ in range(4):
         with pytest.raises(rg.ArgumentError, match="this cache holds those from 2 on"):
-            rg.attention(q, stored, stored, pattern=pattern, q_start=start, backend="native")
+            rg.attention(q, stored, stored, **options)

@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -41,36 +44,40 @@ except rg.UnsupportedError as refusal:
 print(json.dumps({"backend": plan.backend, "others": json.loads(plan.to_json())["others"], "error": error,
                   "named": named, "text": str(plan)}))
 """
+PROBES = "from regard.testing.health import check_backend; print(check_backend('native').refused)"
+
+
+class Printed(NamedTuple):
+    """What the forks printed: records of a call, and the refusals of the probes."""
+
+    off: dict[str, Any]
+    refused_when_off: str
+    other_setting: dict[str, Any]
 
 
 @pytest.fixture(scope="module")
-def printed() -> tuple[str, str, str]:
-    """The record where it is off, the refusals of the probes there, and the record of another setting."""
-    probes = (
-        "from regard.testing.health import check_backend; print(check_backend('native').refused)"
-    )
-    command = [sys.executable, "-c", FORKS, SCRIPT, probes]
+def printed() -> Printed:
+    command = [sys.executable, "-c", FORKS, SCRIPT, PROBES]
     # a fork has no other threads, and would wait for them
-    alone = {
-        **os.environ,
-        "OMP_NUM_THREADS": "1",
-    }
-    done = subprocess.run(command, env=alone, capture_output=True, text=True, check=False)
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    off, refused, maybe = re.split(r"^---- \w+\n", done.stdout, flags=re.MULTILINE)[1:]
-    return off, refused, maybe
+    off, refused, other = re.split(r"^---- \w+\n", done.stdout, flags=re.MULTILINE)[1:]
+    return Printed(json.loads(off), refused, json.loads(other))
 
 
-def test_turned_off_it_refuses_with_the_reason_and_another_setting_with_the_two_that_exist(printed):
-    record = json.loads(printed[0])
-    off = "REGARD_NATIVE=off turns it off"
-    assert record["backend"] == "fused"
-    assert record["others"]["native"] == {"refused": off}
-    assert f"native refused: {off}" in record["text"]
-    assert "REGARD_NATIVE=off" in record["named"]
-    assert record["error"] < 1e-5
-    assert off in printed[1]
-    assert "REGARD_NATIVE is 'maybe'; it is on or off" in json.loads(printed[2])["named"]
+def test_turned_off_it_refuses_with_the_reason_and_others_compute(printed):
+    reason = "REGARD_NATIVE=off turns it off"
+    assert printed.off["backend"] == "fused"
+    assert printed.off["error"] < 1e-5
+    assert printed.off["others"]["native"] == {"refused": reason}
+    assert f"native refused: {reason}" in printed.off["text"]
+    assert "REGARD_NATIVE=off" in printed.off["named"]
+    assert reason in printed.refused_when_off
+
+
+def test_another_setting_is_refused_with_the_two_that_exist(printed):
+    assert "REGARD_NATIVE is 'maybe'; it is on or off" in printed.other_setting["named"]
 
 
 def test_a_missing_library_says_how_to_build_it_and_a_file_that_is_none_says_so(
@@ -93,9 +100,8 @@ def test_without_a_compiler_the_build_says_so(monkeypatch, tmp_path):
 def test_the_package_ziglang_is_used_where_no_other_compiler_is(monkeypatch):
     monkeypatch.delenv("CXX", raising=False)
     monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: name)
-    monkeypatch.setattr(
-        building.shutil, "which", lambda name: "/bin/clang++" if name == "clang++" else None
-    )
+    programs = {"clang++": "/bin/clang++"}
+    monkeypatch.setattr(building.shutil, "which", programs.get)
     assert building.find_compiler() == ["/bin/clang++"]
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
     compiler = building.find_compiler()
@@ -115,10 +121,7 @@ def test_a_compiler_that_fails_is_named(monkeypatch, tmp_path, compiler, words):
 
 def test_sources_that_changed_give_another_digest(monkeypatch, tmp_path):
     before = building.digest()
-    source = tmp_path / "source"
-    source.mkdir()
-    for path in building.SOURCE.iterdir():
-        (source / path.name).write_bytes(path.read_bytes())
+    source = Path(shutil.copytree(building.SOURCE, tmp_path / "source"))
     monkeypatch.setattr(building, "SOURCE", source)
     assert building.digest() == before
     (source / "kernel.cpp").write_text("changed")

@@ -17,99 +17,116 @@ from regard.testing.oracle import answer
 
 
 def mask_of(
-    listed: torch.Tensor, q_len: int, k_len: int, block: int = 1, rows: int = 1
+    lists: torch.Tensor, q_len: int, k_len: int, block: int = 1, query_block: int = 1
 ) -> np.ndarray:
-    return listed_mask(listed.numpy(), Places(2, 4, q_len, k_len, (0,)), block, rows)
+    """The pairs that lists allow, for 2 batch rows and 4 heads."""
+    return listed_mask(lists.numpy(), Places(2, 4, q_len, k_len, (0,)), block, query_block)
 
 
-def sizes_of(
-    q_len: int, k_len: int, heads: int = 4, kv_heads: int = 2, dims=(5, 3), dtype=torch.float64
-):
+def causal_mask(
+    q_len: int, k_len: int, window: int | None = None, first_key: int = 0
+) -> np.ndarray:
+    """Where a key is not after its query, and may be among its last `window` keys and not before `first_key`."""
+    i = np.arange(q_len)[:, None] + k_len - q_len
+    j = np.arange(k_len)
+    mask = (j <= i) & (j >= first_key)
+    return mask if window is None else mask & (j > i - window)
+
+
+def draw_leaves(
+    q_len: int, k_len: int, head_dim: int = 5, v_dim: int = 3, dtype: torch.dtype = torch.float64
+) -> list[torch.Tensor]:
     torch.manual_seed(3)
-    shapes = (
-        (2, heads, q_len, dims[0]),
-        (2, kv_heads, k_len, dims[0]),
-        (2, kv_heads, k_len, dims[1]),
-    )
-    return [torch.randn(*shape, dtype=dtype, requires_grad=True) for shape in shapes]
+    shapes = (2, 4, q_len, head_dim), (2, 2, k_len, head_dim), (2, 2, k_len, v_dim)
+    return [torch.randn(shape, dtype=dtype, requires_grad=True) for shape in shapes]
 
 
-def assert_is_the_formula(pattern: p.Pattern, mask: np.ndarray, q, k, v, **options) -> None:
-    found = rg.attention(q, k, v, pattern=pattern, **options)
-    grad = torch.randn_like(found)
-    grads = torch.autograd.grad(found, (q, k, v), grad)
-    scale = q.shape[-1] ** -0.5
-    atol = 1e-12 if q.dtype == torch.float64 else 2e-5
-    expected = answer(
-        *(x.detach().double().numpy() for x in (q, k, v)),
-        mask,
-        scale=scale,
-        grad_output=grad.numpy(),
-    )
-    for one, name in zip((found.detach(), *grads), ("output", "dq", "dk", "dv"), strict=True):
-        np.testing.assert_allclose(one, getattr(expected, name), atol=atol, rtol=1e-5)
+def assert_is_the_formula(
+    pattern: p.Pattern, mask: np.ndarray, leaves: list[torch.Tensor], backend: str
+) -> None:
+    output = rg.attention(*leaves, pattern=pattern, backend=backend)
+    grad_output = torch.randn_like(output)
+    dq, dk, dv = torch.autograd.grad(output, leaves, grad_output)
+    wide = [x.detach().double().numpy() for x in leaves]
+    scale = wide[0].shape[-1] ** -0.5
+    expected = answer(*wide, mask, scale=scale, grad_output=grad_output.numpy())
+    atol = 1e-12 if output.dtype == torch.float64 else 2e-5
+    for name, x in {"output": output.detach(), "dq": dq, "dk": dk, "dv": dv}.items():
+        np.testing.assert_allclose(x, getattr(expected, name), atol=atol, rtol=1e-5, err_msg=name)
+
+
+def draw_blocks(lists: int, q_len: int, k_len: int, block: int, query_block: int, count: int):
+    """Lists with an empty one, and a block that stands twice in another."""
+    shape = (lists % 2 + 1, lists, -(-q_len // query_block), count)
+    blocks = torch.randint(-1, -(-k_len // block), shape)
+    if shape[2] > 1:
+        blocks[:, :, 0] = -1
+    blocks[:, :, -1, 1] = blocks[:, :, -1, 0]
+    return blocks
 
 
 @pytest.mark.parametrize(("backend", "long"), [("auto", False), ("fused", False), ("auto", True)])
 @pytest.mark.parametrize(
-    ("block", "rows"), [(17, 23), (16, 400), (40, 100), (2, 5), (2**32 + 16, 1), (40, 2**32 + 1)]
+    ("block", "query_block"),
+    [(17, 23), (16, 400), (40, 100), (2, 5), (2**32 + 16, 1), (40, 2**32 + 1)],
 )
 @pytest.mark.parametrize("lists", [1, 2, 4])
-def test_lists_for_all_heads_for_key_heads_and_for_each_head(backend, long, block, rows, lists):
+def test_lists_for_all_heads_for_key_heads_and_for_each_head(
+    backend, long, block, query_block, lists
+):
     q_len, k_len = (419, 523) if long else (67, 71)
-    q, k, v = (
-        sizes_of(q_len, k_len, dims=(64, 32), dtype=torch.float32)
-        if long
-        else sizes_of(q_len, k_len)
-    )
-    blocks = torch.randint(
-        -1, -(-k_len // block), (lists % 2 + 1, lists, -(-q_len // rows), 13 if long else 4)
-    )
-    blocks[:, :, :-1][:, :, :1] = -1  # empty rows
-    blocks[:, :, -1, 1] = blocks[:, :, -1, 0]  # a block that is listed twice
-    mask = mask_of(blocks, q_len, k_len, block, rows)
-    pattern = p.ChosenBlocks(blocks, block, rows)
-    assert_is_the_formula(pattern, mask, q, k, v, backend=backend)
-    i = np.arange(q_len)[:, None] + k_len - q_len
-    j = np.arange(k_len)
-    window = (j <= i) & (j > i - 30) & (j >= 3)
-    assert_is_the_formula(
-        pattern & p.CausalWindow(30) & p.KeySpan(3), mask & window, q, k, v, backend=backend
-    )
+    if long:
+        leaves = draw_leaves(q_len, k_len, head_dim=64, v_dim=32, dtype=torch.float32)
+    else:
+        leaves = draw_leaves(q_len, k_len)
+    blocks = draw_blocks(lists, q_len, k_len, block, query_block, count=13 if long else 4)
+    mask = mask_of(blocks, q_len, k_len, block, query_block)
+    pattern = p.ChosenBlocks(blocks, block, query_block)
+    assert_is_the_formula(pattern, mask, leaves, backend)
+    in_window = pattern & p.CausalWindow(30) & p.KeySpan(3)
+    window = causal_mask(q_len, k_len, window=30, first_key=3)
+    assert_is_the_formula(in_window, mask & window, leaves, backend)
 
 
-def test_pairs_are_counted_and_strict_allows_what_computes_few_others():
+def test_pairs_of_blocks_are_counted_and_few_others_are_computed():
     blocks = torch.tensor([[3, 0, 3], [1, 2, -1], [3, 2, 1]]).view(1, 1, 3, 3)
     pattern = p.ChosenBlocks(blocks, 32, 32) & p.Causal()
     q = torch.randn(1, 2, 96, 8)
     k = torch.randn(1, 2, 100, 8)
-    mask = mask_of(blocks, 96, 100, 32, 32)[0, 0] & (np.arange(100) <= np.arange(96)[:, None] + 4)
+    kept = (mask_of(blocks, 96, 100, 32, 32)[0, 0] & causal_mask(96, 100)).sum()
     plan = rg.plan_attention(q, k, k, pattern=pattern, strict=True)
-    assert plan.problem.kept_pairs == 2 * mask.sum()
-    assert mask.sum() <= plan.cost.pairs // 2 < 1.1 * mask.sum() + 2 * 32 * 32
+    assert plan.problem.kept_pairs == 2 * kept
+    assert kept <= plan.cost.pairs // 2 < 1.1 * kept + 2 * 32 * 32
     assert pattern.count(96, 96) == pattern.dense(96, 96).sum()
-    # so few are kept that strict must count
-    keys = p.ChosenKeys(torch.randint(-1, 100, (1, 1, 96, 40))) & p.Causal()
-    plans = [rg.plan_attention(q, k, k, pattern=keys, strict=strict) for strict in (False, True)]
-    assert plans[0].problem.kept_pairs <= plans[1].cost.pairs <= plans[0].cost.pairs
+
+
+def test_strict_counts_the_pairs_of_lists_that_a_plan_estimates():
+    q = torch.randn(1, 2, 96, 8)
+    k = torch.randn(1, 2, 100, 8)
+    pattern = p.ChosenKeys(torch.randint(-1, 100, (1, 1, 96, 40))) & p.Causal()
+    plan = rg.plan_attention(q, k, k, pattern=pattern)
+    strict_plan = rg.plan_attention(q, k, k, pattern=pattern, strict=True)
+    assert plan.problem.kept_pairs <= strict_plan.cost.pairs <= plan.cost.pairs
+
+
+def placed_blocks(block_count: int, block: int, band: p.Pattern) -> p.Pattern:
+    """Drawn blocks within a band, whose first query has position 7."""
+    blocks = torch.randint(-1, block_count, (1, 2, 5, 2))
+    return placed((p.ChosenBlocks(blocks, block, 4) & band).canonical(), 7, 4)
 
 
 @pytest.mark.parametrize("band", [p.Full(), Diagonals(4, -1), p.Causal() & p.KeySpan(3, 20)])
 def test_visible_keys_and_least_pairs_are_those_of_the_mask(band):
-    pattern = placed(
-        (p.ChosenBlocks(torch.randint(-1, 9, (1, 2, 5, 2)), 3, 4) & band).canonical(), 7, 4
-    )
-    for grid in (whole := Grid.whole(17, 27, 7)), whole.block(range(3, 14), range(5, 21)):
+    pattern = placed_blocks(9, 3, band)
+    whole = Grid.whole(17, 27, 7)
+    for grid in (whole, whole.block(range(3, 14), range(5, 21))):
         assert torch.equal(visible_keys(pattern, grid), pattern.evaluate(grid).any(2))
-    large = placed(
-        (p.ChosenBlocks(torch.randint(-1, 3, (1, 2, 5, 2)), 16, 4) & band).canonical(), 7, 4
-    )
-    mask = large.dense(17, 40, q_start=7)
-    assert 0 <= least_pairs(large, 7, 17, 40) <= mask.sum() / 4
-    assert (
-        band != p.Full()
-        or least_pairs(large, 7, 17, 32) == large.dense(17, 32, q_start=7).sum() // 4
-    )
+    pattern = placed_blocks(3, 16, band)
+    kept = pattern.dense(17, 40, q_start=7).sum()
+    assert 0 <= least_pairs(pattern, 7, 17, 40) <= kept / 4
+    if band == p.Full():
+        kept = pattern.dense(17, 32, q_start=7).sum()
+        assert least_pairs(pattern, 7, 17, 32) == kept // 4
 
 
 @pytest.mark.parametrize(
@@ -135,28 +152,32 @@ def test_visible_keys_and_least_pairs_are_those_of_the_mask(band):
     ],
 )
 @pytest.mark.parametrize("compiled", [False, True])
-def test_wrong_numbers_are_refused_also_inside_a_graph(blocks, error, message, compiled):
-    q, k, v = (x.detach() for x in sizes_of(9, 10))
-    call = lambda blocks: rg.attention(q, k, v, pattern=p.ChosenBlocks(blocks, 4, 8))  # noqa: E731
+def test_wrong_lists_are_refused_also_inside_a_graph(blocks, error, message, compiled):
+    q, k, v = (x.detach() for x in draw_leaves(9, 10))
+
+    def call(blocks: torch.Tensor) -> torch.Tensor:
+        return rg.attention(q, k, v, pattern=p.ChosenBlocks(blocks, 4, 8))
+
     call = torch.compile(call, backend="eager", fullgraph=True) if compiled else call
-    assert call(blocks[:1, :1, :1].clamp(0, 2).expand(1, 1, 2, 1)).shape == (*q.shape[:3], 3)
+    right = torch.zeros(1, 1, 2, 1, dtype=torch.int64)
+    assert call(right).shape == (2, 4, 9, 3)
     with pytest.raises(error, match=message):
         call(blocks)
 
 
-def test_tensors_of_other_kinds_are_refused():
+def test_what_is_no_tensor_of_lists_is_refused():
     for wrong in (torch.zeros(1, 1, 2, 1), [[0]], torch.zeros(2, 1, dtype=torch.int64)):
         with pytest.raises((ArgumentError, ShapeError), match="ChosenBlocks's blocks"):
             p.ChosenBlocks(wrong)
     with pytest.raises(ArgumentError, match="it holds a tensor"):
         p.parse("chosen_blocks(3)")
+
+
+def test_lists_are_refused_beside_a_cache():
     layer = rg.MultiHeadAttention(dim=8, heads=2)
+    pattern = p.ChosenBlocks(torch.zeros(1, 1, 1, 1, dtype=torch.int64))
     with pytest.raises(UnsupportedError, match="rows of one call"):
-        layer(
-            torch.randn(1, 64, 8),
-            cache=layer.new_cache(1),
-            pattern=p.ChosenBlocks(torch.zeros(1, 1, 1, 1).long()),
-        )
+        layer(torch.randn(1, 64, 8), cache=layer.new_cache(1), pattern=pattern)
 
 
 @pytest.mark.parametrize("backend", ["auto", "streamed"])
@@ -164,35 +185,37 @@ def test_tensors_of_other_kinds_are_refused():
     ("lists", "k_len", "count"), [(1, 71, 13), (2, 71, 13), (4, 71, 13), (2, 1700, 3)]
 )
 def test_lists_of_keys_for_each_query(backend, lists, k_len, count):
-    q, k, v = sizes_of(67, k_len)
+    leaves = draw_leaves(67, k_len)
     keys = torch.randint(-1, k_len, (2 - lists % 2, lists, 67, count))
-    keys[:, :, 7], keys[:, :, 9, :2] = -1, 5  # no key, and a key twice
+    keys[:, :, 7] = -1  # no key
+    keys[:, :, 9, :2] = 5  # a key twice
+    pattern = p.ChosenKeys(keys)
     mask = mask_of(keys, 67, k_len)
-    assert_is_the_formula(p.ChosenKeys(keys), mask, q, k, v, backend=backend)
-    causal = np.arange(k_len) <= np.arange(67)[:, None] + k_len - 67
-    assert_is_the_formula(p.ChosenKeys(keys) & p.Causal(), mask & causal, q, k, v, backend=backend)
-    found, again = (
-        rg.attention(q, k, v, pattern=p.ChosenKeys(one)) for one in (keys, keys.flip(-1))
-    )
-    assert torch.equal(found, again)  # the order of a list does not matter
+    assert_is_the_formula(pattern, mask, leaves, backend)
+    assert_is_the_formula(pattern & p.Causal(), mask & causal_mask(67, k_len), leaves, backend)
+    reversed_lists = rg.attention(*leaves, pattern=p.ChosenKeys(keys.flip(-1)))
+    assert torch.equal(rg.attention(*leaves, pattern=pattern), reversed_lists)
 
 
 def test_lists_of_some_rows_and_heads_are_those_of_the_whole():
     keys = torch.randint(-1, 9, (2, 4, 6, 3))
     pattern = p.ChosenKeys(keys)
-    dense = p.ChosenKeys(keys).dense(6, 9)
+    dense = pattern.dense(6, 9)
     assert torch.equal(of_queries(pattern, range(2, 5), 9).dense(3, 9), dense[:, :, 2:5])
     assert torch.equal(pattern.of_heads(range(1, 3), 4).dense(6, 9), dense[:, 1:3])
-    blocks = p.ChosenBlocks(keys, block=2, query_block=3)
-    some = of_queries(blocks, range(4, 11), 18).dense(7, 18)
-    assert torch.equal(some, blocks.dense(18, 18)[:, :, 4:11])
     assert torch.equal(pattern.allows(torch.arange(6)[:, None], torch.arange(9)), dense)
+    blocks = p.ChosenBlocks(keys, block=2, query_block=3)
+    some_rows = of_queries(blocks, range(4, 11), 18).dense(7, 18)
+    assert torch.equal(some_rows, blocks.dense(18, 18)[:, :, 4:11])
 
 
 def test_a_graph_serves_every_list():
-    q, k, v = (x.detach() for x in sizes_of(9, 10))
-    call = lambda keys: rg.attention(q, k, v, pattern=p.ChosenKeys(keys) & p.Causal())  # noqa: E731
+    q, k, v = (x.detach() for x in draw_leaves(9, 10))
+
+    def call(keys: torch.Tensor) -> torch.Tensor:
+        return rg.attention(q, k, v, pattern=p.ChosenKeys(keys) & p.Causal())
+
     graph = torch.compile(call, backend="eager", fullgraph=True)
-    for seed in range(3):
-        keys = torch.randint(-1, 10, (1, 2, 9, 3), generator=torch.Generator().manual_seed(seed))
+    for _ in range(3):
+        keys = torch.randint(-1, 10, (1, 2, 9, 3))
         torch.testing.assert_close(graph(keys), call(keys))

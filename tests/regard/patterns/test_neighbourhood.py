@@ -9,43 +9,48 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard.errors import ArgumentError, ShapeError, WastedPairsWarning
+from regard.errors import ArgumentError, ShapeError
+
+Cell = tuple[int, ...]
 
 
-def cells_around(at: tuple[int, ...], shape, window, causal: bool) -> set[tuple[int, ...]]:
+def cells_around(cell: Cell, shape: Cell, window: Cell, causal: bool) -> set[Cell]:
     """The cells in the window of a cell, found on each axis by sliding a window along it until it fits."""
-    axes = []
-    for axis, (cell, size, wide) in enumerate(zip(at, shape, window, strict=True)):
+    by_axis = []
+    for axis, (place, size, width) in enumerate(zip(cell, shape, window, strict=True)):
         if causal and axis == 0:
-            axes.append([one for one in range(size) if cell - wide < one <= cell])
+            by_axis.append(range(max(0, place - width + 1), place + 1))
             continue
-        first = cell - wide // 2
+        first = place - width // 2
         while first < 0:
             first += 1
-        while first + wide > size:
+        while first + width > size:
             first -= 1
-        axes.append(list(range(first, first + wide)))
-    return set(product(*axes))
+        by_axis.append(range(first, first + width))
+    return set(product(*by_axis))
 
 
-def _mask(at, shape, window, causal: bool, offset: int) -> np.ndarray:
-    places = dict(enumerate(product(*map(range, shape)), offset))
-    wide = (window,) * len(shape) if isinstance(window, int) else window
-    around = {number: cells_around(cell, shape, wide, causal) for number, cell in places.items()}
-    allowed = np.vectorize(lambda i, j: i in places and places.get(j) in around[i], otypes=[bool])
-    return allowed(*np.broadcast_arrays(at.i, at.j))
+def _mask(positions, shape, window, causal: bool, offset: int) -> np.ndarray:
+    cells = dict(enumerate(product(*map(range, shape)), offset))
+    window = (window,) * len(shape) if isinstance(window, int) else window
+    around = {
+        position: cells_around(cell, shape, window, causal) for position, cell in cells.items()
+    }
+
+    def is_allowed(i: int, j: int) -> bool:
+        return i in cells and cells.get(j) in around[i]
+
+    i, j = np.broadcast_arrays(positions.i, positions.j)
+    return np.vectorize(is_allowed, otypes=[bool])(i, j)
 
 
-def _draw(r, n: int):
-    shape = tuple(r.randint(1, 4) for _ in range(r.choice((1, 2))))
-    offset = r.choice((0, 0, 3))
-    # as many cells as the call has positions
-    shape = (
-        -(-max(n + 2 - offset, 1) // prod(shape)),
-        *shape,
-    )
-    window = tuple(r.randint(1, size) for size in shape)
-    return shape, window, r.random() < 0.4, offset
+def _draw(draw, length: int):
+    columns = tuple(draw.randint(1, 4) for _ in range(draw.choice((1, 2))))
+    offset = draw.choice((0, 0, 3))
+    rows = -(-max(length + 2 - offset, 1) // prod(columns))  # so that every position has a cell
+    shape = (rows, *columns)
+    window = tuple(draw.randint(1, size) for size in shape)
+    return shape, window, draw.random() < 0.4, offset
 
 
 FORMULA = {"draw": _draw, "mask": _mask, "build": p.Neighbourhood}
@@ -62,24 +67,25 @@ def test_every_query_of_an_image_sees_a_whole_window():
 )
 @pytest.mark.parametrize("layers", [1, 2])
 def test_the_reach_is_the_farthest_key_of_a_stack(pattern, layers):
-    n = prod(pattern.shape)
-    near = pattern.dense(n, n).double()
-    far = torch.linalg.matrix_power(near, layers).nonzero()
-    ahead = (far[:, 1] - far[:, 0]).max().item()
-    back = (far[:, 0] - far[:, 1]).max().item()
+    cells = prod(pattern.shape)
+    one_layer = pattern.dense(cells, cells).double()
+    queries, keys = torch.linalg.matrix_power(one_layer, layers).nonzero().unbind(1)
+    ahead = (keys - queries).max().item()
+    back = (queries - keys).max().item()
     reach = pattern.reach(layers)
     assert reach.back >= back
     assert reach.ahead >= ahead
     assert layers > 1 or (reach.back, reach.ahead) == (back, ahead)
 
 
-def test_a_token_before_the_image_sees_all_and_is_seen_by_all():
-    pattern = p.Neighbourhood((4, 5), 3, offset=1) | p.GlobalTokens([0])
-    dense = pattern.dense(21, 21)
+def test_an_offset_moves_the_image_behind_a_token_that_sees_all_and_is_seen_by_all():
+    image = p.Neighbourhood((4, 5), 3)
+    moved = p.Neighbourhood((4, 5), 3, offset=1)
+    dense = (moved | p.GlobalTokens([0])).dense(21, 21)
     assert dense[0].all()
     assert dense[:, 0].all()
-    assert torch.equal(dense[1:, 1:], p.Neighbourhood((4, 5), 3).dense(20, 20))
-    assert str(p.Neighbourhood((4, 5), 3).moved((1,))) == "neighbourhood((4, 5), (3, 3), offset=1)"
+    assert torch.equal(dense[1:, 1:], image.dense(20, 20))
+    assert str(image.moved((1,))) == str(moved) == "neighbourhood((4, 5), (3, 3), offset=1)"
 
 
 @pytest.mark.parametrize(
@@ -95,15 +101,3 @@ def test_more_keys_than_cells_are_refused():
     q = torch.randn(1, 1, 65, 4)
     with pytest.raises(ShapeError, match="ends at position 64 and the call has 65 keys"):
         rg.attention(q, q, q, pattern=p.Neighbourhood((8, 8), 3))
-
-
-def test_a_function_that_hides_its_structure_is_named_in_the_plan_and_in_a_warning():
-    near = p.Where(lambda i, j: (i - j).abs() < 3)
-    small = torch.randn(1, 1, 64, 4)
-    large = torch.randn(1, 1, 4096, 4)
-    plan = str(rg.plan_attention(small, small, small, pattern=near))
-    assert "keeps an estimated 7.7% of its pairs, and 100.0% are computed" in plan
-    with pytest.warns(WastedPairsWarning, match="keeps an estimated 0.1%"):
-        rg.plan_attention(large, large, large, pattern=near)
-    most = p.Where(lambda i, j: (i - j).abs() % 3 > 0)
-    assert "keeps an" not in str(rg.plan_attention(large, large, large, pattern=most))

@@ -1,5 +1,7 @@
 """Patterns as text, joined with texts by & | ~, and as text with tensors for a compiled graph."""
 
+import operator
+
 import pytest
 import torch
 from hypothesis import given
@@ -56,7 +58,7 @@ def test_a_refusal_quotes_no_word_at_length(text):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("text", "same"),
     [
         ("strided(stride=64, local=true)", "strided(64)"),
         ("fixed(8, 2, false)", "fixed(8, local=false, summary=2)"),
@@ -67,8 +69,8 @@ def test_a_refusal_quotes_no_word_at_length(text):
         ("causal&strided( 64 )", "strided(64) & causal"),
     ],
 )
-def test_a_pattern_has_several_spellings(one, other):
-    assert parse(one) == parse(other)
+def test_a_pattern_has_several_spellings(text, same):
+    assert parse(text) == parse(same)
 
 
 def test_what_is_no_pattern_is_named_with_the_class_that_takes_it():
@@ -138,14 +140,14 @@ def test_what_cannot_be_read_is_refused_with_the_place(text, words):
 def test_many_parts_are_compared_with_few_others(sign, monkeypatch):
     """Each join compared all parts with all others, so that n of them cost n³."""
     compared = 0
-    same = KeySet.__eq__
+    is_equal = KeySet.__eq__
 
-    def counted(one: KeySet, other: object) -> bool:
+    def count_and_compare(pattern: KeySet, other: object) -> bool:
         nonlocal compared
         compared += 1
-        return same(one, other)
+        return is_equal(pattern, other)
 
-    monkeypatch.setattr(KeySet, "__eq__", counted)
+    monkeypatch.setattr(KeySet, "__eq__", count_and_compare)
     pattern = parse(sign.join(f"key_set(0, {2 * n}, {2 * n + 3})" for n in range(128)))
     for _ in range(2):
         assert pattern.canonical() == parse(str(pattern)).canonical()
@@ -153,35 +155,43 @@ def test_many_parts_are_compared_with_few_others(sign, monkeypatch):
     assert compared < 128 * 127 / 2
 
 
-def test_a_pattern_of_many_levels_is_refused_where_it_is_made_and_one_of_64_answers_everything():
-    def nested(levels: int, pattern: p.Pattern) -> p.Pattern:
-        for level in range(levels - 1):
-            pattern = pattern & p.Prefix(level) if level % 2 else pattern | Lattice(level + 2)
-        return pattern
+def nested(levels: int) -> p.Pattern:
+    """A pattern of so many levels of patterns inside each other."""
+    pattern: p.Pattern = p.Causal()
+    for level in range(levels - 1):
+        pattern = pattern & p.Prefix(level) if level % 2 else pattern | Lattice(level + 2)
+    return pattern
 
-    deepest = nested(64, p.Causal())
+
+def test_a_pattern_of_64_levels_is_read_compared_and_planned():
+    deepest = nested(64)
     assert parse(str(deepest)) == deepest
     assert hash(deepest) == hash(parse(str(deepest)))
     assert torch.equal(deepest.canonical().dense(9, 9), deepest.dense(9, 9))
-    assert rg.plan_attention(*(torch.zeros(1, 1, 9, 4) for _ in "qkv"), pattern=deepest).backend
-    for deeper in (
-        lambda: nested(65, p.Causal()),
-        lambda: ~deepest,
-        lambda: p.PerHead([deepest]),
-        lambda: nested(5000, p.Causal()),
-    ):
-        with pytest.raises(
-            ArgumentError,
-            match="a pattern of 65 levels of patterns inside each other; 64 are the most",
-        ):
-            deeper()
+    x = torch.zeros(1, 1, 9, 4)
+    assert rg.plan_attention(x, x, x, pattern=deepest).backend
 
 
-ASKING = {
-    "and": lambda one, other: one and other,
-    "or": lambda one, other: one or other,
-    "not": lambda one, _: not one,
-    "if": lambda one, other: one if other else None,
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: nested(65),
+        lambda: ~nested(64),
+        lambda: p.PerHead([nested(64)]),
+        lambda: nested(5000),
+    ],
+)
+def test_a_pattern_of_more_levels_is_refused_where_it_is_made(make):
+    words = "a pattern of 65 levels of patterns inside each other; 64 are the most"
+    with pytest.raises(ArgumentError, match=words):
+        make()
+
+
+USES_AS_TRUTH = {
+    "and": lambda pattern: pattern and pattern,
+    "or": lambda pattern: pattern or pattern,
+    "not": lambda pattern: not pattern,
+    "if": lambda pattern: 1 if pattern else 0,
 }
 PATTERNS = [
     p.Full(),
@@ -193,11 +203,11 @@ PATTERNS = [
 ]
 
 
-@pytest.mark.parametrize("ask", ASKING.values(), ids=ASKING)
-def test_a_pattern_has_no_truth_value_and_names_the_signs(ask):
-    for pattern in PATTERNS:
-        with pytest.raises(rg.ArgumentError, match=r"is neither true nor false.*& \| ~.*is None"):
-            ask(pattern, pattern)
+@pytest.mark.parametrize("use", USES_AS_TRUTH.values(), ids=USES_AS_TRUTH)
+@pytest.mark.parametrize("pattern", PATTERNS, ids=str)
+def test_a_pattern_has_no_truth_value_and_names_the_signs(pattern, use):
+    with pytest.raises(ArgumentError, match=r"is neither true nor false.*& \| ~.*is None"):
+        use(pattern)
 
 
 def test_a_text_is_read_on_either_side_of_a_sign():
@@ -205,36 +215,32 @@ def test_a_text_is_read_on_either_side_of_a_sign():
     window = p.SlidingWindow(4)
     assert causal & "sliding_window(4)" == "sliding_window(4)" & causal == causal & window
     assert causal | "sliding_window(4)" == "sliding_window(4)" | causal == causal | window
-    joined = p.Full()
-    joined &= "causal | prefix(2)"
-    assert joined == causal | p.Prefix(2)
+    pattern = p.Full()
+    pattern &= "causal | prefix(2)"
+    assert pattern == causal | p.Prefix(2)
     assert str("prefix(2)" & causal) == "prefix(2) & causal"
 
 
+@pytest.mark.parametrize("join", [operator.and_, operator.or_])
 @pytest.mark.parametrize("other", [None, 3, torch.ones(2, 2, dtype=torch.bool), ["causal"]])
-def test_what_is_neither_pattern_nor_text_is_joined_with_none(other):
-    for join in (lambda: p.Causal() & other, lambda: p.Causal() | other):
-        with pytest.raises(TypeError):
-            join()
+def test_what_is_neither_pattern_nor_text_joins_no_pattern(other, join):
+    with pytest.raises(TypeError):
+        join(p.Causal(), other)
 
 
 LENGTH = 9
-IDS = p.SameDocument(torch.arange(LENGTH) // 4)
-LIVE = p.KeyMask(torch.arange(LENGTH) % 3 > 0)
-
-
-def same_after_reading(pattern: p.Pattern) -> bool:
-    text, tensors = written_apart(pattern, UnknownFloats().steady)
-    again = read_together(text, tensors)
-    return torch.equal(*(one.dense(LENGTH, LENGTH) for one in (again, pattern)))
+DOCUMENTS = p.SameDocument(torch.arange(LENGTH) // 4)
+UNPADDED = p.KeyMask(torch.arange(LENGTH) % 3 > 0)
 
 
 @given(joined(readable), joined(readable))
-def test_every_expression_reads_back(one, other):
+def test_every_expression_with_tensors_reads_back(a, b):
     for pattern in (
-        one & IDS & other,
-        (one | LIVE) & other,
-        ~(one & IDS) | other,
-        one & ~(other | IDS),
+        a & DOCUMENTS & b,
+        (a | UNPADDED) & b,
+        ~(a & DOCUMENTS) | b,
+        a & ~(b | DOCUMENTS),
     ):
-        assert same_after_reading(pattern), str(pattern)
+        text, tensors = written_apart(pattern, UnknownFloats().steady)
+        again = read_together(text, tensors)
+        assert torch.equal(again.dense(LENGTH, LENGTH), pattern.dense(LENGTH, LENGTH)), str(pattern)
