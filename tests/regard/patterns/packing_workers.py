@@ -1,4 +1,4 @@
-"""What a DataLoader's workers do: documents packed into rows, their patterns made where the batch is made."""
+"""What a DataLoader's workers do: documents packed into batch rows, with patterns made where the batch is made."""
 
 from dataclasses import dataclass
 
@@ -7,29 +7,36 @@ from torch.utils.data import DataLoader, Dataset
 
 from regard import patterns as p
 
-# documents of each row of a batch
+# Of each batch, the lengths of the two documents in each row.
 LENGTHS = [
     [(3, 5), (4, 2)],
     [(6, 1), (2, 4)],
     [(1, 1), (5, 3)],
     [(2, 2), (7, 1)],
 ]
-ROOM = 8
+ROW_LENGTH = 8
 DIM = 6
 
 
 @dataclass
-class Packed:
-    """x (rows, ROOM, DIM), the lengths of the documents, and who may look at whom."""
+class Batch:
+    """Two documents in each row, padding behind them, and the patterns that keep them apart."""
 
-    x: torch.Tensor
+    x: torch.Tensor  # (rows, ROW_LENGTH, DIM)
     lengths: list[tuple[int, int]]
     documents: p.SameDocument
-    words: p.KeySpan
-    mask: p.Explicit
+    unpadded: p.KeySpan
+    mask: p.Explicit  # both in one
+
+    @property
+    def is_word(self) -> torch.Tensor:
+        """Which positions are no padding, (rows, ROW_LENGTH)."""
+        return torch.arange(ROW_LENGTH) < torch.tensor([sum(row) for row in self.lengths])[:, None]
 
 
-class Batches(Dataset):
+class Numbers(Dataset):
+    """The numbers of the batches."""
+
     def __len__(self) -> int:
         return len(LENGTHS)
 
@@ -37,27 +44,21 @@ class Batches(Dataset):
         return number
 
 
-def pack(numbers: list[int]) -> Packed:
-    """One batch: two documents in each row, padding behind them, each batch with its own lengths."""
+def pack(numbers: list[int]) -> Batch:
     (number,) = numbers
     lengths = LENGTHS[number]
-    ids = torch.tensor([[0] * first + [1] * (ROOM - first) for first, _ in lengths])
+    generator = torch.Generator().manual_seed(number)
+    x = torch.randn(len(lengths), ROW_LENGTH, DIM, generator=generator, dtype=torch.float64)
+    ids = torch.tensor([[0] * first + [1] * (ROW_LENGTH - first) for first, _ in lengths])
     words = torch.tensor([sum(row) for row in lengths])
-    x = torch.randn(
-        len(lengths),
-        ROOM,
-        DIM,
-        generator=torch.Generator().manual_seed(number),
-        dtype=torch.float64,
-    )
-    live = (torch.arange(ROOM) < words[:, None])[:, None, None, :]
-    mask = (ids[:, None, :, None] == ids[:, None, None, :]) & live  # (rows, 1, ROOM, ROOM)
-    return Packed(x, lengths, p.SameDocument(ids), p.KeySpan(0, words), p.Explicit(mask))
+    is_word = (torch.arange(ROW_LENGTH) < words[:, None])[:, None, None, :]
+    mask = (ids[:, None, :, None] == ids[:, None, None, :]) & is_word
+    return Batch(x, lengths, p.SameDocument(ids), p.KeySpan(0, words), p.Explicit(mask))
 
 
-def packed_batches(context: str) -> list[Packed]:
-    """All batches, by two workers that were started so."""
+def packed_batches(context: str) -> list[Batch]:
+    """All batches, by two workers that were started in this way."""
     loader = DataLoader(
-        Batches(), batch_size=1, num_workers=2, collate_fn=pack, multiprocessing_context=context
+        Numbers(), batch_size=1, num_workers=2, collate_fn=pack, multiprocessing_context=context
     )
     return list(loader)

@@ -6,6 +6,7 @@ import pytest
 import torch
 from fuzz.meanings import LEAVES as FORMULAS
 from fuzz.meanings import TENSORS, Places, build, mask_of, plain_leaf
+from patterns.test_pattern_laws import marked
 
 from regard import patterns as p
 from regard.errors import ArgumentError
@@ -38,28 +39,24 @@ LEAVES = [
 each_leaf = pytest.mark.parametrize("leaf", LEAVES, ids=str)
 
 
+PLACES = ((13, 13, 0), (7, 18, 11), (17, 10, -7), (9, 11, -20), (3, 9, 30))  # q_len, k_len, q_start
+
+
 @pytest.mark.parametrize("name", [name for name in FORMULAS if name not in TENSORS])
 def test_a_pattern_is_its_formula(name):
     for seed in range(6):
-        node = plain_leaf(random.Random(seed), name, 9)
-        for q_len, k_len, q_start in (
-            (13, 13, 0),
-            (7, 18, 11),
-            (17, 10, -7),
-            (9, 11, -20),
-            (3, 9, 30),
-        ):
-            at = Places(1, 1, q_len, k_len, (q_start,))
-            truth = torch.from_numpy(mask_of(node, at)[0, 0].copy())
-            pattern = build(node, at)
-            assert torch.equal(pattern.dense(q_len, k_len, q_start=q_start), truth), (node, q_start)
-            assert pattern.count(q_len, k_len, q_start=q_start) == int(truth.sum()), (node, q_start)
+        leaf = plain_leaf(random.Random(seed), name, 9)
+        for q_len, k_len, q_start in PLACES:
+            places = Places(1, 1, q_len, k_len, (q_start,))
+            expected = torch.from_numpy(mask_of(leaf, places)[0, 0].copy())
+            pattern = build(leaf, places)
+            assert torch.equal(pattern.dense(q_len, k_len, q_start=q_start), expected), pattern
+            assert pattern.count(q_len, k_len, q_start=q_start) == int(expected.sum()), pattern
 
 
 def test_global_tokens_are_a_set_of_positions():
-    assert (
-        p.GlobalTokens([3, 0, 3]) == p.GlobalTokens((0, 3)) == p.GlobalTokens(torch.tensor([0, 3]))
-    )
+    tokens = p.GlobalTokens((0, 3))
+    assert p.GlobalTokens([3, 0, 3]) == tokens == p.GlobalTokens(torch.tensor([0, 3]))
     assert p.GlobalTokens(range(3)).indices == (0, 1, 2)
     assert hash(p.GlobalTokens([3, 0])) == hash(p.GlobalTokens({0, 3}))
 
@@ -90,36 +87,36 @@ def test_segments_are_sound_and_a_single_query_is_known_where_it_can_be(leaf):
     for first in range(-5, 12, 2):
         for queries in (1, 2, 3, 5, 8):
             for k_len in (0, 1, 7, 12):
-                truth = leaf.dense(queries, k_len, q_start=first)
-                found = leaf.segments(first, first + queries - 1, k_len)
-                full, some = (
-                    torch.tensor(
-                        [any(key in one for one in ranges) for key in range(k_len)],
-                        dtype=torch.bool,
-                    )
-                    for ranges in (found.full, found.some)
-                )
-                assert not (full & ~truth.all(0)).any(), (first, queries, k_len)
-                assert not (truth.any(0) & ~some).any(), (first, queries, k_len)
-                assert all(0 <= one.start < one.stop <= k_len for one in (*found.full, *found.some))
+                allowed = leaf.dense(queries, k_len, q_start=first)
+                segments = leaf.segments(first, first + queries - 1, k_len)
+                full = marked(segments.full, k_len)
+                some = marked(segments.some, k_len)
+                assert not (full & ~allowed.all(0)).any(), (first, queries, k_len)
+                assert not (allowed.any(0) & ~some).any(), (first, queries, k_len)
                 if queries == 1:
-                    assert torch.equal(full, truth[0]), (first, k_len)
+                    assert torch.equal(full, allowed[0]), (first, k_len)
+
+
+def pairs_at_stride(leaf: p.Pattern, stride: int, row: int, q_start: int) -> str | None:
+    """The pairs of 9 queries and 11 keys whose positions have the residue of a row; None where that is no pattern."""
+    position = q_start + row
+    residue = position % stride
+    at_residue = leaf.on_lattice(stride, residue)
+    if at_residue is None:
+        return None
+    q_len = len(range(row, 9, stride))
+    k_len = len(range(residue, 11, stride))
+    return str(at_residue.dense(q_len, k_len, q_start=position // stride).tolist())
 
 
 @each_leaf
 def test_residues_that_count_as_alike_have_equal_pairs(leaf):
     for q_start in (0, 3, -2):
+        grid = p.Grid.whole(9, 11, q_start)
         for stride in range(2, 9):
-            for rows in alike_residues(leaf, stride, p.Grid.whole(9, 11, q_start)):
-                found = set()
-                for row in rows:
-                    residue = (q_start + row) % stride
-                    if (there := leaf.on_lattice(stride, residue)) is not None:
-                        sizes = len(range(row, 9, stride)), len(range(residue, 11, stride))
-                        found.add(
-                            str(there.dense(*sizes, q_start=(q_start + row) // stride).tolist())
-                        )
-                assert len(found) < 2, (q_start, stride, rows)
+            for rows in alike_residues(leaf, stride, grid):
+                pairs = {pairs_at_stride(leaf, stride, row, q_start) for row in rows}
+                assert len(pairs - {None}) < 2, (q_start, stride, rows)
 
 
 def test_lattices_and_blocks_know_their_shortest_form():

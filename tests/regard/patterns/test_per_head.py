@@ -1,3 +1,5 @@
+"""Patterns by head: each head sees what its own pattern lets it see, in everything that is asked of them."""
+
 import pytest
 import torch
 
@@ -16,36 +18,26 @@ from regard.patterns.visible import visible_keys
 
 
 def test_a_part_that_differs_by_head_gives_each_head_its_own():
-    """Head h sees what the h-th pattern lets head h see, in everything that is asked of it."""
+    """Head h sees what the h-th pattern lets head h see."""
     inner = PerHead([Prefix(2), KeySpan(1, 3), Full()])
     pattern = PerHead([inner, inner & Prefix(2), PerHead([Full(), Full(), KeySpan(3)])])
-    heads = [Prefix(2), KeySpan(1, 3) & Prefix(2), KeySpan(3)]
-    expected = torch.stack([one.dense(4, 5) for one in heads])[None]
+    of_heads = [Prefix(2), KeySpan(1, 3) & Prefix(2), KeySpan(3)]
+    expected = torch.stack([of_head.dense(4, 5) for of_head in of_heads])[None]
     grid = Grid.whole(4, 5)
-    assert torch.equal(pattern.dense(4, 5), expected)
-    assert torch.equal(
-        pattern.allows(torch.arange(4)[:, None], torch.arange(5)[None]).expand_as(expected),
-        expected,
-    )
-    assert torch.equal(pattern.evaluate(grid).expand_as(expected), expected)
+    allowed = pattern.allows(torch.arange(4)[:, None], torch.arange(5)[None])
+    for dense in (pattern.dense(4, 5), allowed, pattern.evaluate(grid)):
+        assert torch.equal(dense.expand_as(expected), expected)
     assert torch.equal(visible_keys(pattern, grid), expected.any(2))
     assert pattern.count(4, 5) == int(expected.sum())
-    assert [str(pattern.for_head(head).canonical()) for head in range(3)] == [
-        str(one.canonical()) for one in heads
-    ]
+    for head, of_head in enumerate(of_heads):
+        assert pattern.for_head(head).canonical() == of_head.canonical()
 
 
-def test_hidden_keys_are_told_for_each_head():
-    pattern = PerHead([Prefix(2), Full(), KeySpan(0, torch.tensor([1, 3]))])
-    shown = visible_keys(pattern, Grid.whole(4, 4))
-    assert shown.int().tolist() == [
-        [[1, 1, 0, 0], [1, 1, 1, 1], [1, 0, 0, 0]],
-        [[1, 1, 0, 0], [1, 1, 1, 1], [1, 1, 1, 0]],
-    ]
+def test_where_every_head_has_queries_for_every_key_none_is_hidden():
     assert visible_keys(PerHead([Full(), Causal()]), Grid.whole(4, 4)) is None
 
 
-def test_it_says_of_itself_what_its_parts_say():
+def test_what_it_says_of_itself_follows_from_its_parts():
     assert PerHead([Prefix(1), KeySpan(2)]).query_free
     assert not PerHead([Prefix(1), Causal()]).query_free
     assert not PerHead([Prefix(1), KeySpan(2)]).compares_positions
@@ -55,7 +47,7 @@ def test_it_says_of_itself_what_its_parts_say():
     assert PerHead([CausalWindow(3), Prefix(1)]).key_range(5, 6, 9) == range(7)
 
 
-def test_it_needs_a_pattern_for_each_head():
+def test_a_call_of_other_heads_or_batch_rows_is_refused():
     PerHead([Causal(), Full()]).check(1, 2, 3, 3)
     with pytest.raises(ShapeError, match="2 patterns but the call has 4 query heads"):
         PerHead([Causal(), Full()]).check(1, 4, 3, 3)

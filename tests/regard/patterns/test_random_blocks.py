@@ -1,13 +1,15 @@
+"""Random blocks: their draws are frozen, and a query's blocks are known without looking at pairs."""
+
 import pytest
 import torch
 
 from regard.patterns import RandomBlocks
 
 
-def drawn(pattern: RandomBlocks, query: int, k_len: int) -> list[int]:
-    """The blocks of keys that the query at this position sees."""
-    seen = pattern.dense(1, k_len, q_start=query)[0]
-    return sorted(set((seen.nonzero().flatten() // pattern.block).tolist()))
+def drawn_blocks(pattern: RandomBlocks, query: int, k_len: int) -> list[int]:
+    """The blocks of keys that the query at this position may look at."""
+    (keys,) = pattern.dense(1, k_len, q_start=query)[0].nonzero(as_tuple=True)
+    return (keys // pattern.block).unique().tolist()
 
 
 # By the law in the conventions, in plain integers. A change here changes the meaning of every model that was trained
@@ -30,26 +32,29 @@ GOLDEN = [
 
 @pytest.mark.parametrize(("pattern", "k_len", "blocks"), GOLDEN)
 def test_the_draws_are_frozen(pattern, k_len, blocks):
-    assert {query: drawn(pattern, query, k_len) for query in blocks} == blocks
+    assert {query: drawn_blocks(pattern, query, k_len) for query in blocks} == blocks
 
 
 def test_rows_that_start_apart_draw_by_their_own_positions():
     pattern = RandomBlocks(2, block=4, seed=1)
-    both = pattern.dense(6, 32, q_start=torch.tensor([0, 13]))
-    assert torch.equal(both[0, 0], pattern.dense(6, 32, q_start=0))
-    assert torch.equal(both[1, 0], pattern.dense(6, 32, q_start=13))
+    dense = pattern.dense(6, 32, q_start=torch.tensor([0, 13]))
+    for row, start in enumerate((0, 13)):
+        assert torch.equal(dense[row, 0], pattern.dense(6, 32, q_start=start))
 
 
 def test_segments_of_a_long_text_name_the_drawn_blocks_and_no_more():
     pattern = RandomBlocks(3, block=64, seed=0)
-    found = pattern.segments(640_000, 640_063, 1_000_000)
-    assert found.full == found.some
-    assert sum(map(len, found.some)) == 3 * 64
-    assert {one.start % 64 for one in found.some} == {0}
+    segments = pattern.segments(640_000, 640_063, 1_000_000)
+    assert segments.full == segments.some
+    assert sum(map(len, segments.some)) == 3 * 64
+    assert all(keys.start % 64 == 0 for keys in segments.some)
 
 
-def test_it_answers_alike_whatever_the_number_of_blocks_it_could_be_asked_for():
+def test_more_blocks_than_there_are_keep_every_pair():
     assert RandomBlocks(10**15, block=10**15, past=True).count(4, 4) == 16
     assert RandomBlocks(10**15).count(4, 200) == 800
+
+
+def test_blocks_of_the_past_reach_ahead_to_the_end_of_a_block():
     assert RandomBlocks(2, past=True).reach(3).ahead == 63
     assert RandomBlocks(2).reach().ahead is None

@@ -1,4 +1,4 @@
-"""Classes enrol themselves: one's own pattern, score or feature map reads back, and no name is taken twice."""
+"""Classes enrol themselves: a user's own pattern, score or feature map reads back, and no name is taken twice."""
 
 from dataclasses import dataclass
 
@@ -28,7 +28,7 @@ class EveryThird(p.Pattern):
 
 @dataclass(frozen=True, kw_only=True)
 class ByName(p.Pattern):
-    """A pattern whose arguments have names only."""
+    """A pattern whose arguments are given by name."""
 
     near: int
     far: int = 4
@@ -48,7 +48,7 @@ class ByName(p.Pattern):
         ("causal & ~every_third(2, share=2)", p.Causal() & ~EveryThird(2, share=2.0)),
     ],
 )
-def test_a_pattern_of_ones_own_reads_back(text, pattern):
+def test_a_users_own_pattern_reads_back(text, pattern):
     assert str(pattern) == text
     assert p.parse(text) == pattern
     assert torch.equal(p.parse(text).dense(7, 11), pattern.dense(7, 11))
@@ -64,34 +64,40 @@ def test_a_pattern_with_nothing_but_its_truth_answers_everything():
     assert (pattern.band(), pattern.structure(), pattern.period) == (None, pattern, None)
 
 
-def test_a_pattern_of_ones_own_is_compiled_by_its_text():
-    q = torch.randn(1, 2, 9, 8)
-    asked = lambda q: rg.attention(q, q, q, pattern=EveryThird(1))  # noqa: E731
-    torch.testing.assert_close(torch.compile(asked, backend="eager", fullgraph=True)(q), asked(q))
+def test_a_users_own_pattern_is_compiled_by_its_text():
+    def attend(x: torch.Tensor) -> torch.Tensor:
+        return rg.attention(x, x, x, pattern=EveryThird(1))
+
+    x = torch.randn(1, 2, 9, 8)
+    compiled = torch.compile(attend, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), attend(x))
+
+
+def define(name: str, base: type = p.Pattern, **options) -> type:
+    """A class as a module defines it, and no function."""
+    return type(name, (base,), {"__module__": __name__}, **options)
 
 
 def test_a_name_is_taken_once():
-    with pytest.raises(
-        ArgumentError,
-        match=r"'causal' in a text, which is the name of regard\.patterns\.bands\.Causal",
-    ):
-        type("Causal", (p.Pattern,), {"__module__": __name__})
+    words = r"'causal' in a text, which is the name of regard\.patterns\.bands\.Causal"
+    with pytest.raises(ArgumentError, match=words):
+        define("Causal")
     with pytest.raises(ArgumentError, match="'linear' in a text"):
-        type("Another", (m.Mechanism,), {"__module__": __name__}, also=("linear",))
+        define("Another", m.Mechanism, also=("linear",))
     assert p.parse("causal") == p.Causal()
 
 
 def test_a_class_that_is_defined_again_replaces_the_one_before():
-    first, again = (type("DefinedAgain", (p.Pattern,), {"__module__": __name__}) for _ in range(2))
-    assert p.Pattern.registry.kinds["defined_again"] is again is not first
-    del p.Pattern.registry.kinds["defined_again"]
+    first = define("DefinedAgain")
+    again = define("DefinedAgain")
+    assert p.Pattern.registry.kinds.pop("defined_again") is again is not first
 
 
 def test_a_class_inside_a_function_and_one_that_says_so_stay_out():
     class Local(p.Pattern):
         pass
 
-    type("StaysOut", (p.Pattern,), {"__module__": __name__}, enrol=False)
+    define("StaysOut", enrol=False)
     assert not {"local", "stays_out"} & set(p.Pattern.registry.kinds)
 
 
@@ -108,18 +114,32 @@ def test_a_registry_lists_what_is_importable_from_a_package():
     assert set(registry.names()) == {"causal", "every_third"}
 
 
-@pytest.mark.parametrize(
-    "around", [lambda x: x, lambda x: x & p.Causal(), lambda x: ~x, lambda x: p.PerHead([x] * 4)]
-)
-@pytest.mark.parametrize(
-    "answer", [lambda q, k: q - k, lambda q, k: torch.where(k <= q, 0.0, -torch.inf)]
-)
-def test_a_pattern_that_answers_with_numbers_is_refused(answer, around):
-    @dataclass(frozen=True)
-    class Scores(p.Pattern, enrol=False):
-        def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-            return answer(q_pos, k_pos)
+class Distances(p.Pattern, enrol=False):
+    """A pattern that returns numbers, which is wrong."""
 
-    q = torch.randn(1, 4, 7, 8)
-    with pytest.raises(ArgumentError, match=r"Scores.allows returned torch.*; it needs booleans"):
-        rg.attention(q, q, q, pattern=around(Scores()))
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return q_pos - k_pos
+
+
+class AddedNumbers(p.Pattern, enrol=False):
+    """A pattern that returns what is added to scores, which is wrong."""
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        return torch.where(k_pos <= q_pos, 0.0, -torch.inf)
+
+
+@pytest.mark.parametrize("kind", [Distances, AddedNumbers])
+@pytest.mark.parametrize(
+    "join",
+    [
+        lambda pattern: pattern,
+        lambda pattern: pattern & p.Causal(),
+        lambda pattern: ~pattern,
+        lambda pattern: p.PerHead([pattern] * 4),
+    ],
+)
+def test_a_pattern_that_returns_numbers_is_refused(kind, join):
+    x = torch.randn(1, 4, 7, 8)
+    words = rf"{kind.__name__}.allows returned torch.*; it needs booleans"
+    with pytest.raises(ArgumentError, match=words):
+        rg.attention(x, x, x, pattern=join(kind()))
