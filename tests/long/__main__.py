@@ -4,7 +4,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from . import __doc__ as described
+from . import __doc__ as description
 from .running import RESULTS, Run, forget, go_on, left, read
 from .runs import RUNS
 
@@ -36,57 +36,51 @@ def minutes(text: str) -> float:
 
 def main(words: list[str] | None = None) -> int:
     """0 if nothing was wrong, 1 if something was, 130 if it was interrupted."""
-    parser = argparse.ArgumentParser(
-        prog="python -m tests.long",
-        description=described,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument(
-        "name", nargs="*", help="the runs; all of them with `all`; without a name they are listed"
-    )
-    parser.add_argument("--cases", type=int, help="how many cases instead of all")
-    parser.add_argument(
-        "--minutes", type=minutes, default=LONGEST, help="for each run; a batch that began is ended"
-    )
-    parser.add_argument(
-        "--shard",
-        type=shard,
-        default=(1, 1),
-        metavar="I/N",
-        help="the I-th of N parts of the cases",
-    )
-    parser.add_argument("--fresh", action="store_true", help="forget what was found before")
-    parser.add_argument("--results", type=Path, default=RESULTS, help="the file of results")
-    asked = parser.parse_args(words)
-    names = list(RUNS) if asked.name == ["all"] else asked.name
-    if unknown := [name for name in names if name not in RUNS]:
-        parser.error(f"there is no run {', '.join(unknown)}; the runs are {', '.join(RUNS)}")
-    if not names:
-        listed(asked.results)
+    options = parse(words)
+    if not options.runs:
+        list_runs(options.results)
         return 0
     code = 0
     try:
-        for name in names:
-            if asked.fresh:
-                forget(RUNS[name], asked.results)
-            code |= go_on(
-                RUNS[name],
-                asked.cases or RUNS[name].cases,
-                asked.minutes,
-                asked.shard,
-                asked.results,
-            )
+        for run in options.runs:
+            if options.fresh:
+                forget(run, options.results)
+            cases = options.cases or run.cases
+            code |= go_on(run, cases, options.minutes, options.shard, options.results)
     except KeyboardInterrupt:
-        print(
-            "\ninterrupted; the same command goes on with the batch that was not finished",
-            file=sys.stderr,
-        )
+        sentence = "interrupted; the same command goes on with the batch that was not finished"
+        print(f"\n{sentence}", file=sys.stderr)
         return 130
     return code
 
 
-def listed(path: Path) -> None:
-    """One line for each run."""
+def parse(words: list[str] | None) -> argparse.Namespace:
+    """The options, with the runs that are named."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.long",
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add = parser.add_argument
+    add("name", nargs="*", help="the runs; all of them with `all`; without a name they are listed")
+    add("--cases", type=int, help="how many cases instead of all")
+    for_each = "for each run; a batch that began is ended"
+    add("--minutes", type=minutes, default=LONGEST, help=for_each)
+    a_part = "the I-th of N parts of the cases"
+    add("--shard", type=shard, default=(1, 1), metavar="I/N", help=a_part)
+    add("--fresh", action="store_true", help="forget what was found before")
+    add("--results", type=Path, default=RESULTS, help="the file of results")
+    options = parser.parse_args(words)
+    names = list(RUNS) if options.name == ["all"] else options.name
+    unknown = [name for name in names if name not in RUNS]
+    if unknown:
+        parser.error(f"there is no run {', '.join(unknown)}; the runs are {', '.join(RUNS)}")
+    options.runs = [RUNS[name] for name in names]
+    return options
+
+
+def list_runs(path: Path) -> None:
+    """Print one line for each run."""
     records = read(path)["runs"]
     for run in RUNS.values():
         print(line_of(run, records.get(run.name)))

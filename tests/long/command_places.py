@@ -1,13 +1,14 @@
 """What hostile invocations of commands are given: runs, data, and files that are not what a command expects."""
 
 import gzip
-import itertools
 import shutil
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import torch
+
+from regard.storage import save_tensors
 
 from .hostile_files import CONTENTS
 
@@ -25,24 +26,12 @@ TINY = (
     "--cpu",
 )
 # Sensible values of parameters by command; a command that is not here gets some for the parameters it requires.
+SIZES = {"out": "new", "steps": "2", "dim": "8", "heads": "2", "vocab_size": "300", "cpu": ""}
 BASES: dict[str, dict[str, str]] = {
-    **{
-        f"train {name}": {
-            "data": data,
-            "out": "new",
-            "steps": "2",
-            "dim": "8",
-            "heads": "2",
-            "vocab_size": "300",
-            "cpu": "",
-        }
-        for name, data in (
-            ("translation", "{pairs}"),
-            ("language-model", "{text}"),
-            ("masked-words", "{text}"),
-            ("classifier", "{labels}"),
-        )
-    },
+    "train translation": {"data": "{pairs}", **SIZES},
+    "train language-model": {"data": "{text}", **SIZES},
+    "train masked-words": {"data": "{text}", **SIZES},
+    "train classifier": {"data": "{labels}", **SIZES},
     "convert kv-heads": {"model": "{language_model}", "kv_heads": "1", "out": "new"},
     "demo": {"out": "new", "steps": "2"},
     "translate": {"run": "{translator}", "sentences": "a b"},
@@ -62,7 +51,7 @@ BASES: dict[str, dict[str, str]] = {
 PAIRS = b"".join(b"a %d b\tein %d c\n" % (n, n) for n in range(60))
 
 
-def mo_header(*words):
+def mo_header(*words: int) -> bytes:
     return struct.pack("<7I", 0x950412DE, *words)
 
 
@@ -130,6 +119,23 @@ GIVEN: dict[str, Callable[[], tuple[bytes, ...]]] = {
         b'{"source": {"x": []}, "target": null}\n',
     ),
 }
+INPUTS = {
+    "hostile": "hostile",
+    "translator": "translator",
+    "language_model": "language_model",
+    "classifier": "classifier",
+    "broken": "broken",
+    "torn": "torn",
+    "foreign": "foreign",
+    "folder": "a folder",
+    "file": "file",
+    "empty": "empty.tsv",
+    "binary": "binary.tsv",
+    "text": "text.txt",
+    "pairs": "pairs.tsv",
+    "labels": "labels.tsv",
+    "tensors": "qkv.safetensors",
+}
 # Files and folders, one of which is what a parameter wants at most.
 PLACES = tuple(
     f"{{{name}}}"
@@ -152,51 +158,47 @@ PLACES = tuple(
 
 def inputs(folder: Path, run_command: Callable[..., None]) -> dict[str, str]:
     """Make the inputs in a folder; their paths by name."""
-    from regard.storage import save_tensors
+    paths = {name: folder / file for name, file in INPUTS.items()}
+    if not folder.exists():
+        folder.mkdir(parents=True)
+        make_files(paths)
+        make_runs(paths, run_command)
+    return {name: str(path) for name, path in paths.items()}
 
-    at = {"hostile": folder / "hostile"} | {
-        name: folder / name
-        for name in ("translator", "language_model", "classifier", "broken", "torn", "foreign")
-    }
-    at |= {"folder": folder / "a folder", "file": folder / "file", "empty": folder / "empty.tsv"}
-    at |= {
-        "binary": folder / "binary.tsv",
-        "text": folder / "text.txt",
-        "pairs": folder / "pairs.tsv",
-    }
-    at |= {"labels": folder / "labels.tsv", "tensors": folder / "qkv.safetensors"}
-    if folder.exists():
-        return {name: str(path) for name, path in at.items()}
-    folder.mkdir(parents=True)
-    at["hostile"].mkdir()
-    for end, given in GIVEN.items():
-        for number, content in enumerate(
-            itertools.chain(given(), (make() for make in CONTENTS.values()))
-        ):
-            (at["hostile"] / f"{number}{end}").write_bytes(content)
-    at["folder"].mkdir()
-    (at["folder"] / "diary.txt").write_text("mine")
-    at["file"].write_text("neither a run nor a table\n")
-    at["empty"].write_text("")
-    at["binary"].write_bytes(bytes(range(256)) * 20)
-    at["text"].write_text("a few words of text and some more\n" * 60)
-    at["pairs"].write_text("".join(f"a {n} b\tein {n} c\n" for n in range(60)))
-    at["labels"].write_text(
-        "".join(f"{'good' if n % 2 else 'bad'}\ta text {n}\n" for n in range(60))
-    )
-    save_tensors(at["tensors"], {name: torch.ones(1, 2, 6, 4) for name in "qkv"})
+
+def make_files(paths: Mapping[str, Path]) -> None:
+    hostile = paths["hostile"]
+    hostile.mkdir()
+    contents = [make() for make in CONTENTS.values()]
+    for ending, make_contents in GIVEN.items():
+        for number, content in enumerate([*make_contents(), *contents]):
+            (hostile / f"{number}{ending}").write_bytes(content)
+    paths["folder"].mkdir()
+    (paths["folder"] / "diary.txt").write_text("mine")
+    paths["file"].write_text("neither a run nor a table\n")
+    paths["empty"].write_text("")
+    paths["binary"].write_bytes(bytes(range(256)) * 20)
+    paths["text"].write_text("a few words of text and some more\n" * 60)
+    paths["pairs"].write_bytes(PAIRS)
+    labels = [f"{'good' if n % 2 else 'bad'}\ta text {n}\n" for n in range(60)]
+    paths["labels"].write_text("".join(labels))
+    save_tensors(paths["tensors"], {name: torch.ones(1, 2, 6, 4) for name in "qkv"})
+
+
+def make_runs(paths: Mapping[str, Path], run_command: Callable[..., None]) -> None:
+    """Runs that are whole, and copies whose settings or weights are cut off."""
     for name, command, data in (
         ("translator", "translation", "pairs"),
         ("language_model", "language-model", "text"),
         ("classifier", "classifier", "labels"),
     ):
-        run_command("train", command, "--data", str(at[data]), "--out", str(at[name]), *TINY)
-    shutil.copytree(at["translator"], at["broken"])
-    for path in at["broken"].rglob("*.json"):
+        run_command("train", command, "--data", str(paths[data]), "--out", str(paths[name]), *TINY)
+    shutil.copytree(paths["translator"], paths["broken"])
+    for path in paths["broken"].rglob("*.json"):
         path.write_text('{"kind": [')
-    shutil.copytree(at["translator"], at["torn"])
-    for path in at["torn"].rglob("*.safetensors"):
+    shutil.copytree(paths["translator"], paths["torn"])
+    for path in paths["torn"].rglob("*.safetensors"):
         path.write_bytes(path.read_bytes()[:100])
-    at["foreign"].mkdir()
-    (at["foreign"] / "config.json").write_text('{"model_type": "llama", "num_attention_heads": 8}')
-    return {name: str(path) for name, path in at.items()}
+    paths["foreign"].mkdir()
+    config = paths["foreign"] / "config.json"
+    config.write_text('{"model_type": "llama", "num_attention_heads": 8}')

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from typer.main import get_command
 
@@ -32,17 +32,13 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "regard_lab" / "cli"))
 from commanding import Forked, cpu_seconds
 
 DOCUMENTED = {0, 1, 2, 130}  # README.md; and a reader that is gone, -SIGPIPE
-# CPU seconds after which a command is interrupted; seconds after which it hangs
-ACCEPTED, LONGEST = (
-    0.5,
-    30.0,
-)
-# seconds without a word that are too long; CPU seconds in which this is looked for
-SILENT, WORKED = (
-    10.0,
-    12.0,
-)
-LINES, LENGTH = 6, 1500  # the most that is said about a mistake: usage, hint, and a sentence
+INTERRUPTED_AFTER = 0.5  # CPU seconds; a command that is still at work was accepted
+LONGEST = 30.0  # seconds after which a command hangs
+LONGEST_SILENCE = 10.0  # seconds without a word
+WATCHED_FOR_SILENCE = 12.0  # CPU seconds
+# The most that is said about a mistake: usage, hint, and a sentence.
+MOST_LINES = 6
+MOST_CHARACTERS = 1500
 COMMANDING = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 PER_OPTION = 3  # values for each option, which take turns
 
@@ -104,7 +100,7 @@ class Invocation:
 
     label: str
     words: tuple[str, ...]
-    named: tuple[str, ...] = ()  # one of them has to be in what is said about a mistake
+    named: tuple[str, ...] = ()  # a sentence about a mistake holds one of them
     stdin: str = "/dev/null"  # a path; "closed" is none
     stdout: str = "file"  # or a path, "closed", "gone" for a pipe that nobody reads
     stderr: str = "file"
@@ -142,92 +138,110 @@ def values_for(parameter: Any) -> tuple[str, ...]:
     kind = str(parameter.type_descriptor.annotation)
     if "Path" in kind or "FILE" in str(parameter.metavar):
         return FILES
-    return NUMBERS if "int" in kind else FRACTIONS if "float" in kind else WORDS
+    if "int" in kind:
+        return NUMBERS
+    return FRACTIONS if "float" in kind else WORDS
+
+
+SENSIBLE = {FILES: "{text}", NUMBERS: "2", FRACTIONS: "0.5", WORDS: "a b"}
 
 
 def base(name: str) -> dict[str, str]:
     """Sensible values by parameter; of a command that is not in BASES, for what it requires."""
-    kinds = {FILES: "{text}", NUMBERS: "2", FRACTIONS: "0.5", WORDS: "a b"}
-    required = {one.name: kinds[values_for(one)] for one in parameters(name) if one.required}
-    return {**required, **BASES.get(name, {})}
+    values = {}
+    for parameter in parameters(name):
+        if parameter.required:
+            values[parameter.name] = SENSIBLE[values_for(parameter)]
+    return {**values, **BASES.get(name, {})}
 
 
 def typed(name: str, values: Mapping[str, str]) -> tuple[str, ...]:
     """A command line: options first, then arguments in their order."""
     options: list[str] = []
     arguments: list[str] = []
-    for one in parameters(name):
-        if one.name in values:
-            value = values[one.name]
-            is_argument = one.param_type_name == "argument"
-            words = (
-                [value] if is_argument else [one.opts[0]] if one.is_flag else [one.opts[0], value]
-            )
-            (arguments if is_argument else options).extend(words)
+    for parameter in parameters(name):
+        if parameter.name not in values:
+            continue
+        value = values[parameter.name]
+        if is_argument(parameter):
+            arguments.append(value)
+        else:
+            options += [parameter.opts[0]] if parameter.is_flag else [parameter.opts[0], value]
     return (*name.split(), *options, *arguments)
+
+
+def is_argument(parameter: Any) -> bool:
+    return parameter.param_type_name == "argument"
+
+
+def names_of(parameter: Any) -> set[str]:
+    """How a sentence may call a parameter."""
+    name = parameter.name
+    ways = {name, name.replace("_", "-"), name.replace("_", " ")}
+    return {parameter.opts[0], str(parameter.metavar), *ways}
+
+
+def with_values(name: str, number: int, parameter: Any) -> Iterator[Invocation]:
+    """A command with hostile values of one of its parameters, whose number decides which ones take their turn."""
+    sensible = base(name)
+    option = parameter.opts[0]
+    if getattr(parameter, "is_flag", False):
+        yield Invocation(f"{option}=1", (*typed(name, sensible), f"{option}=1"), (option,))
+        return
+    values = values_for(parameter)
+    if values is not FILES or parameter.name not in sensible:
+        first = PER_OPTION * number
+        values = [values[(first + turn) % len(values)] for turn in range(PER_OPTION)]
+    for value in values:
+        words = typed(name, {**sensible, parameter.name: value})
+        quoted = value or ("." if values_for(parameter) is FILES else "''")
+        named = (*names_of(parameter), quoted)
+        yield Invocation(f"{option} {value[:30]!r}", words, named)
+    if not is_argument(parameter):
+        sensible.pop(parameter.name, None)
+        words = (*typed(name, sensible), option)
+        yield Invocation(f"{option} without a value", words, (option,))
+
+
+def with_wrong_words(name: str, plain: tuple[str, ...]) -> Iterator[Invocation]:
+    """A command with options that it has not, with more arguments than it takes, and with none."""
+    options = [parameter.opts[0] for parameter in parameters(name) if not is_argument(parameter)]
+    misspelt = [f"{option[:-1]}q" for option in options[:5]]
+    for word in ("--no-such-option", "--no-such-option=1", "-Z", "--help=1", *misspelt):
+        yield Invocation(word, (*plain, word), (word.partition("=")[0],))
+    for word in WORDS:
+        yield Invocation(f"too much: {word[:30]!r}", (*plain, "left", word))
+    yield Invocation("no arguments", tuple(name.split()))
+    yield Invocation("--", (*plain, "--", "--json", "--"))
+
+
+def with_wrong_surroundings(plain: tuple[str, ...]) -> Iterator[Invocation]:
+    """A sensible command with other streams, in another environment, and without its working folder."""
+    for place in ("closed", "{binary}", "{empty}", "/proc/self/mem"):
+        yield Invocation(f"standard input: {place}", plain, stdin=place)
+    for place in ("closed", "gone", "/dev/full"):
+        yield Invocation(f"standard output: {place}", plain, stdout=place)
+    for place in ("closed", "/dev/full"):
+        yield Invocation(f"standard error: {place}", (*plain, "-Z"), stderr=place)
+    for variable, settings in ENVIRONMENTS.items():
+        for setting in settings:
+            yield Invocation(f"{variable}={setting!r}", plain, environment={variable: setting})
+    yield Invocation("the working folder is gone", plain, gone=True)
 
 
 def invocations(name: str) -> list[Invocation]:
     """All hostile invocations of a command."""
-    sensible = base(name)
-    plain = typed(name, sensible)
-    found = []
-    for at, one in enumerate(parameters(name)):
-        option = one.opts[0]
-        if getattr(one, "is_flag", False):
-            found.append(Invocation(f"{option}=1", (*plain, f"{option}=1"), (option,)))
-            continue
-        values = values_for(one)
-        several = values if values is FILES and one.name in sensible else values[:0]
-        turns = several or [
-            values[(PER_OPTION * at + turn) % len(values)] for turn in range(PER_OPTION)
-        ]
-        for value in turns:
-            words = typed(name, {**sensible, one.name: value})
-            own = {
-                option,
-                one.name,
-                one.name.replace("_", "-"),
-                one.name.replace("_", " "),
-                str(one.metavar),
-            }
-            quoted = value or ("." if values is FILES else "''")
-            found.append(Invocation(f"{option} {value[:30]!r}", words, (*own, quoted)))
-        if one.param_type_name != "argument":
-            without = typed(
-                name, {key: value for key, value in sensible.items() if key != one.name}
-            )
-            found.append(Invocation(f"{option} without a value", (*without, option), (option,)))
-    misspelt = [
-        f"{one.opts[0][:-1]}q" for one in parameters(name) if one.param_type_name != "argument"
-    ][:5]
-    for word in ("--no-such-option", "--no-such-option=1", "-Z", "--help=1", *misspelt):
-        found.append(Invocation(word, (*plain, word), (word.partition("=")[0],)))
-    found += [Invocation(f"too much: {word[:30]!r}", (*plain, "left", word)) for word in WORDS]
-    found += [
-        Invocation("no arguments", tuple(name.split())),
-        Invocation("--", (*plain, "--", "--json", "--")),
-    ]
-    for place in ("closed", "{binary}", "{empty}", "/proc/self/mem"):
-        found.append(Invocation(f"standard input: {place}", plain, stdin=place))
-    for place in ("closed", "gone", "/dev/full"):
-        found.append(Invocation(f"standard output: {place}", plain, stdout=place))
-    found += [
-        Invocation(f"standard error: {place}", (*plain, "-Z"), stderr=place)
-        for place in ("closed", "/dev/full")
-    ]
-    for variable, settings in ENVIRONMENTS.items():
-        found += [
-            Invocation(f"{variable}={one!r}", plain, environment={variable: one})
-            for one in settings
-        ]
-    return [*found, Invocation("the working folder is gone", plain, gone=True)]
+    plain = typed(name, base(name))
+    made: list[Invocation] = []
+    for number, parameter in enumerate(parameters(name)):
+        made += with_values(name, number, parameter)
+    return [*made, *with_wrong_words(name, plain), *with_wrong_surroundings(plain)]
 
 
 # One invocation
 
 
-def descriptor(place: str, number: int, here: Path) -> int | None:
+def descriptor(place: str, number: int, folder: Path) -> int | None:
     """A file descriptor for a stream, or None for a closed one."""
     if place == "closed":
         return None
@@ -235,46 +249,41 @@ def descriptor(place: str, number: int, here: Path) -> int | None:
         reading, writing = os.pipe()
         os.close(reading)
         return writing
-    path = str(here / f"stream{number}") if place == "file" else place
+    path = str(folder / f"stream{number}") if place == "file" else place
     return os.open(path, os.O_RDONLY if number == 0 else os.O_WRONLY | os.O_CREAT, 0o600)
 
 
 # What was new in training from a run, decoding, scoring and reading: a command, a parameter and its values.
 OF_OPTION = 40
+
+
+def columns() -> tuple[str, ...]:
+    """A file of pairs with columns that do not exist."""
+    files: list[str] = []
+    for n in NUMBERS:
+        files += f"{{pairs}}:{n},2", f"{{pairs}}:1,{n}", f"{{pairs}}:{n},{n}", f"{{pairs}}:1,2,{n}"
+    return tuple(files)
+
+
 OPTIONS: dict[str, tuple[str, str, tuple[str, ...]]] = {
-    **{
-        f"{name} --from": (name, "from_run", FILES)
-        for name in ("train translation", "train language-model")
-    },
+    "train translation --from": ("train translation", "from_run", FILES),
+    "train language-model --from": ("train language-model", "from_run", FILES),
     "train translation --new-pieces": ("train translation", "new_pieces", NUMBERS),
-    **{
-        f"translate --{name}": ("translate", name.replace("-", "_"), NUMBERS)
-        for name in ("count", "min-length", "max-length", "no-repeat")
-    },
+    "translate --count": ("translate", "count", NUMBERS),
+    "translate --min-length": ("translate", "min_length", NUMBERS),
+    "translate --max-length": ("translate", "max_length", NUMBERS),
+    "translate --no-repeat": ("translate", "no_repeat", NUMBERS),
     "translate --repetition-penalty": ("translate", "repetition_penalty", FRACTIONS),
     "translate --prefix": ("translate", "prefix", WORDS),
     "translate --align": ("translate", "align", WORDS),
     "evaluate --out": ("evaluate", "out", FILES),
     "score RUN": ("score", "run", FILES),
     "score FILE": ("score", "texts", FILES),
-    "FILE:1,2": (
-        "score",
-        "texts",
-        tuple(
-            f"{{pairs}}:{columns}"
-            for n in NUMBERS
-            for columns in (f"{n},2", f"1,{n}", f"{n},{n}", f"1,2,{n}")
-        ),
-    ),
-    **{
-        f"FILE{end}": (
-            "score",
-            "texts",
-            tuple(f"{{hostile}}/{number}{end}" for number in range(OF_OPTION)),
-        )
-        for end in GIVEN
-    },
+    "FILE:1,2": ("score", "texts", columns()),
 }
+for ending in GIVEN:
+    hostile_files = tuple(f"{{hostile}}/{number}{ending}" for number in range(OF_OPTION))
+    OPTIONS[f"FILE{ending}"] = ("score", "texts", hostile_files)
 # What may stand beside such an option, in turns.
 BESIDE: dict[str, tuple[dict[str, str], ...]] = {
     "translate": (
@@ -296,21 +305,22 @@ BESIDE: dict[str, tuple[dict[str, str], ...]] = {
 
 def of_option(label: str) -> list[Invocation]:
     """The hostile invocations of one of OPTIONS: its values alone, and then beside other options."""
-    name, parameter, values = OPTIONS[label]
+    name, parameter_name, values = OPTIONS[label]
     sensible = {"run": "{translator}", "texts": "{pairs}"} if name == "score" else base(name)
     if "train" in name:  # the sizes of the model are those of the other run
-        sensible = {"from_run": "{translator}"} | {
-            key: sensible[key] for key in ("data", "out", "steps", "cpu")
-        }
-    found, (one,) = [], [one for one in parameters(name) if one.name == parameter]
-    for beside, value in itertools.islice(
-        itertools.product(BESIDE[name.split()[0]], values), OF_OPTION
-    ):
-        words = typed(name, {**sensible, parameter: value, **beside})
-        if getattr(one, "is_flag", False):
-            words = tuple(f"{word}={value}" if word == one.opts[0] else word for word in words)
-        found.append(Invocation(f"{value[:40]!r} beside {beside}", words))
-    return found
+        sensible = {key: sensible[key] for key in ("data", "out", "steps", "cpu")}
+        sensible["from_run"] = "{translator}"
+    by_name = {parameter.name: parameter for parameter in parameters(name)}
+    parameter = by_name[parameter_name]
+    made = []
+    pairs = itertools.product(BESIDE[name.split()[0]], values)
+    for beside, value in itertools.islice(pairs, OF_OPTION):
+        words = typed(name, {**sensible, parameter_name: value, **beside})
+        if getattr(parameter, "is_flag", False):
+            option = parameter.opts[0]
+            words = tuple(f"{word}={value}" if word == option else word for word in words)
+        made.append(Invocation(f"{value[:40]!r} beside {beside}", words))
+    return made
 
 
 def options(numbers: Sequence[int], folder: Path, size: int = OF_OPTION) -> Found:
@@ -318,100 +328,141 @@ def options(numbers: Sequence[int], folder: Path, size: int = OF_OPTION) -> Foun
     load_everything()
     found = Found()
     places = inputs(folder / "inputs", run_command)
-    for label in (list(OPTIONS)[number] for number in numbers):
-        judge_each(f"regard {label}", of_option(label)[:size], places, folder, found, WORKED)
+    for number in numbers:
+        label = list(OPTIONS)[number]
+        some = of_option(label)[:size]
+        judge_each(f"regard {label}", some, places, folder, found, WATCHED_FOR_SILENCE)
     return found
 
 
 def judge_each(
     what: str,
-    ones: Sequence[Invocation],
+    invocations: Sequence[Invocation],
     places: Mapping[str, str],
     folder: Path,
     found: Found,
-    accepted: float,
+    interrupted_after: float,
 ) -> None:
     """Count invocations, and note each that ends badly or changes what commands are given."""
     before = state_of(folder / "inputs")
-    for one in ones:
+    for invocation in invocations:
         found.count(what)
-        if reason := judged(one, places, folder / "case", found, accepted):
-            found.wrong.append(f"{what}, {one.label}: {reason}")
-        if (now := state_of(folder / "inputs")) != before:
-            found.wrong.append(f"{what}, {one.label}: it changed {sorted({*now} ^ {*before})[:3]}")
-            before = now
+        fault = judge(invocation, places, folder / "case", found, interrupted_after)
+        if fault is not None:
+            found.wrong.append(f"{what}, {invocation.label}: {fault}")
+        after = state_of(folder / "inputs")
+        if after != before:
+            changed = sorted(after ^ before)[:3]
+            found.wrong.append(f"{what}, {invocation.label}: it changed {changed}")
+            before = after
 
 
-def judged(
-    one: Invocation, places: Mapping[str, str], here: Path, found: Found, accepted: float = ACCEPTED
+class Ending(NamedTuple):
+    """How a command ended: its exit code, what standard error holds, and the names left in the working folder."""
+
+    code: int
+    said: str | None
+    left: Sequence[str]
+    silence: float = 0.0  # the most seconds without a word
+
+
+def judge(
+    invocation: Invocation,
+    places: Mapping[str, str],
+    folder: Path,
+    found: Found,
+    interrupted_after: float = INTERRUPTED_AFTER,
 ) -> str | None:
     """What is wrong with how a command ended, or None."""
-    shown = [printable(word.format(**places) if word in PLACES else word) for word in one.named]
-    silence = found.largest.pop("seconds of silence", 0.0)
-    code, said, left = ended_with(one, places, here, found, accepted)
-    silent = found.largest["seconds of silence"]
-    found.at_most("seconds of silence", silence)
-    if silent > SILENT:
-        return f"it was silent for {silent:.1f} seconds"
-    if code == -signal.SIGKILL:
+    ending = run(invocation, places, folder, found, interrupted_after)
+    if ending.silence > LONGEST_SILENCE:
+        return f"it was silent for {ending.silence:.1f} seconds"
+    if ending.code == -signal.SIGKILL:
         return f"it was at work after {LONGEST:.0f} seconds"
-    return fault(replace(one, named=tuple(shown)), code, said, left)
+    named = []
+    for word in invocation.named:
+        named.append(printable(word.format(**places) if word in PLACES else word))
+    return fault_of(replace(invocation, named=tuple(named)), ending)
 
 
-def ended_with(
-    one: Invocation, places: Mapping[str, str], here: Path, found: Found, accepted: float = ACCEPTED
-) -> tuple[int, str | None, list[str]]:
-    """The exit code, what standard error holds, and the names that are left in the working folder."""
-    shutil.rmtree(here, ignore_errors=True)
-    (here / "work").mkdir(parents=True)
+def start(invocation: Invocation, places: Mapping[str, str], folder: Path) -> Any:
+    """The process of a command, with its streams in a folder, in whose folder `work` it runs."""
+    shutil.rmtree(folder, ignore_errors=True)
+    work = folder / "work"
+    work.mkdir(parents=True)
 
-    def settle() -> None:
-        os.chdir(here / "work")
-        if one.gone:
-            shutil.rmtree(here / "work")
+    def enter() -> None:
+        os.chdir(work)
+        if invocation.gone:
+            shutil.rmtree(work)
 
-    words = (
-        word.format(**places) if "{" in word and "%" not in word else word for word in one.words
-    )
-    opened = enumerate(place.format(**places) for place in (one.stdin, one.stdout, one.stderr))
-    streams = {number: descriptor(place, number, here) for number, place in opened}
-    process = Forked(
-        *words, streams=streams, prepare=settle, TOKENIZERS_PARALLELISM="false", **one.environment
-    )
-    for number in streams.values():
-        if number is not None:
-            os.close(number)
+    words = []
+    for word in invocation.words:
+        names_place = "{" in word and "%" not in word
+        words.append(word.format(**places) if names_place else word)
+    streams = {}
+    for number, place in enumerate((invocation.stdin, invocation.stdout, invocation.stderr)):
+        streams[number] = descriptor(place.format(**places), number, folder)
+    environment = {"TOKENIZERS_PARALLELISM": "false", **invocation.environment}
+    process = Forked(*words, streams=streams, prepare=enter, **environment)
+    for stream in streams.values():
+        if stream is not None:
+            os.close(stream)
+    return process
+
+
+def run(
+    invocation: Invocation,
+    places: Mapping[str, str],
+    folder: Path,
+    found: Found,
+    interrupted_after: float = INTERRUPTED_AFTER,
+) -> Ending:
+    """Run a command until it ends, is interrupted, or is killed because it does not end."""
+    process = start(invocation, places, folder)
     began = time.monotonic()
-    interrupted = False
-    written = {}
     spoke = began
+    silence = 0.0
+    interrupted = False
+    written: dict[Path, int] = {}
     while (code := process.poll()) is None:
         now = time.monotonic()
-        if now - began > (LONGEST + accepted) * (2 if interrupted else 1):
+        if now - began > (LONGEST + interrupted_after) * (2 if interrupted else 1):
             process.send_signal(signal.SIGKILL)
-        if not interrupted and (cpu_seconds(process.pid) > accepted or now - began > LONGEST - 5):
+        worked = cpu_seconds(process.pid) > interrupted_after or now - began > LONGEST - 5
+        if worked and not interrupted:
             process.send_signal(signal.SIGINT)
             interrupted = True
-        if (sizes := {path: path.stat().st_size for path in here.glob("stream?")}) != written:
+        sizes = {path: path.stat().st_size for path in folder.glob("stream?")}
+        if sizes != written:
             written = sizes
             spoke = now
-        found.at_most("seconds of silence", now - spoke)
+        silence = max(silence, now - spoke)
         time.sleep(0.003)
     process.communicate()
-    found.count("accepted" if code == 0 else "interrupted" if interrupted else "refused")
+    if code == 0:
+        found.count("accepted")
+    else:
+        found.count("interrupted" if interrupted else "refused")
+    found.at_most("seconds of silence", silence)
     found.at_most("seconds", time.monotonic() - began)
-    said = (here / "stream2").read_text("utf-8", "replace") if (here / "stream2").exists() else None
-    return code, said, sorted(path.name for path in here.glob("work/**/*"))
+    errors = folder / "stream2"
+    said = errors.read_text("utf-8", "replace") if errors.exists() else None
+    left = sorted(path.name for path in folder.glob("work/**/*"))
+    return Ending(code, said, left, silence)
 
 
-def fault(one: Invocation, code: int, said: str | None, left: Sequence[str]) -> str | None:
+def fault_of(invocation: Invocation, ending: Ending) -> str | None:
     """What is wrong with an exit code, with what was said, or with what is left in the working folder."""
-    if code == -signal.SIGPIPE and one.stdout == "gone":
+    code = ending.code
+    said = ending.said
+    if code == -signal.SIGPIPE and invocation.stdout == "gone":
         return None
     if code not in DOCUMENTED:
         return f"the exit code is {code}: {(said or '').strip()[-200:]!r}"
-    if torn := [name for name in left if ".writing-" in name or code == 2]:
-        return f"exit code {code} leaves {torn[:3]}"
+    wrongly_left = [name for name in ending.left if ".writing-" in name or code == 2]
+    if wrongly_left:
+        return f"exit code {code} leaves {wrongly_left[:3]}"
     if said is None:
         return None
     if "Traceback" in said or "Exception ignored" in said:
@@ -422,11 +473,11 @@ def fault(one: Invocation, code: int, said: str | None, left: Sequence[str]) -> 
         return None
     begin = re.search(r"^(?:Usage|regard): ", said, re.MULTILINE)  # remarks may come before it
     said = said[begin.start() :] if begin else said
-    if not said.strip() or len(said) > LENGTH or len(said.splitlines()) > LINES:
-        return f"exit code {code} with {len(said)} characters in {len(said.splitlines())} lines: {said[:200]!r}"
-    if one.named and not any(
-        word.strip()[:60].casefold() in said.casefold() for word in one.named if word.strip()
-    ):
+    lines = len(said.splitlines())
+    if not said.strip() or len(said) > MOST_CHARACTERS or lines > MOST_LINES:
+        return f"exit code {code} with {len(said)} characters in {lines} lines: {said[:200]!r}"
+    words = [word.strip()[:60].casefold() for word in invocation.named if word.strip()]
+    if invocation.named and not any(word in said.casefold() for word in words):
         return f"exit code {code} without a name of what is wrong: {said.strip()[-200:]!r}"
     return None
 
@@ -451,13 +502,10 @@ def load_everything() -> None:
 
 def part_of(name: str, part: int, size: int) -> list[Invocation]:
     """Of the invocations of a command, so many from everywhere in the list (part 0), or the rest (part 1)."""
-    every = invocations(name)
-    first = (
-        {at * len(every) // size for at in range(size)}
-        if len(every) > size
-        else {*range(len(every))}
-    )
-    return [one for at, one in enumerate(every) if (at in first) == (part == 0)]
+    whole = invocations(name)
+    count = min(size, len(whole))
+    first = {turn * len(whole) // count for turn in range(count)}
+    return [made for number, made in enumerate(whole) if (number in first) == (part == 0)]
 
 
 def work(numbers: Sequence[int], folder: Path, size: int = 42) -> Found:
@@ -466,9 +514,10 @@ def work(numbers: Sequence[int], folder: Path, size: int = 42) -> Found:
     found = Found()
     places = inputs(folder / "inputs", run_command)
     for number in numbers:
-        part, at = divmod(number, len(names()))
-        name = names()[at]
-        judge_each(f"regard {name}", part_of(name, part, size), places, folder, found, ACCEPTED)
+        part, place = divmod(number, len(names()))
+        name = names()[place]
+        some = part_of(name, part, size)
+        judge_each(f"regard {name}", some, places, folder, found, INTERRUPTED_AFTER)
     return found
 
 

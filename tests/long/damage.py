@@ -7,7 +7,7 @@ the settings, the test split, the log, the record of sessions, and the state tha
 import random
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,25 +25,19 @@ from regard_lab.training.record import Log
 
 from .running import Found
 
-SLOW, LARGE = 1.0, 200 * 2**20  # seconds and bytes that a refusal may take
+# What a refusal may take.
+MOST_SECONDS = 1.0
+MOST_BYTES = 200 * 2**20
 
 
 def make_run(folder: Path) -> Path:
     """A translator trained for two steps, with a log of some length."""
-    (folder / "pairs.tsv").write_text(
-        "".join(f"sentence number {n}\tSatz Nummer {n}\n" for n in range(90))
-    )
+    pairs = folder / "pairs.tsv"
+    pairs.write_text("".join(f"sentence number {n}\tSatz Nummer {n}\n" for n in range(90)))
     run = folder / "run"
-    settings = {
-        "dim": 16,
-        "layers": 1,
-        "heads": 2,
-        "vocab_size": 300,
-        "warmup_steps": 1,
-        "steps": 2,
-    }
-    given = {"data": [str(folder / "pairs.tsv")], **settings}
-    TranslationTraining(TranslationTraining.new_config(given)).train(run, cpu=True)
+    sizes = {"dim": 16, "layers": 1, "heads": 2, "vocab_size": 300}
+    settings = {"data": [str(pairs)], **sizes, "warmup_steps": 1, "steps": 2}
+    TranslationTraining(TranslationTraining.new_config(settings)).train(run, cpu=True)
     log = Log(run / "log.jsonl", step=2)
     for step in range(3, 30):
         log.write({"step": step, "kind": "training", "loss": 2.0 + step, "learning_rate": 0.1})
@@ -56,36 +50,45 @@ def read_of(run: Path, name: str) -> Any:
     if file == "log.jsonl":
         return read_log(run / file)
     if file == "run.json":
-        told = read_sessions(run / file)
-        if told[1]:
-            raise RegardError(told[1][0])
-        return told, read_run(run)
+        sessions, remarks = read_sessions(run / file)
+        if remarks:
+            raise RegardError(remarks[0])
+        return sessions, read_run(run)
     if file in ("settings.json", "test.jsonl"):
         return read_settings(run), read_test(run)
     if file == "trained-pairs.hashes":
         return count_trained(run, read_test(run))
-    last = read_checkpoints(run)
-    assert last is not None
+    checkpoints = read_checkpoints(run)
+    assert checkpoints is not None
     if file in ("training.json", "optimiser.safetensors"):
-        about = read_training(run / last.last)
-        moments = load_tensors(run / last.last / "optimiser.safetensors", about["optimiser"])
-        return about, {key: x.tolist() for key, x in moments.items()}
+        folder = run / checkpoints.last
+        state = read_training(folder)
+        moments = load_tensors(folder / "optimiser.safetensors", state["optimiser"])
+        return state, numbers_of(moments)
     saved = load_model(run)
-    return (
-        saved.config,
-        {key: x.tolist() for key, x in saved.state.items()},
-        saved.extra_files,
-        last,
-    )
+    return saved.config, numbers_of(saved.state), saved.extra_files, checkpoints
+
+
+def numbers_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, list]:
+    return {name: x.tolist() for name, x in tensors.items()}
+
+
+UNREAD = ("README.txt", "lock", "curves.png")
 
 
 def files_of(run: Path) -> list[str]:
     """Every file of the run that something reads."""
-    unread = ("README.txt", "lock", "curves.png")
-    every = sorted(path.relative_to(run).as_posix() for path in run.rglob("*") if path.is_file())
-    return [
-        name for name in every if Path(name).name not in unread and not name.startswith("samples/")
-    ]
+    names = []
+    for path in run.rglob("*"):
+        name = path.relative_to(run).as_posix()
+        if path.is_file() and path.name not in UNREAD and not name.startswith("samples/"):
+            names.append(name)
+    return sorted(names)
+
+
+def most_memory() -> int:
+    """The most bytes that this process has held so far."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 class Reader:
@@ -106,33 +109,36 @@ class Reader:
         path = self.run / name
         path.write_bytes(data)
         began = time.process_time()
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-        try:
-            same = read_of(self.run, name) == self.whole[name]
-            shorter = not same and name == "log.jsonl" and self.is_true_part()
-            found.count(
-                "read as before" if same else "a log with fewer lines or repeated ones, each true"
-            )
-            if not (same or shorter):
-                found.wrong.append(f"{name}: {what} changes what is read, and nothing is said")
-        except RegardError as refusal:
-            found.count("refused")
-            if not any(
-                part in str(refusal) for part in (Path(name).name, self.run.name, "tokeniser")
-            ):
-                found.wrong.append(
-                    f"{name}: {what} is refused without the name of the file: {refusal}"
-                )
-        except Exception as error:
-            found.wrong.append(f"{name}: {what} raises {type(error).__name__}: {str(error)[:120]}")
-        finally:
-            path.write_bytes(self.bytes[name])
+        memory = most_memory()
+        wrong = self._what_is_wrong(name, found)
+        path.write_bytes(self.bytes[name])
         seconds = time.process_time() - began
-        grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - memory) * 1024
+        grown = most_memory() - memory
+        if wrong is not None:
+            found.wrong.append(f"{name}: {what} {wrong}")
         found.at_most("seconds of CPU for one file", seconds)
         found.at_most("MiB more at the highest", grown / 2**20)
-        if seconds > SLOW or grown > LARGE:
+        if seconds > MOST_SECONDS or grown > MOST_BYTES:
             found.wrong.append(f"{name}: {what} takes {seconds:.1f} s and {grown / 2**20:.0f} MiB")
+
+    def _what_is_wrong(self, name: str, found: Found) -> str | None:
+        """What is wrong with how a changed file is read or refused, or None."""
+        try:
+            if read_of(self.run, name) == self.whole[name]:
+                found.count("read as before")
+                return None
+            if name == "log.jsonl" and self.is_true_part():
+                found.count("a log with fewer lines or repeated ones, each true")
+                return None
+            return "changes what is read, and nothing is said"
+        except RegardError as refusal:
+            found.count("refused")
+            names = (Path(name).name, self.run.name, "tokeniser")
+            if any(part in str(refusal) for part in names):
+                return None
+            return f"is refused without the name of the file: {refusal}"
+        except Exception as error:
+            return f"raises {type(error).__name__}: {str(error)[:120]}"
 
 
 def flips(numbers: Sequence[int], folder: Path) -> Found:

@@ -16,7 +16,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,12 +33,11 @@ from kill_trainers import kill_trainers
 from toy_training import log_without_times, seals, train_toy
 
 KINDS = ("file limit", "full disk", "write", "fsync", "rename", "replace", "memory")
-# exit codes: a sentence of regard, torch's own word about memory, anything else
-REFUSED, TOLD, OTHER = (
-    3,
-    4,
-    5,
-)
+# Exit codes of a trainer.
+TRAINED = 0  # the fault never came
+REFUSED = 3  # by a sentence of regard
+NO_MEMORY = 4  # by torch's own words
+OTHER = 5
 
 
 class FullDisk(io.FileIO):
@@ -57,39 +56,40 @@ class FullDisk(io.FileIO):
 
 def full_after(count: int, run: Path) -> None:
     """From now on the files of the run share a disk with room for `count` bytes."""
-    FullDisk.room, real = count, builtins.open
+    FullDisk.room = count
+    usual_open = builtins.open
 
-    def opened(
+    def open_on_full_disk(
         file: Any, mode: str = "r", *arguments: Any, encoding: str | None = None, **options: Any
     ) -> Any:
-        inside = isinstance(file, str | Path) and str(Path(file)).startswith(str(run))
-        if not inside or not set(mode) & set("wax"):
-            return real(file, mode, *arguments, encoding=encoding, **options)
+        is_of_run = isinstance(file, str | Path) and str(Path(file)).startswith(str(run))
+        if not is_of_run or not set(mode) & set("wax"):
+            return usual_open(file, mode, *arguments, encoding=encoding, **options)
         raw = io.BufferedWriter(FullDisk(file, mode.replace("b", "")))
         return raw if "b" in mode else io.TextIOWrapper(raw, encoding=encoding)
 
-    builtins.open = opened
+    builtins.open = open_on_full_disk
 
 
-def failing(name: str, at: int, number: int) -> None:
-    """The `at`-th call of a function of `os` fails, and none after it."""
-    real = getattr(os, name)
+def fail_once(owner: Any, name: str, calls_before: int, error_number: int) -> None:
+    """After so many calls the next one of a function fails, and none after it."""
+    function = getattr(owner, name)
     calls = iter(range(10**9))
 
     def call(*arguments: Any, **options: Any) -> Any:
-        if next(calls) == at:
-            raise OSError(number, os.strerror(number))
-        return real(*arguments, **options)
+        if next(calls) == calls_before:
+            raise OSError(error_number, os.strerror(error_number))
+        return function(*arguments, **options)
 
-    setattr(os, name, call)
+    setattr(owner, name, call)
 
 
 class NoMemory(TorchDispatchMode):
-    """The `at`-th operation of torch gets no memory."""
+    """The operation with this number gets no memory."""
 
-    def __init__(self, at: int) -> None:
+    def __init__(self, number: int) -> None:
         super().__init__()
-        self.left = at
+        self.left = number
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.left -= 1
@@ -100,98 +100,87 @@ class NoMemory(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
-def disturbed(kind: str, draw: random.Random, run: Path) -> Callable[[], Any]:
-    """Set up a fault in this process, and return what to train in."""
-    train = lambda: train_toy(run, resume=True)  # noqa: E731
+def train_with(kind: str, draw: random.Random, run: Path) -> None:
+    """Set up a fault in this process, and train."""
+    if kind == "memory":
+        with NoMemory(draw.randrange(1, 3000)):
+            train_toy(run, resume=True)
+        return
     if kind == "file limit":
-        # the write then fails instead of ending the process
+        # The write then fails instead of ending the process.
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (draw.randrange(1, 2200),) * 2)
     elif kind == "full disk":
         full_after(draw.randrange(1, 26_000), run)
-    elif kind == "memory":
-        at = draw.randrange(1, 3000)
-
-        def train() -> Any:
-            with NoMemory(at):
-                return train_toy(run, resume=True)
-
     elif kind == "write":
-        raw = io.FileIO.write
-        calls = iter(range(10**9))
-        at = draw.randrange(60)
-
-        def write(file: FullDisk, data: Any) -> int:
-            if next(calls) == at:
-                raise OSError(errno.EIO, os.strerror(errno.EIO))
-            return raw(file, data)
-
-        FullDisk.write = write
+        FullDisk.write = io.FileIO.write  # the disk has room for everything
+        fail_once(FullDisk, "write", draw.randrange(60), errno.EIO)
         full_after(0, run)
     else:
-        failing(
-            kind,
-            draw.randrange(8 if kind == "rename" else 40),
-            draw.choice([errno.EIO, errno.ENOSPC, errno.EDQUOT]),
-        )
-    return train
+        calls_before = draw.randrange(8 if kind == "rename" else 40)
+        fail_once(os, kind, calls_before, draw.choice([errno.EIO, errno.ENOSPC, errno.EDQUOT]))
+    train_toy(run, resume=True)
 
 
-def trainer(kind: str, draw: random.Random, run: Path) -> int:
-    """The exit code of a forked trainer with a fault: 0 where the fault never came."""
+def exit_code_of_trainer(kind: str, draw: random.Random, run: Path) -> int:
+    """How a forked trainer with a fault ends."""
     process = os.fork()
     if process:
         return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
     code = OTHER
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
-        train = disturbed(kind, draw, run)
-        train()
-        code = 0
+        train_with(kind, draw, run)
+        code = TRAINED
     except RegardError:
         code = REFUSED
     except (RuntimeError, MemoryError) as error:
-        code = TOLD if "memory" in str(error) else OTHER
+        code = NO_MEMORY if "memory" in str(error) else OTHER
     except BaseException:
         code = OTHER
     finally:
         os._exit(code)
 
 
-def problem(
+def what_broke(
     number: int, kind: str, folder: Path, whole: tuple[Any, Any], found: Found
 ) -> str | None:
     """What a fault broke, or None."""
-    draw = random.Random(f"fault {number}")
     run = folder / f"run{number}"
-    code = trainer(kind, draw, run)
+    code = exit_code_of_trainer(kind, random.Random(f"fault {number}"), run)
     if code == OTHER or code < 0:
         return f"the trainer ended with code {code}, and not with a sentence"
-    found.count(f"{kind}: {'never came' if code == 0 else 'stopped the training'}")
+    found.count(f"{kind}: {'never came' if code == TRAINED else 'stopped the training'}")
     if (run / "checkpoints.json").exists():
         found.count("checkpoints that were there and load")
         try:
             load_model(run, kind="toy")
         except CheckpointError as error:
             return f"the checkpoint before it does not load: {error}"
-    if code == REFUSED and (torn := [path.name for path in run.rglob(".*.writing-*")]):
-        return f"unfinished files are left: {torn}"
+    unfinished = [path.name for path in run.rglob(".*.writing-*")]
+    if code == REFUSED and unfinished:
+        return f"unfinished files are left: {unfinished}"
     train_toy(run, resume=True)
-    same = (seals(run), log_without_times(run)) == whole
+    is_same = (seals(run), log_without_times(run)) == whole
     shutil.rmtree(run)
-    return None if same else "the continued training ends in other bits"
+    return None if is_same else "the continued training ends in other bits"
+
+
+def kind_of(number: int) -> str:
+    """Kinds in turn; two of three faults come at a byte, by the first two kinds."""
+    return KINDS[number // 2 % (len(KINDS) if number % 2 else 2)]
 
 
 def work(numbers: Sequence[int], folder: Path) -> Found:
-    """A case is one fault; kinds in turn, two of three at a byte."""
+    """A case is one fault."""
     torch.set_num_threads(1)
     found = Found()
     began = time.monotonic()
     train_toy(folder / "whole")
     whole = seals(folder / "whole"), log_without_times(folder / "whole")
     for number in numbers:
-        kind = KINDS[number // 2 % len(KINDS)] if number % 2 else KINDS[number // 2 % 2]
-        reason = problem(number, kind, folder, whole, found)
+        kind = kind_of(number)
+        reason = what_broke(number, kind, folder, whole, found)
         found.count("faults")
         found.count("write errors at a byte", kind in ("file limit", "full disk", "write"))
         if reason:
@@ -202,8 +191,8 @@ def work(numbers: Sequence[int], folder: Path) -> Found:
 
 def kills(numbers: Sequence[int], folder: Path) -> Found:
     """A case is a kill of a trainer at a random instant; the first number is the seed of the instants."""
-    told = kill_trainers(folder, len(numbers), numbers[0])
-    found = Found(Counter(told))
-    if told["identical"] != told["runs"] or told["unreadable"]:
-        found.wrong.append(f"kills from {numbers[0]}: {told}")
+    counts = kill_trainers(folder, len(numbers), numbers[0])
+    found = Found(Counter(counts))
+    if counts["identical"] != counts["runs"] or counts["unreadable"]:
+        found.wrong.append(f"kills from {numbers[0]}: {counts}")
     return found

@@ -48,89 +48,90 @@ FORBIDDEN = (
     "webbrowser.open",
     "urllib.Request",
 )
-# a guard: what a refusal takes is measured and stands in the result
-SECONDS, MEMORY = (
-    10,
-    4 * 2**30,
-)
-# its first number is the size of the address space in pages
+# Guards: what a refusal takes is measured and stands in the result.
+MOST_SECONDS = 10
+MOST_BYTES = 4 * 2**30  # beside those that the process has
+# Its first number is the size of the address space in pages.
 ADDRESS_SPACE = Path("/proc/self/statm")
-REFUSED = 3
+# Exit codes of a process that reads a hostile file.
 READ = 0
+REFUSED = 3
 OTHER = 4
 CAUGHT = 66
+WRITING = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
 
 
-def watch(folder: Path, told: Path) -> None:
+def is_forbidden(event: str, arguments: tuple[Any, ...], folder: Path) -> bool:
+    """Whether an event of an audit hook is more than reading a file in the folder."""
+    if event == "import":
+        return arguments[0] is not None and arguments[0] not in sys.modules
+    if event != "open":
+        return event.startswith(FORBIDDEN)
+    path, _, flags = arguments
+    if not isinstance(path, str | bytes | os.PathLike):
+        return False
+    if isinstance(flags, int) and flags & WRITING:
+        return True
+    if path == "/proc/mounts":  # transformers reads it
+        return False
+    return not os.path.realpath(os.fsdecode(path)).startswith(f"{folder}{os.sep}")
+
+
+def watch(folder: Path, report: Path) -> None:
     """From now on this process may only read files in the folder; anything else is written down and ends it."""
-    inside = str(folder)
-    out = os.open(told, os.O_WRONLY | os.O_CREAT)
+    out = os.open(report, os.O_WRONLY | os.O_CREAT)
 
     def look(event: str, arguments: tuple[Any, ...]) -> None:
-        if event == "open":
-            path, _, flags = arguments
-            if not isinstance(path, str | bytes | os.PathLike):
-                return
-            name = os.path.realpath(os.fsdecode(path))
-            writes = isinstance(flags, int) and flags & (
-                os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC
-            )
-            if (
-                name.startswith(inside + os.sep) or path == "/proc/mounts"
-            ) and not writes:  # as transformers does
-                return
-        elif event == "import":
-            if arguments[0] in sys.modules:
-                return
-        elif not event.startswith(FORBIDDEN):
-            return
-        if event == "import" and arguments[0] is None:
-            return
-        os.write(out, f"{event} {str(arguments)[:150]}\n".encode(errors="replace"))
-        os._exit(CAUGHT)
+        if is_forbidden(event, arguments, folder):
+            os.write(out, f"{event} {str(arguments)[:150]}\n".encode(errors="replace"))
+            os._exit(CAUGHT)
 
     sys.addaudithook(look)
 
 
-def judge(name: str, harmless: Path, found: Found) -> str | None:
-    """What a hostile file reached, or None."""
+def what_was_reached(name: str, harmless: Path, found: Found) -> str | None:
+    """What a hostile file reached, or None where it is refused."""
     kind, make = FILES[name]
     with tempfile.TemporaryDirectory(prefix="hostile-") as place:
         folder = Path(place).resolve() / "given"
-        told = Path(place).resolve() / "told"
+        report = Path(place).resolve() / "report"
         folder.mkdir()
         make(folder / "file")
         child = os.fork()
         if child == 0:
-            _read(READERS[kind][0], folder, harmless / kind, told)
+            _read_and_exit(READERS[kind][0], folder, harmless / kind, report)
         _, status, used = os.wait4(child, 0)
         code = os.waitstatus_to_exitcode(status)
         found.at_most("seconds of CPU for one file", used.ru_utime + used.ru_stime)
-        said = told.read_text(errors="replace").strip() if told.exists() else ""
+        words = report.read_text(errors="replace").strip() if report.exists() else ""
     if code == REFUSED:
         found.count("refused")
         return None
-    return "it was read" if code == READ else f"ended with {code}: {said[:300]}"
+    return "it was read" if code == READ else f"ended with {code}: {words[:300]}"
 
 
-def _read(read: Callable[[Path], Any], folder: Path, harmless: Path, told: Path) -> None:
+def limit_time_and_memory() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (MOST_SECONDS, MOST_SECONDS + 1))
+    pages = int(ADDRESS_SPACE.read_text().split()[0])
+    most = pages * resource.getpagesize() + MOST_BYTES
+    resource.setrlimit(resource.RLIMIT_AS, (most, most))
+
+
+def _read_and_exit(read: Callable[[Path], Any], folder: Path, harmless: Path, report: Path) -> None:
     """In the fork: read a harmless file of the kind, so that everything is imported; watch; read."""
     code = OTHER
     try:
-        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS + 1))
-        most = int(ADDRESS_SPACE.read_text().split()[0]) * resource.getpagesize() + MEMORY
-        resource.setrlimit(resource.RLIMIT_AS, (most, most))
+        limit_time_and_memory()
         with suppress(RegardError):
             read(harmless)
-        watch(folder, told)
+        watch(folder, report)
         read(folder / "file")
         code = READ
     except RegardError as refusal:
         code = REFUSED if len(str(refusal)) < 3000 else OTHER
     except BaseException as error:
-        os.write(
-            os.open(told, os.O_WRONLY | os.O_CREAT), f"{type(error).__name__}: {error}".encode()
-        )
+        out = os.open(report, os.O_WRONLY | os.O_CREAT)
+        os.write(out, f"{type(error).__name__}: {error}".encode())
     finally:
         os._exit(code)
 
@@ -146,6 +147,7 @@ def work(numbers: Sequence[int], folder: Path) -> Found:
     for number in numbers:
         name = list(FILES)[number]
         found.count("files")
-        if reason := judge(name, folder, found):
-            found.wrong.append(f"{name}: {reason}")
+        reached = what_was_reached(name, folder, found)
+        if reached is not None:
+            found.wrong.append(f"{name}: {reached}")
     return found

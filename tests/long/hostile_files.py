@@ -44,11 +44,8 @@ class Runs:
 
 def header(content: Any, data: bytes = b"") -> bytes:
     """A file of tensors with a header of our own making, under a seal that fits where it may have one."""
-    text = (
-        content
-        if isinstance(content, bytes)
-        else json.dumps(content, separators=(",", ":")).encode()
-    )
+    is_text = isinstance(content, bytes)
+    text = content if is_text else json.dumps(content, separators=(",", ":")).encode()
     opening = b'{"__metadata__":{"regard_seal":"'
     if text.startswith(opening):
         size = (len(text) + 64).to_bytes(8, "little")
@@ -60,9 +57,8 @@ def header(content: Any, data: bytes = b"") -> bytes:
 def forged(entry: Any) -> bytes:
     digest = hashlib.sha256(f"F32{[1]}".encode() + bytes(4)).hexdigest()
     manifest = json.dumps({"sha256": {"x": digest}, "tied": {}})
-    return header(
-        {"__metadata__": {"regard_seal": "", "regard_manifest": manifest}, "x": entry}, bytes(4)
-    )
+    metadata = {"regard_seal": "", "regard_manifest": manifest}
+    return header({"__metadata__": metadata, "x": entry}, bytes(4))
 
 
 def zipped(files: dict[str, bytes], before: bytes = b"") -> bytes:
@@ -91,7 +87,7 @@ def torch_archive(content: Any, legacy: bool = False) -> bytes:
 
 EVIL = pickle.dumps(Runs(os.system, "touch regard-was-here"))
 ONE = {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]}
-CONTENTS: dict[str, Callable[[], bytes]] = {
+CONTENTS: dict[str, Callable[[], bytes]] = {  # what no reader may take for a file of its own
     "a pickle that calls the shell": lambda: EVIL,
     "a pickle of protocol 0": lambda: pickle.dumps(Runs(eval, "1"), 0),
     "a pickle that imports": lambda: pickle.dumps(Runs(__import__, "antigravity")),
@@ -163,23 +159,24 @@ def language(folder: Path) -> None:
     LanguageModel(config).save(folder, {"tokeniser.json": tokeniser.to_json()})
 
 
-def changed(path: Path, **entries: Any) -> None:
-    """A sealed file with other entries, sealed anew."""
+def change_sealed(path: Path, **entries: Any) -> None:
+    """Give a sealed file other entries, and a seal that fits them."""
     path.write_bytes(render_sealed({**read_sealed(path), **entries}))
 
 
 def hugging_face(folder: Path) -> None:
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    sizes = {
-        "vocab_size": 8,
-        "hidden_size": 8,
-        "intermediate_size": 8,
-        "num_hidden_layers": 1,
-        "head_dim": 2,
-    }
     config = LlamaConfig(
-        **sizes, num_attention_heads=4, num_key_value_heads=4, bos_token_id=1, eos_token_id=2
+        vocab_size=8,
+        hidden_size=8,
+        intermediate_size=8,
+        num_hidden_layers=1,
+        head_dim=2,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        bos_token_id=1,
+        eos_token_id=2,
     )
     LlamaForCausalLM(config).save_pretrained(folder)
 
@@ -259,12 +256,12 @@ def _inside(name: str, folder: Path) -> None:
 def _listed(name: str, folder: Path) -> None:
     translator(folder)
     files = read_sealed(folder / CONFIG)["files"]
-    changed(folder / CONFIG, files={**files, name: "0" * 64})
+    change_sealed(folder / CONFIG, files={**files, name: "0" * 64})
 
 
 def _pointed(name: str, folder: Path) -> None:
     training_run(folder)
-    changed(folder / "checkpoints.json", last=name)
+    change_sealed(folder / "checkpoints.json", last=name)
 
 
 def _linked(folder: Path) -> None:
@@ -296,44 +293,38 @@ def _evil_weights(name: str, folder: Path) -> None:
     (folder / "model.safetensors").write_bytes(CONTENTS[name]())
 
 
-FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {
-    **{f"tensors: {name}": ("tensors", partial(_content, name)) for name in CONTENTS},
-    **{f"tensors: {name}": ("tensors", partial(place, name=name)) for name in PLACED},
-    **{f"a cache: {name}": ("a cache", partial(_content, name)) for name in list(CONTENTS)[:8]},
-    **{
-        f"weights of a model: {name}": ("a model", partial(_inside, name))
-        for name in list(CONTENTS)[:14]
-    },
-    **{f"a model lists the file {name!r}": ("a model", partial(_listed, name)) for name in PATHS},
-    **{f"a run points to {name!r}": ("a run", partial(_pointed, name)) for name in PATHS},
-    **{
-        f"an index names the shard {name!r}": (
-            "a folder of Hugging Face",
-            partial(sharded, shard=name),
-        )
-        for name in PATHS
-    },
-    **{
-        f"converted weights: {name}": ("a folder of Hugging Face", partial(_evil_weights, name))
-        for name in CONTENTS
-    },
-    **{
-        f"a config says {str(entries)[:60]}": (
-            "a translator",
-            partial(
-                lambda entries, folder: (translator(folder), changed(folder / CONFIG, **entries)),
-                entries,
-            ),
-        )
-        for entries in CHOSEN
-    },
+def _other_config(entries: dict[str, Any], folder: Path) -> None:
+    translator(folder)
+    change_sealed(folder / CONFIG, **entries)
+
+
+# What reads a file, and what makes it, by what is wrong with it.
+FILES: dict[str, tuple[str, Callable[[Path], Any]]] = {}
+for name in CONTENTS:
+    FILES[f"tensors: {name}"] = ("tensors", partial(_content, name))
+for name in PLACED:
+    FILES[f"tensors: {name}"] = ("tensors", partial(place, name=name))
+for name in list(CONTENTS)[:8]:
+    FILES[f"a cache: {name}"] = ("a cache", partial(_content, name))
+for name in list(CONTENTS)[:14]:
+    FILES[f"weights of a model: {name}"] = ("a model", partial(_inside, name))
+for path in PATHS:
+    FILES[f"a model lists the file {path!r}"] = ("a model", partial(_listed, path))
+for path in PATHS:
+    FILES[f"a run points to {path!r}"] = ("a run", partial(_pointed, path))
+OF_HUGGING_FACE = "a folder of Hugging Face"
+for path in PATHS:
+    FILES[f"an index names the shard {path!r}"] = (OF_HUGGING_FACE, partial(sharded, shard=path))
+for name in CONTENTS:
+    FILES[f"converted weights: {name}"] = (OF_HUGGING_FACE, partial(_evil_weights, name))
+for entries in CHOSEN:
+    FILES[f"a config says {str(entries)[:60]}"] = ("a translator", partial(_other_config, entries))
+CODE = "__import__('os').system('true')"
+FILES |= {
     "a checkpoint is a link": ("a run", _linked),
-    "weights are a pickle": ("a folder of Hugging Face", _pickled),
-    "a config names code beside it": ("a folder of Hugging Face", _remote),
-    "a tokeniser is code": (
-        "a translator",
-        partial(_text, "tokeniser.json", "__import__('os').system('true')"),
-    ),
+    "weights are a pickle": (OF_HUGGING_FACE, _pickled),
+    "a config names code beside it": (OF_HUGGING_FACE, _remote),
+    "a tokeniser is code": ("a translator", partial(_text, "tokeniser.json", CODE)),
     "a tokeniser is deep": ("a translator", partial(_text, "tokeniser.json", "[" * 100_000)),
     "words are a pickle": (
         "a translator",

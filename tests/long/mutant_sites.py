@@ -63,7 +63,8 @@ class Site:
 
 def sites(source: bytes) -> list[Site]:
     """Every change of a file, in the order of the file; some do not compile."""
-    return [*(walk := _Walk(source))._inside(walk.tree)]
+    walk = _Walk(source)
+    return [*walk.inside(walk.tree)]
 
 
 def compiles(source: bytes) -> bool:
@@ -76,17 +77,19 @@ def compiles(source: bytes) -> bool:
 
 class _Walk:
     def __init__(self, source: bytes) -> None:
-        self.source, self.tree = source, ast.parse(source)
-        lengths = [0]
+        self.source = source
+        self.tree = ast.parse(source)
+        self.starts = [0]  # of the lines, in bytes
         for line in source.splitlines(keepends=True):
-            lengths.append(lengths[-1] + len(line))
-        self.starts = lengths
+            self.starts.append(self.starts[-1] + len(line))
 
     def _place(self, node: ast.AST) -> tuple[int, int]:
-        at = self.starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
-        return at, self.starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        """Where the text of a node starts and stops, in bytes."""
+        start = self.starts[node.lineno - 1] + node.col_offset  # type: ignore[attr-defined]
+        stop = self.starts[node.end_lineno - 1] + node.end_col_offset  # type: ignore[attr-defined]
+        return start, stop
 
-    def _inside(self, node: ast.AST) -> Iterator[Site]:
+    def inside(self, node: ast.AST) -> Iterator[Site]:
         """The changes in a node."""
         for child in self._children(node):
             if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef) and child.name in REPRS:
@@ -96,7 +99,7 @@ class _Walk:
                 was = self.source[start:stop].decode()
                 if after != was:
                     yield Site(before.lineno, start, stop, was, after, kind)  # type: ignore[attr-defined]
-            yield from self._inside(child)
+            yield from self.inside(child)
 
     def _children(self, node: ast.AST) -> Iterator[ast.AST]:
         """The parts of a node that compute: neither annotations nor messages, and nothing inside an f-string."""
@@ -105,10 +108,9 @@ class _Walk:
         for field, value in ast.iter_fields(node):
             if field in ("annotation", "returns", "decorator_list", "type_params"):
                 continue
-            for one in value if isinstance(value, list) else [value]:
-                if not isinstance(one, ast.AST) or _is_text(one) or _names_exports(one):
-                    continue
-                yield one
+            for part in value if isinstance(value, list) else [value]:
+                if isinstance(part, ast.AST) and not _is_text(part) and not _names_exports(part):
+                    yield part
 
     def _text(self, node: ast.AST) -> str:
         start, stop = self._place(node)
@@ -119,26 +121,22 @@ class _Walk:
         plain = isinstance(node, ast.Name | ast.Constant | ast.Attribute | ast.Subscript | ast.Call)
         return self._text(node) if plain else f"({self._text(node)})"
 
+    def _joined(self, left: ast.expr, sign: str, right: ast.expr) -> str:
+        return f"({self._part(left)} {sign} {self._part(right)})"
+
+    def _computes(self, node: ast.BinOp) -> bool:
+        return type(node.op) in COMBINED and not _holds_text(node)
+
     def _changes(self, node: ast.AST) -> Iterator[tuple[ast.AST, str, str]]:
         text = self._text
         match node:
             case ast.Compare(left=left, ops=[op], comparators=[right]) if type(op) in COMPARED:
-                yield (
-                    node,
-                    f"({self._part(left)} {COMPARED[type(op)]} {self._part(right)})",
-                    "comparison",
-                )
-            case ast.BinOp(left=left, op=op, right=right) if type(
-                op
-            ) in COMBINED and not _holds_text(node):
-                yield (
-                    node,
-                    f"({self._part(left)} {COMBINED[type(op)]} {self._part(right)})",
-                    "operator",
-                )
+                yield node, self._joined(left, COMPARED[type(op)], right), "comparison"
+            case ast.BinOp(left=left, op=op, right=right) if self._computes(node):
+                yield node, self._joined(left, COMBINED[type(op)], right), "operator"
             case ast.BoolOp(op=op, values=[first, second]):
                 word = "or" if isinstance(op, ast.And) else "and"
-                yield node, f"({self._part(first)} {word} {self._part(second)})", "and, or"
+                yield node, self._joined(first, word, second), "and, or"
             case ast.UnaryOp(op=ast.Not() | ast.USub() | ast.Invert(), operand=operand):
                 yield node, f"({text(operand)})", "sign"
             case ast.Constant(value=bool(value)):
@@ -164,24 +162,17 @@ class _Walk:
 
     def _fewer(self, node: ast.Call) -> Iterator[tuple[ast.AST, str, str]]:
         """A call without its last keyword, and one with its first two arguments exchanged."""
-        named = [one for one in node.keywords if one.arg is not None]
-        arguments = [*map(self._text, node.args), *(self._keyword(one) for one in node.keywords)]
-        if named and node.keywords[-1:][0].arg is not None:
-            yield node, f"{self._text(node.func)}({', '.join(arguments[:-1])})", "keyword"
-        if len(node.args) == 2 and all(isinstance(one, ast.Name) for one in node.args):
-            first, second = arguments[:2]
-            yield (
-                node,
-                f"{self._text(node.func)}({', '.join([second, first, *arguments[2:]])})",
-                "order",
-            )
+        function = self._text(node.func)
+        arguments = [*map(self._text, node.args), *map(self._keyword, node.keywords)]
+        if node.keywords and node.keywords[-1].arg is not None:
+            yield node, f"{function}({', '.join(arguments[:-1])})", "keyword"
+        if len(node.args) == 2 and all(isinstance(argument, ast.Name) for argument in node.args):
+            first, second, *others = arguments
+            yield node, f"{function}({', '.join([second, first, *others])})", "order"
 
     def _keyword(self, keyword: ast.keyword) -> str:
-        return (
-            f"{keyword.arg}={self._text(keyword.value)}"
-            if keyword.arg
-            else f"**{self._text(keyword.value)}"
-        )
+        value = self._text(keyword.value)
+        return f"{keyword.arg}={value}" if keyword.arg else f"**{value}"
 
 
 def _is_text(node: ast.AST) -> bool:
@@ -194,14 +185,16 @@ def _is_text(node: ast.AST) -> bool:
 
 def _holds_text(node: ast.AST) -> bool:
     """Whether strings are joined here; what they say is not tested."""
-    return any(
-        isinstance(one, ast.JoinedStr)
-        or (isinstance(one, ast.Constant) and isinstance(one.value, str))
-        for one in ast.walk(node)
-    )
+    for part in ast.walk(node):
+        if isinstance(part, ast.JoinedStr):
+            return True
+        if isinstance(part, ast.Constant) and isinstance(part.value, str):
+            return True
+    return False
 
 
 def _names_exports(node: ast.AST) -> bool:
-    return isinstance(node, ast.Assign) and any(
-        isinstance(one, ast.Name) and one.id.startswith("__") for one in node.targets
-    )
+    """Whether it assigns to a name such as `__all__`."""
+    if not isinstance(node, ast.Assign):
+        return False
+    return any(isinstance(name, ast.Name) and name.id.startswith("__") for name in node.targets)

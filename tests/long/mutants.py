@@ -13,7 +13,7 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -32,21 +32,32 @@ COPIED = (
     "DESIGN.md",
     "README.md",
 )
-ROOMS = {  # of each the sources, and tests besides the examples in them; the quickest first
-    "patterns": ("regard/patterns", "regard/patterns regard/contracts/test_laws.py"),
-    "backends": ("regard/backends", "regard/backends regard/native regard/contracts"),
-    "calls": ("regard/core", "regard/contracts regard/test_call.py regard/backends"),
-    "caches": ("regard/layers/caches", "regard/caches regard/layers"),
-    "layers": (
+
+
+class Room(NamedTuple):
+    """Files and folders of sources, and of tests besides the examples in them; quick ones first."""
+
+    sources: str
+    tests: str
+
+
+ROOMS = {
+    "patterns": Room("regard/patterns", "regard/patterns regard/contracts/test_laws.py"),
+    "backends": Room("regard/backends", "regard/backends regard/native regard/contracts"),
+    "calls": Room("regard/core", "regard/contracts regard/test_call.py regard/backends"),
+    "caches": Room("regard/layers/caches", "regard/caches regard/layers"),
+    "layers": Room(
         "regard/layers regard/bias.py regard/positions.py",
         "regard/layers regard/test_bias.py regard/test_positions.py regard_lab/models",
     ),
-    "mechanisms": ("regard/mechanisms", "regard/mechanisms regard/contracts"),
-    "training": ("regard_lab/training", "regard_lab/training"),
-    "storage": ("regard/storage regard_lab/models/storage.py", "regard/storage regard_lab/models"),
-    "decoding": ("regard_lab/decoding", "regard_lab/decoding"),
-    "conversion": ("regard_lab/conversion", "regard_lab/conversion"),
-    "commands": ("regard_lab/cli", "regard_lab/cli"),
+    "mechanisms": Room("regard/mechanisms", "regard/mechanisms regard/contracts"),
+    "training": Room("regard_lab/training", "regard_lab/training"),
+    "storage": Room(
+        "regard/storage regard_lab/models/storage.py", "regard/storage regard_lab/models"
+    ),
+    "decoding": Room("regard_lab/decoding", "regard_lab/decoding"),
+    "conversion": Room("regard_lab/conversion", "regard_lab/conversion"),
+    "commands": Room("regard_lab/cli", "regard_lab/cli"),
 }
 LEFT_OUT = ("drawing.py", "report.py", "/build.py", "/flex/", "reprs.py", "record.py")
 SECONDS = 600  # of CPU time for the tests of one mutant
@@ -64,15 +75,25 @@ class Mutant(NamedTuple):
         return f"mutant {self.number}, {self.path}:{self.site.line}: {self.site}"
 
 
+def _sources(room: str) -> Iterator[Path]:
+    """The files of a room, but for those that are left out."""
+    without = [*LEFT_OUT]
+    if room == "layers":
+        without.append("/caches/")  # a room of their own
+    for name in ROOMS[room].sources.split():
+        path = ROOT / name
+        for file in [path] if path.suffix else sorted(path.rglob("*.py")):
+            if not any(part in file.as_posix() for part in without):
+                yield file
+
+
 @cache
 def _places(room: str) -> list[tuple[Path, Site]]:
-    paths = [ROOT / name for name in ROOMS[room][0].split()]
-    files = [
-        file for path in paths for file in ([path] if path.suffix else sorted(path.rglob("*.py")))
-    ]
-    without = (*LEFT_OUT, *(["/caches/"] if room == "layers" else []))
-    files = [file for file in files if not any(part in file.as_posix() for part in without)]
-    return [(file, site) for file in files for site in sites(file.read_bytes())]
+    """Every change of every file of a room."""
+    places = []
+    for file in _sources(room):
+        places += [(file, site) for site in sites(file.read_bytes())]
+    return places
 
 
 def mutant(number: int) -> Mutant:
@@ -96,44 +117,41 @@ def copy_of_all(folder: Path) -> Path:
     return folder
 
 
-def judged(one: Mutant, copy: Path, tests: Sequence[str]) -> tuple[str, str]:
+def limit_cpu_time() -> None:
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+
+
+def judge_mutant(mutated: Mutant, copy: Path, tests: Sequence[str]) -> tuple[str, str]:
     """ "killed", "survived" or "timed out", and what pytest printed; the copy is whole again afterwards."""
-    file = copy / one.path
+    file = copy / mutated.path
     whole = file.read_bytes()
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(copy),
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "OMP_NUM_THREADS": "1",
-    }
+    environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment["OMP_NUM_THREADS"] = "1"
     options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
-    command = [sys.executable, "-m", "pytest", *options, *tests]
-    limit = lambda: resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))  # noqa: E731
     try:
-        file.write_bytes(one.site.applied((ROOT / one.path).read_bytes()))
+        file.write_bytes(mutated.site.applied((ROOT / mutated.path).read_bytes()))
         done = subprocess.run(
-            command,
+            [sys.executable, "-m", "pytest", *options, *tests],
             cwd=copy,
             env=environment,
             capture_output=True,
             text=True,
             errors="replace",
-            preexec_fn=limit,
+            preexec_fn=limit_cpu_time,
             timeout=5 * SECONDS,
         )
     except subprocess.TimeoutExpired:
         return "timed out", ""
     finally:
         file.write_bytes(whole)
-    return (
-        "survived" if done.returncode == 0 else "timed out" if done.returncode < 0 else "killed",
-        done.stdout,
-    )
+    if done.returncode < 0:
+        return "timed out", done.stdout
+    return "killed" if done.returncode else "survived", done.stdout
 
 
-def places_of(one: Mutant) -> list[str]:
+def paths_of_tests(mutated: Mutant) -> list[str]:
     """The examples in the file, and the tests of the room."""
-    return [one.path, *(f"tests/{path}" for path in ROOMS[one.room][1].split())]
+    return [mutated.path, *(f"tests/{path}" for path in ROOMS[mutated.room].tests.split())]
 
 
 def work(numbers: Sequence[int], folder: Path) -> Found:
@@ -141,12 +159,12 @@ def work(numbers: Sequence[int], folder: Path) -> Found:
     found = Found()
     copy = copy_of_all(folder)
     for number in numbers:
-        one = mutant(number)
-        verdict, _ = judged(one, copy, places_of(one))
+        mutated = mutant(number)
+        verdict, _ = judge_mutant(mutated, copy, paths_of_tests(mutated))
         found.count(verdict)
-        found.count(f"{one.room}: {verdict}")
+        found.count(f"{mutated.room}: {verdict}")
         if verdict == "survived":
-            found.noted.append(f"{one} ({verdict})")
+            found.noted.append(f"{mutated} ({verdict})")
     return found
 
 
@@ -155,6 +173,7 @@ if __name__ == "__main__":
 
     with tempfile.TemporaryDirectory(prefix="mutants") as place:
         whole_copy = copy_of_all(Path(place).resolve())
-        for asked in map(mutant, map(int, sys.argv[1:])):
-            verdict, printed = judged(asked, whole_copy, places_of(asked))
-            print(f"{asked}\n    {verdict}", "" if verdict == "killed" else printed, flush=True)
+        for word in sys.argv[1:]:
+            named = mutant(int(word))
+            verdict, printed = judge_mutant(named, whole_copy, paths_of_tests(named))
+            print(f"{named}\n    {verdict}", "" if verdict == "killed" else printed, flush=True)

@@ -17,13 +17,14 @@ def work(numbers: Sequence[int], folder: Path) -> Found:
     for seed in numbers:
         verdicts, off = judged(seed)
         learns = bool(getattr(case_of(seed), "learners", ()))
-        for one in verdicts:
-            if one.backend != "auto":
-                found.count(one.outcome)
-                found.count(f"{one.backend}: {one.outcome}")
-                if one.outcome == "right":
-                    found.count("gradient comparisons", learns)
-                    found.at_most(f"{one.backend}, error in bounds", one.share)
+        for verdict in verdicts:
+            if verdict.backend == "auto":
+                continue
+            found.count(verdict.outcome)
+            found.count(f"{verdict.backend}: {verdict.outcome}")
+            if verdict.outcome == "right":
+                found.count("gradient comparisons", learns)
+                found.at_most(f"{verdict.backend}, error in bounds", verdict.share)
         if off is not None:
             found.wrong.append(str(off))
     return found

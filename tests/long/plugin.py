@@ -36,17 +36,19 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if (
-        seed := config.getoption("--shuffle")
-    ) is not None:  # what a file's tests share is made once
-        draw = random.Random(seed)
-        places = {path: draw.random() for path in sorted({item.path for item in items})}
-        items.sort(key=lambda item: (places[item.path], draw.random()))
+    """Draw an order of files and of the tests of each: what a file's tests share is made once."""
+    seed = config.getoption("--shuffle")
+    if seed is None:
+        return
+    draw = random.Random(seed)
+    places = {path: draw.random() for path in sorted({item.path for item in items})}
+    items.sort(key=lambda item: (places[item.path], draw.random()))
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_call(item: pytest.Item) -> None:
-    if (seed := item.config.getoption("--shuffle")) is not None:
+    seed = item.config.getoption("--shuffle")
+    if seed is not None:
         torch.manual_seed(seed)
 
 

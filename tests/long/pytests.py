@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests import machines
 
-from .running import Found, each
+from .running import Found, each_case
 
 ROOT = Path(__file__).parents[2]
 OUTCOMES = re.compile(r"(\d+) (passed|failed|errors?|skipped|xfailed)\b")
@@ -62,7 +62,9 @@ LAW_FILES = _of("regard", "contracts/test_laws.py patterns/test_pattern_laws.py"
 EACH_LAW = 1_000  # examples
 # Every part of the suite, for memory that holds NaN; `regard` and `regard_lab` are the examples of docstrings.
 FOLDERS = (
-    *sorted({one.parent.relative_to(ROOT).as_posix() for one in ROOT.glob("tests/*/*/test_*.py")}),
+    *sorted(
+        {file.parent.relative_to(ROOT).as_posix() for file in ROOT.glob("tests/*/*/test_*.py")}
+    ),
     *_of("regard", "test_*.py"),
     *_of("regard_lab", "test_*.py"),
     "regard",
@@ -99,7 +101,7 @@ SLOW = (
 )
 
 
-def pytest_counted(
+def run_pytest(
     arguments: Sequence[str], found: Found, label: str, environment: Mapping[str, str] | None = None
 ) -> str:
     """Run pytest and add what it counted; what failed is written down. Returns what it printed.
@@ -108,19 +110,20 @@ def pytest_counted(
     """
     command = [sys.executable, "-m", "pytest", "-q", "-rfE", "-p", "no:cacheprovider", *arguments]
     if environment is None:
-        environment = {**os.environ, "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1")}
+        environment = {"OMP_NUM_THREADS": "1", **os.environ}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, errors="replace"
     )
-    last = done.stdout.strip().splitlines()[-1:] or [done.stderr[-300:]]
-    for number, name in OUTCOMES.findall(last[0]):
-        found.count(name.removesuffix("s") if name == "errors" else name, int(number))
+    lines = done.stdout.strip().splitlines()
+    summary = lines[-1] if lines else done.stderr[-300:]
+    for number, outcome in OUTCOMES.findall(summary):
+        found.count("error" if outcome == "errors" else outcome, int(number))
     if done.returncode:
-        names = FAILED.findall(done.stdout) or [last[0]]
-        found.wrong += [f"{label}: {name}" for name in names]
-        kept = ROOT / "runs" / "long" / f"{re.sub(r'[^a-z0-9]+', '-', label.lower())}.txt"
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(done.stdout + done.stderr, "utf-8")
+        found.wrong += [f"{label}: {name}" for name in FAILED.findall(done.stdout) or [summary]]
+        file = re.sub(r"[^a-z0-9]+", "-", label.lower())
+        path = ROOT / "runs" / "long" / f"{file}.txt"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(done.stdout + done.stderr, "utf-8")
     return done.stdout
 
 
@@ -129,14 +132,13 @@ def tests(numbers: Sequence[int], folder: Path, *paths: str) -> Found:
     found = Found()
     for number in numbers:
         words = paths[number].split("|")
-        printed = pytest_counted(
-            [*words, "-s"] if "slow" in words else words, found, paths[number].replace("|", " ")
-        )
+        options = ["-s"] if "slow" in words else []
+        printed = run_pytest([*words, *options], found, paths[number].replace("|", " "))
         found.count("calls", sum(map(int, CHECKED.findall(printed))))
     return found
 
 
-@each
+@each_case
 def examples(number: int, found: Found) -> None:
     """A case is one seed for every property; a failing example is printed by pytest with how to see it again."""
     options = [
@@ -144,28 +146,27 @@ def examples(number: int, found: Found) -> None:
         f"--hypothesis-seed={number}",
         "--hypothesis-show-statistics",
     ]
-    printed = pytest_counted([*options, *PLUGIN, *PROPERTIES], found, f"seed {number}")
-    found.count("examples", sum(int(passing) for passing, _, _ in EXAMPLES.findall(printed)))
-    found.count(
-        "failing examples", sum(int(failing) for _, failing, _ in EXAMPLES.findall(printed))
-    )
+    printed = run_pytest([*options, *PLUGIN, *PROPERTIES], found, f"seed {number}")
+    passing, failing, _ = examples_of(printed)
+    found.count("examples", passing)
+    found.count("failing examples", failing)
     found.count("steps of state machines", sum(map(int, STEPS.findall(printed))))
 
 
 @functools.cache
 def law_names() -> tuple[str, ...]:
     """The laws, as pytest calls them: the tests of their files that are given examples."""
-    found = []
+    names = []
     for path in LAW_FILES:
         for node in ast.parse((ROOT / path).read_text("utf-8")).body:
-            if isinstance(node, ast.FunctionDef) and any(
-                "given" in ast.dump(one) for one in node.decorator_list
-            ):
-                found.append(f"{path}::{node.name}")
-    return tuple(found)
+            if isinstance(node, ast.FunctionDef):
+                decorators = " ".join(map(ast.dump, node.decorator_list))
+                if "given" in decorators:
+                    names.append(f"{path}::{node.name}")
+    return tuple(names)
 
 
-@each
+@each_case
 def laws(number: int, found: Found) -> None:
     """A case is one law, with 1,000 examples for each of its backends or mechanisms."""
     law = law_names()[number]
@@ -174,39 +175,48 @@ def laws(number: int, found: Found) -> None:
         f"--hypothesis-seed={2000 + number}",
         "--hypothesis-show-statistics",
     ]
-    count_examples(pytest_counted([*options, law], found, law), found)
+    count_examples(run_pytest([*options, law], found, law), found)
+
+
+def examples_of(statistics: str) -> tuple[int, int, int]:
+    """How many examples passed, failed and were refused, in all phases of the statistics of hypothesis."""
+    passing = failing = refused = 0
+    for phase in EXAMPLES.findall(statistics):
+        passing += int(phase[0])
+        failing += int(phase[1])
+        refused += int(phase[2])
+    return passing, failing, refused
 
 
 def count_examples(printed: str, found: Found) -> None:
     """Add how many examples each test had by the statistics of hypothesis; of few, say how many calls were refused."""
     _, *parts = OF_TEST.split(printed)
-    for name, told in zip(parts[::2], parts[1::2], strict=True):
-        counts = EXAMPLES.findall(told)  # of each phase: passing, failing, refused
-        passing, refused = (sum(int(one[at]) for one in counts) for at in (0, 2))
+    for name, statistics in zip(parts[::2], parts[1::2], strict=True):
+        passing, _, refused = examples_of(statistics)
         found.count(f"law {name}", passing)
         found.count("refused", refused)
         if passing < EACH_LAW:
-            why = "; ".join([*STOPPED.findall(told), *GAVE_UP.findall(told)])
+            why = "; ".join([*STOPPED.findall(statistics), *GAVE_UP.findall(statistics)])
             found.noted.append(f"{name}: {passing} examples, {refused} refused; {why}")
 
 
-@each
+@each_case
 def poisoned(number: int, found: Found) -> None:
     """A case is one folder of tests in which memory that nobody has written holds NaN."""
     name = FOLDERS[number]
-    paths = (
-        sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(name)) if "*" in name else [name]
-    )
-    pytest_counted(["--poison", *PLUGIN, *paths], found, name)
+    paths = [name]
+    if "*" in name:
+        paths = sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(name))
+    run_pytest(["--poison", *PLUGIN, *paths], found, name)
 
 
-@each
+@each_case
 def elsewhere(number: int, found: Found) -> None:
     """A case is the whole suite in another order of its files and of the tests in each, as on another machine."""
     name = list(machines.SETTINGS)[number % len(machines.SETTINGS)]
-    # The suite holds the pages against the file of results, which the case before has changed.
+    # The suite compares the pages with the file of results, which the case before has changed.
     subprocess.run([sys.executable, "-m", "docs.making"], cwd=ROOT, check=True)
-    with machines.busy_processes(machines.BUSY_PROCESSES * (name == "busy")):
+    with machines.busy_processes(machines.BUSY_PROCESSES if name == "busy" else 0):
         options = ["-n", "2", f"--shuffle={number}", *PLUGIN]
-        pytest_counted(options, found, f"order {number}, {name}", machines.environment(name))
+        run_pytest(options, found, f"order {number}, {name}", machines.environment(name))
     found.count(f"as {name}")

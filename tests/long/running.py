@@ -21,13 +21,17 @@ from typing import Any
 
 import torch
 
+from regard.storage.files import replace_file
+
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "reliability.json"
-KEPT, NOTED = 80, 400  # sentences of things that went wrong, and of others
+MOST_WRONG = 80  # sentences that are kept
+MOST_NOTED = 400
+FIELDS = ("counts", "largest", "wrong", "noted")  # of `Found`
 
 
 @dataclass
 class Found:
-    """Added up over cases."""
+    """What cases found, added up: numbers by name, the largest values, and sentences."""
 
     counts: Counter[str] = field(default_factory=Counter)
     largest: dict[str, float] = field(default_factory=dict)
@@ -44,8 +48,8 @@ class Found:
         self.counts += other.counts
         for name, value in other.largest.items():
             self.at_most(name, value)
-        self.wrong = [*self.wrong, *other.wrong][:KEPT]
-        self.noted = [*self.noted, *other.noted][:NOTED]
+        self.wrong = [*self.wrong, *other.wrong][:MOST_WRONG]
+        self.noted = [*self.noted, *other.noted][:MOST_NOTED]
 
 
 @dataclass(frozen=True)
@@ -80,7 +84,7 @@ class Run:
         return f"python -m tests.long {self.name}"
 
 
-def each(case: Callable[[int, Found], None]) -> Callable[[Sequence[int], Path], Found]:
+def each_case(case: Callable[[int, Found], None]) -> Callable[[Sequence[int], Path], Found]:
     """The work of a run whose cases need no folder, from what one case does."""
 
     def work(numbers: Sequence[int], folder: Path) -> Found:
@@ -98,39 +102,28 @@ def read(path: Path = RESULTS) -> dict[str, Any]:
 
 
 @contextmanager
-def changing(path: Path = RESULTS) -> Generator[dict[str, Any]]:
+def changed_results(path: Path = RESULTS) -> Generator[dict[str, Any]]:
     """The content of the file, to be changed inside the block by one process at a time, and then written whole."""
-    from regard.storage.files import replace_file
-
     path.parent.mkdir(parents=True, exist_ok=True)
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         content = read(path)
         yield content
-        replace_file(
-            path, json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True).encode() + b"\n"
-        )
+        text = json.dumps(content, indent=1, ensure_ascii=False, sort_keys=True)
+        replace_file(path, f"{text}\n".encode())
     finally:
         os.close(folder)
 
 
-def add(
+def with_cases(
     record: dict[str, Any] | None, run: Run, numbers: Iterable[int], found: Found, seconds: float
 ) -> dict[str, Any]:
     """The record of a run with some more cases."""
     today = date.today().isoformat()
-    before = {"first": today, "done": [], "noted": [], "cpu_seconds": 0, **(record or {})}
+    before = {"first": today, "done": [], "cpu_seconds": 0, **(record or {})}
     whole = Found()
-    whole.add(
-        Found(
-            **{
-                name: before[name]
-                for name in ("counts", "largest", "wrong", "noted")
-                if name in before
-            }
-        )
-    )
+    whole.add(Found(**{name: before[name] for name in FIELDS if name in before}))
     whole.add(found)
     done = joined([*before["done"], *([number, number + 1] for number in numbers)])
     return {
@@ -173,20 +166,31 @@ def left(record: dict[str, Any] | None, cases: int, shard: tuple[int, int] = (1,
     ([3, 4], [2, 3])
     """
     part, parts = shard
-    done = {
-        number for start, stop in (record or {"done": []})["done"] for number in range(start, stop)
-    }
-    return [
-        number
-        for number in range(cases * (part - 1) // parts, cases * part // parts)
-        if number not in done
-    ]
+    numbers = dict.fromkeys(range(cases * (part - 1) // parts, cases * part // parts))
+    for start, stop in record["done"] if record else []:
+        for number in range(start, stop):
+            numbers.pop(number, None)
+    return list(numbers)
 
 
-def cpu() -> float:
+def cpu_seconds() -> float:
     """Seconds of CPU that this process and its children that ended have used."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(one.ru_utime + one.ru_stime for one in used)
+    seconds = 0.0
+    for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN):
+        usage = resource.getrusage(who)
+        seconds += usage.ru_utime + usage.ru_stime
+    return seconds
+
+
+def run_batch(run: Run, numbers: Sequence[int], path: Path) -> Found:
+    """What a batch of cases found, which is in the file when this returns."""
+    began = cpu_seconds()
+    with tempfile.TemporaryDirectory(prefix=f"long-{run.name}-") as folder:
+        found = run.work(numbers, Path(folder))
+    with changed_results(path) as content:
+        record = content["runs"].get(run.name)
+        content["runs"][run.name] = with_cases(record, run, numbers, found, cpu_seconds() - began)
+    return found
 
 
 def go_on(
@@ -198,34 +202,25 @@ def go_on(
     """
     numbers = left(read(path)["runs"].get(run.name), cases, shard)
     end = time.monotonic() + 60 * minutes
+    part, parts = shard
+    words = f"{len(numbers)} of {cases} {run.unit} are left in shard {part} of {parts}"
+    print(f"{run.name}: {words}", flush=True)
+
     wrong = 0
-    done = 0
-    print(
-        f"{run.name}: {len(numbers)} of {cases} {run.unit} are left in shard {shard[0]} of {shard[1]}",
-        flush=True,
-    )
-    for at in range(0, len(numbers), run.batch):
+    for first in range(0, len(numbers), run.batch):
         if time.monotonic() > end:
             break
-        part = numbers[at : at + run.batch]
-        began = cpu()
-        with tempfile.TemporaryDirectory(prefix=f"long-{run.name}-") as folder:
-            found = run.work(part, Path(folder))
-        with changing(path) as content:
-            content["runs"][run.name] = add(
-                content["runs"].get(run.name), run, part, found, cpu() - began
-            )
+        batch = numbers[first : first + run.batch]
+        found = run_batch(run, batch, path)
         wrong += len(found.wrong)
-        done += len(part)
         for sentence in (*found.wrong, *found.noted):
             print(f"  {sentence}", flush=True)
-        print(
-            f"{run.name}: {done} of {len(numbers)} done, {wrong} wrong", file=sys.stderr, flush=True
-        )
+        words = f"{first + len(batch)} of {len(numbers)} done, {wrong} wrong"
+        print(f"{run.name}: {words}", file=sys.stderr, flush=True)
     return int(wrong > 0)
 
 
 def forget(run: Run, path: Path = RESULTS) -> None:
-    """Remove what the file holds of a run, so that it begins anew."""
-    with changing(path) as content:
+    """Remove what the file holds of a run, so that it begins with its first case."""
+    with changed_results(path) as content:
         content["runs"].pop(run.name, None)

@@ -12,10 +12,10 @@ import pytest
 from docs.making import studies
 from tests.long import commands, pytests, runs
 from tests.long.__main__ import main
-from tests.long.hostile import judge
+from tests.long.hostile import what_was_reached
 from tests.long.hostile_files import FILES, READERS
 from tests.long.mutant_sites import sites
-from tests.long.mutants import ROOMS, Mutant, copy_of_all, judged, mutant, places_of
+from tests.long.mutants import ROOMS, Mutant, copy_of_all, judge_mutant, mutant, paths_of_tests
 from tests.long.running import Found, Run, read
 from tests.long.runs import RUNS
 
@@ -28,10 +28,16 @@ ROOT = Path(__file__).parents[2]
 def test_each_run_names_a_function_and_tests_that_are_there():
     for run in RUNS.values():
         module, _, function = run.place.rpartition(".")
-        source = ROOT / "tests" / "long" / f"{module.replace('.', '/')}.py"
+        source = ROOT / "tests" / "long" / f"{module}.py"
         assert f"def {function}(" in source.read_text("utf-8"), run
-        for word in " ".join(run.options).replace("|", " ").split():
-            assert "/" not in word or (ROOT / word).exists(), word
+        for path in paths_of(run):
+            assert (ROOT / path).exists(), path
+
+
+def paths_of(run: Run) -> list[str]:
+    """The files and folders of tests that a run names."""
+    words = " ".join(run.options).replace("|", " ").split()
+    return [word for word in words if "/" in word]
 
 
 def test_every_run_was_run_and_nothing_was_wrong():
@@ -47,23 +53,15 @@ def test_every_part_of_the_suite_is_run_in_poisoned_memory():
 
 
 def test_every_slow_test_is_in_a_run():
-    files = {path for path in (ROOT / "tests").rglob("test_*.py") if path != Path(__file__)}
-    slow = {
-        path.relative_to(ROOT).as_posix()
-        for path in files
-        if "pytest.mark.slow" in path.read_text("utf-8")
-    }
-    paths = [
-        word
-        for run in RUNS.values()
-        for one in run.options
-        if "|slow|" in one
-        for word in one.split("|")
-    ]
-    assert {
-        one for one in slow if not one.startswith(tuple(path for path in paths if "/" in path))
-    } == set()
-    assert {path.partition("|")[0] for path in pytests.SLOW} <= slow
+    slow = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        if path != Path(__file__) and "pytest.mark.slow" in path.read_text("utf-8"):
+            slow.add(path.relative_to(ROOT).as_posix())
+    named = set()
+    for run in RUNS.values():
+        named |= {option.rpartition("|")[2] for option in run.options if "|slow|" in option}
+    assert not [path for path in slow if not path.startswith(tuple(named))]
+    assert set(pytests.SLOW) <= slow
 
 
 def test_the_page_shows_the_file():
@@ -89,37 +87,48 @@ def counted(numbers: Sequence[int], folder: Path) -> Found:
 
 
 @pytest.fixture
-def counting(monkeypatch):
-    run = Run("texts", "counts", "cases", 10, 3, "runs.none")
-    monkeypatch.setitem(RUNS, "texts", run)
-    monkeypatch.setattr(Run, "work", lambda self, numbers, folder: counted(numbers, folder))
-    return run
+def run_texts(monkeypatch, tmp_path):
+    """Runs the command for a run of 10 cases in batches of 3; returns its exit code and its record."""
+    monkeypatch.setitem(RUNS, "texts", Run("texts", "counts", "cases", 10, 3, "runs.none"))
+    monkeypatch.setattr(Run, "work", lambda run, numbers, folder: counted(numbers, folder))
+    path = tmp_path / "results.json"
+
+    def run_command(*words):
+        code = main(["texts", *words, "--results", str(path)])
+        return code, read(path)["runs"]["texts"]
+
+    return run_command
 
 
-def test_a_run_goes_on_where_it_stopped_and_says_what_was_wrong(tmp_path, counting, capsys):
-    path = tmp_path / "r.json"
-    assert main(["texts", "--cases", "5", "--results", str(path)]) == 0
-    assert read(path)["runs"]["texts"]["done"] == [[0, 5]]
-    assert main(["texts", "--results", str(path)]) == 1
+def test_a_run_goes_on_where_it_stopped_and_says_what_was_wrong(run_texts, capsys):
+    code, record = run_texts("--cases", "5")
+    assert code == 0
+    assert record["done"] == [[0, 5]]
+
+    code, record = run_texts()
+    assert code == 1
     assert "case 7 is off" in capsys.readouterr().out
-    record = read(path)["runs"]["texts"]
-    assert (record["done"], record["cases"], record["counts"]) == ([[0, 10]], 10, {"cases": 10})
     assert record["wrong"] == ["case 7 is off"]
-    assert main(["texts", "--fresh", "--cases", "2", "--results", str(path)]) == 0
-    assert read(path)["runs"]["texts"]["cases"] == 2
+    assert record["done"] == [[0, 10]]
+    assert record["cases"] == 10
+    assert record["counts"] == {"cases": 10}
+
+    code, record = run_texts("--fresh", "--cases", "2")
+    assert code == 0
+    assert record["cases"] == 2
 
 
-def test_an_interruption_keeps_what_was_done(tmp_path, counting, monkeypatch, capsys):
-    def work(self, numbers, folder):
+def test_an_interruption_keeps_what_was_done(run_texts, monkeypatch, capsys):
+    def work(run, numbers, folder):
         if numbers[0] >= 3:
             raise KeyboardInterrupt
         return counted(numbers, folder)
 
     monkeypatch.setattr(Run, "work", work)
-    path = tmp_path / "r.json"
-    assert main(["texts", "--results", str(path)]) == 130
+    code, record = run_texts()
+    assert code == 130
     assert "goes on with the batch" in capsys.readouterr().err
-    assert read(path)["runs"]["texts"]["done"] == [[0, 3]]
+    assert record["done"] == [[0, 3]]
 
 
 @pytest.mark.parametrize(
@@ -155,11 +164,9 @@ def test_hostile_files_are_refused_and_nothing_else_happens(tmp_path):
     assert short("hostile", some, tmp_path).counts["refused"] == len(some)
 
 
-def test_the_watch_notices_what_a_hostile_file_could_do(tmp_path, monkeypatch):
-    """A negative control: a reader that does it is caught."""
-    kind, make = FILES["tensors: nothing"]
-    (tmp_path / kind).write_bytes(b"")
-    for name, act in (
+@pytest.mark.parametrize(
+    ("event", "act"),
+    [
         ("import", lambda path: __import__("antigravity")),
         ("open", lambda path: Path("/etc/hostname").read_text()),
         ("open", lambda path: path.write_text("x")),
@@ -167,10 +174,20 @@ def test_the_watch_notices_what_a_hostile_file_could_do(tmp_path, monkeypatch):
         ("pickle.find_class", lambda path: pickle.loads(pickle.dumps(re.compile))),
         ("socket", lambda path: __import__("socket").socket()),
         ("it was read", lambda path: None),
-    ):
-        reads = iter([lambda path: None, act])
-        monkeypatch.setitem(READERS, kind, (lambda path, reads=reads: next(reads)(path), make))
-        assert name in str(judge("tensors: nothing", tmp_path, Found()))
+    ],
+)
+def test_the_watch_notices_what_a_hostile_file_could_do(event, act, tmp_path, monkeypatch):
+    """A negative control: a reader that does it is caught."""
+    kind, make = FILES["tensors: nothing"]
+    harmless = tmp_path / kind
+    harmless.write_bytes(b"")
+
+    def read(path: Path) -> None:
+        if path != harmless:
+            act(path)
+
+    monkeypatch.setitem(READERS, kind, (read, make))
+    assert event in str(what_was_reached("tensors: nothing", tmp_path, Found()))
 
 
 def test_faults_of_every_kind_leave_the_checkpoint_before_them(tmp_path):
@@ -185,16 +202,26 @@ def test_texts_are_refused_by_sentences(tmp_path):
     assert counts["refused"] > 100
 
 
-def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
+def test_every_law_and_command_has_a_number():
     assert RUNS["laws"].cases == len(pytests.law_names()) >= 12
     assert RUNS["commands"].cases == 2 * len(commands.names())
-    told = (
-        "a.py::test_one[x]:\n\n  - during generate phase (1 seconds):\n    - 1000 passing, 0 failing, and 3 invalid "
-        "test cases\n  - Stopped because settings.max_examples=1000\na.py::test_two:\n    - 8 passing, 0 failing, and "
-        "80 invalid test cases\n    * 90.00%, gave up because: failed to satisfy assume()\n"
-    )
+
+
+STATISTICS = """
+a.py::test_one[x]:
+
+  - during generate phase (1 seconds):
+    - 1000 passing, 0 failing, and 3 invalid test cases
+  - Stopped because settings.max_examples=1000
+a.py::test_two:
+    - 8 passing, 0 failing, and 80 invalid test cases
+    * 90.00%, gave up because: failed to satisfy assume()
+"""
+
+
+def test_the_examples_of_a_law_are_counted_and_few_ones_noted():
     found = Found()
-    pytests.count_examples(told, found)
+    pytests.count_examples(STATISTICS, found)
     assert found.counts == {"law one[x]": 1000, "law two": 8, "refused": 83}
     assert found.noted == [
         "two: 8 examples, 80 refused; 90.00%, gave up because: failed to satisfy assume()"
@@ -204,19 +231,23 @@ def test_every_law_and_command_has_a_number_and_its_examples_are_counted():
 # A mutant that differs is killed, and one that does not survives
 
 PATH = "regard/patterns/ranges.py"
-SITE = next(one for one in sites((ROOT / PATH).read_bytes()) if one.kind == "comparison")
+COMPARISON = next(site for site in sites((ROOT / PATH).read_bytes()) if site.kind == "comparison")
+NO_CHANGE = replace(COMPARISON, after=COMPARISON.before)
 
 
 def test_a_mutant_fails_the_examples_of_its_file_and_leaves_the_copy_as_it_was(tmp_path):
     copy = copy_of_all(tmp_path)
     whole = (copy / PATH).read_bytes()
-    for site, verdict in ((SITE, "killed"), (replace(SITE, after=SITE.before), "survived")):
-        assert judged(Mutant(0, "patterns", PATH, site), copy, [PATH])[0] == verdict
+    for site, expected in ((COMPARISON, "killed"), (NO_CHANGE, "survived")):
+        verdict, _ = judge_mutant(Mutant(0, "patterns", PATH, site), copy, [PATH])
+        assert verdict == expected
         assert (copy / PATH).read_bytes() == whole
 
 
 @pytest.mark.parametrize("number", range(len(ROOMS)))
 def test_every_room_has_a_place_and_tests(number):
-    one = mutant(number)
-    assert (one.room, mutant(number)) == (list(ROOMS)[number], one)
-    assert all((ROOT / path).exists() for path in places_of(one))
+    drawn = mutant(number)
+    assert drawn == mutant(number)
+    assert drawn.room == list(ROOMS)[number]
+    for path in paths_of_tests(drawn):
+        assert (ROOT / path).exists()
