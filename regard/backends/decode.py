@@ -30,13 +30,13 @@ from regard.core.tensors import Stored
 from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import Kind, Run
 
-QUERIES = 16  # the most queries it computes; for more, the backends that compute blocks are faster
-MOST = 4  # the most runs; more are computed as one run with a mask
-SPLIT = 512  # fewest keys for one thread
+MOST_QUERIES = 16  # for more, the backends that compute blocks are faster
+MOST_RUNS = 4  # more are computed as one run with a mask
+LEAST_KEYS_OF_THREAD = 512
 PART_ROWS = 32  # rows that the fused operation gives to one thread in any case
 # numbers in the workspace: half a MiB; a quarter of it and four times as much were slower
 WORKSPACE = 1 << 17
-FEWEST = 256  # the fewest keys in a chunk, for any number of heads
+LEAST_KEYS_OF_CHUNK = 256  # for any number of heads
 
 Runs = tuple[Run, ...]
 Merged = tuple[torch.Tensor, torch.Tensor]  # output (.., rows, v_dim) and log-sum-exp (.., rows)
@@ -51,8 +51,8 @@ class Decode(Limited):
         on_dot_products,
         not_empty,
         where(
-            lambda problem: problem.q_len > QUERIES,
-            f"it is for at most {QUERIES} queries, and there are {{problem.q_len}}",
+            lambda problem: problem.q_len > MOST_QUERIES,
+            f"it is for at most {MOST_QUERIES} queries, and there are {{problem.q_len}}",
         ),
         where(
             lambda problem: problem.needs_grad or problem.bias_learns,
@@ -84,14 +84,16 @@ def _folds(problem: Problem, runs: Runs) -> bool:
     if problem.softcap is not None or problem.dropout or set(problem.want) - {"log_sum_exp"}:
         return False
     narrow = problem.dtype == torch.bfloat16 and problem.bias is None
-    computing = problem.dtype if narrow else flash.computing(problem.dtype, problem.device)
-    if problem.storage != computing:
+    dtype = problem.dtype
+    if not narrow:
+        dtype = flash.operation_dtype(dtype, problem.device)
+    if problem.storage != dtype:
         return False
     if problem.device == "cuda":
         unmasked = all(run.kind == Kind.WHOLE for run in runs)
         size = max(problem.head_dim, problem.v_dim)
-        return unmasked and flash.has_flash_attention(computing, size, "cuda")
-    return flash.refusal(computing, problem.device) is None
+        return unmasked and flash.has_flash_attention(dtype, size, "cuda")
+    return flash.refusal(dtype, problem.device) is None
 
 
 def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
@@ -150,7 +152,7 @@ def _runs_of(problem: Problem) -> Runs:
     if set(problem.want) - {"log_sum_exp"}:
         return whole
     runs = schedule.whole.runs
-    if len(runs) > MOST:
+    if len(runs) > MOST_RUNS:
         return whole
     kinds = [without_mask if run.kind == Kind.WHOLE else Kind.BITS for run in runs]
     return tuple(Run(run.keys, kind) for run, kind in zip(runs, kinds, strict=True))
@@ -232,44 +234,44 @@ def _attend_to_run(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, mask: torch.Tensor | None, scale: float
 ) -> list[Merged]:
     """Attention over one run, in several parts along the keys if threads would be idle otherwise."""
-    parts = _parts(q, k.shape[2])
-    if parts == 1:
+    count = _part_count(q, k.shape[2])
+    if count == 1:
         return [flash.forward(q, k, v, flash.FusedCall(mask, False, scale))]
-    size = k.shape[2] // parts
+    size = k.shape[2] // count
     outputs = []
     sums = []
     for row in range(len(q)):  # one at a time, so that its parts are a batch without a copy
         row_mask = None
         if mask is not None:
-            row_mask = _cut(mask[row if mask.shape[0] > 1 else 0], 2, parts, size)
+            row_mask = _cut(mask[row if mask.shape[0] > 1 else 0], 2, count, size)
         output, log_sum_exp = flash.forward(
-            q[row].expand(parts, -1, -1, -1),
-            _cut(k[row], 1, parts, size),
-            _cut(v[row], 1, parts, size),
+            q[row].expand(count, -1, -1, -1),
+            _cut(k[row], 1, count, size),
+            _cut(v[row], 1, count, size),
             flash.FusedCall(row_mask, False, scale),
         )
         outputs.append(output)
         sums.append(log_sum_exp)
     # of each part (batch, kv_heads, rows, ..)
     results = list(zip(torch.stack(outputs, 1), torch.stack(sums, 1), strict=True))
-    if k.shape[2] % parts:
-        rest = slice(parts * size, None)
+    if k.shape[2] % count:
+        rest = slice(count * size, None)
         call = flash.FusedCall(None if mask is None else mask[..., rest], False, scale)
         results.append(flash.forward(q, k[:, :, rest], v[:, :, rest], call))
     return results
 
 
-def _cut(x: torch.Tensor, axis: int, parts: int, size: int) -> torch.Tensor:
+def _cut(x: torch.Tensor, axis: int, count: int, size: int) -> torch.Tensor:
     """Equal parts of x along an axis, (parts, ...), as a view; a shorter rest at the end is omitted."""
-    return x.narrow(axis, 0, parts * size).unflatten(axis, (parts, size)).movedim(axis, 0)
+    return x.narrow(axis, 0, count * size).unflatten(axis, (count, size)).movedim(axis, 0)
 
 
-def _parts(q: torch.Tensor, keys: int) -> int:
+def _part_count(q: torch.Tensor, keys: int) -> int:
     """The number of parts into which the keys of a run are divided; FlashAttention on cuda divides them itself."""
     if not q.is_cpu:
         return 1
     tasks = q.shape[0] * q.shape[1] * -(-q.shape[2] // PART_ROWS)
-    return max(1, min(-(-torch.get_num_threads() // tasks), keys // SPLIT))
+    return max(1, min(-(-torch.get_num_threads() // tasks), keys // LEAST_KEYS_OF_THREAD))
 
 
 def _weigh(problem: Problem, runs: Runs, operands: Operands) -> Result:
@@ -295,7 +297,7 @@ def _weigh(problem: Problem, runs: Runs, operands: Operands) -> Result:
 def _chunk_size(width: int, device: str) -> int:
     """Keys in a chunk, if `width` numbers are read for each key over all batch rows and heads."""
     workers = torch.get_num_threads() if device == "cpu" else 256
-    return max(FEWEST, WORKSPACE * workers // max(1, width))
+    return max(LEAST_KEYS_OF_CHUNK, WORKSPACE * workers // max(1, width))
 
 
 def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:

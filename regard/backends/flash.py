@@ -106,7 +106,7 @@ LIMITS = (
 )
 
 
-def computing(dtype: torch.dtype, device: str) -> torch.dtype:
+def operation_dtype(dtype: torch.dtype, device: str) -> torch.dtype:
     """The dtype in which the operation computes tensors of `dtype`: their own if this machine is faster in it."""
     if device != "cpu" or dtype in (torch.float32, torch.float64):
         return dtype

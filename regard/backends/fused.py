@@ -32,12 +32,12 @@ class Fused(Limited):
 
 def _run(problem: Problem, calls: RowBlockCalls, operands: Operands) -> Result:
     dtype = operands.q.dtype
-    computing = flash.computing(dtype, problem.device)
+    wider = flash.operation_dtype(dtype, problem.device)
     if flash.rounds_bias(operands):
-        computing = torch.float32
-    if dtype.itemsize == 2 and computing != dtype:
+        wider = torch.float32
+    if dtype.itemsize == 2 and wider != dtype:
         operands = operands._replace(
-            q=operands.q.to(computing), k=operands.k.to(computing), v=operands.v.to(computing)
+            q=operands.q.to(wider), k=operands.k.to(wider), v=operands.v.to(wider)
         )
     block = calls.only
     if block is not None:

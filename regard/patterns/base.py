@@ -71,16 +71,12 @@ class Pattern(Declared, enrol=False):
     # Facts that a pattern declares about itself.
     query_free = False  # the same keys for every query
     compares_positions = True  # positions of queries and keys need a common origin
-    by_value = (
-        True  # equal to every pattern written the same; False where a tensor or a function is held
-    )
+    by_value = True  # equal to every pattern written the same; False with a tensor or a function
     by_numbers = True  # what it allows follows from its numbers; False where a function is called
     by_length = False  # which keys are allowed depends on how many keys there are
     structured = True  # `segments` needs no evaluation of pairs
     of_one_call = False  # it is for the rows of one call
-    takes_cache = (
-        True  # a text can be continued with it: it says which keys of earlier calls are allowed
-    )
+    takes_cache = True  # a text can be continued: which keys of earlier calls are allowed is known
     varies_by_head = False
     varies_by_row = False  # of the batch
     levels = 1  # of patterns made of patterns

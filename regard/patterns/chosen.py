@@ -62,12 +62,12 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
             object.__setattr__(same, name, value)
         return same
 
-    def _hold(self, given: Any) -> None:
+    def _hold(self, listed: Any) -> None:
         name = f"{type(self).__name__}'s {self._field}"
         needs = "a tensor of whole numbers (int64), -1 for none"
         shape = "(batch or 1, heads or 1, rows, n)"
-        given = checked_tensor(name, given, (torch.int64, torch.int32), needs, shape, axes=(4,))
-        self.hold(self._field, given.to(torch.int64, copy=True))
+        listed = checked_tensor(name, listed, (torch.int64, torch.int32), needs, shape, axes=(4,))
+        self.hold(self._field, listed.to(torch.int64, copy=True))
 
     @property
     def structured(self) -> bool:  # type: ignore[override]
@@ -97,8 +97,8 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         return self._part(slice(row, row + 1), slice(None)) if self.varies_by_row else self
 
     def for_head(self, head: int) -> Pattern:
-        at = head // self._group
-        return self._part(slice(None), slice(at, at + 1)) if self.varies_by_head else self
+        number = head // self._group
+        return self._part(slice(None), slice(number, number + 1)) if self.varies_by_head else self
 
     def _part(self, rows: slice, lists: slice) -> Chosen:
         """A part, always the same object, so that heads that share a list have equal patterns."""
@@ -118,8 +118,9 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         return self._like(self.listed[:, [head // each for head in heads]], self._first)
 
     def of_queries(self, rows: range, k_len: int) -> Pattern:
-        at = torch.arange(rows.start, rows.stop, device=self.listed.device) // self.query_block
-        return self._like(self.listed[:, :, at], None, self._group, rows=1)
+        positions = torch.arange(rows.start, rows.stop, device=self.listed.device)
+        row_blocks = positions // self.query_block
+        return self._like(self.listed[:, :, row_blocks], None, self._group, rows=1)
 
     def placed(self, first: int | None, heads: int) -> Pattern:
         lists = self.listed.shape[1]
@@ -129,16 +130,16 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         """Outside of a call, row 0 has position 0."""
         listed = self.listed.to(k_pos.device)
         row = q_pos - (self._first or 0)
-        known = (row >= 0) & (row < listed.shape[2] * self.query_block)
-        at = (row // self.query_block).clamp(0, max(listed.shape[2] - 1, 0))
-        known = _with_four_axes(known)
-        at = _with_four_axes(at)
+        has_list = (row >= 0) & (row < listed.shape[2] * self.query_block)
+        row_block = (row // self.query_block).clamp(0, max(listed.shape[2] - 1, 0))
+        has_list = _with_four_axes(has_list)
+        row_block = _with_four_axes(row_block)
         block = _with_four_axes(k_pos // self.block)
         batch = torch.arange(listed.shape[0], device=listed.device).view(-1, 1, 1, 1)
         lists = torch.arange(listed.shape[1], device=listed.device).view(-1, 1, 1)
-        allowed = torch.zeros_like(known & (block == block))
+        allowed = torch.zeros_like(has_list & (block == block))
         for n in range(listed.shape[3] if listed.shape[2] else 0):
-            allowed = allowed | (known & (listed[batch, lists, at, n] == block))
+            allowed = allowed | (has_list & (listed[batch, lists, row_block, n] == block))
         allowed = self._of_heads(allowed)
         if self.varies_by_head or self.varies_by_row or q_pos.dim() > 2:
             return allowed
@@ -205,9 +206,9 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         listed = self.listed.to(grid.device)
         rows = grid.rows
         keys = grid.keys
-        at = torch.arange(listed.shape[2], device=grid.device)[:, None] * self.query_block
-        first = at.clamp(min=rows.start)
-        end = (at + self.query_block).clamp(max=rows.stop)
+        first_rows = torch.arange(listed.shape[2], device=grid.device)[:, None] * self.query_block
+        first = first_rows.clamp(min=rows.start)
+        end = (first_rows + self.query_block).clamp(max=rows.stop)
         stop = keys.stop if band.stop is None else min(keys.stop, band.stop)
         low = (listed * self.block).clamp(min=max(keys.start, band.start or 0))
         high = ((listed + 1) * self.block).clamp(max=stop)
@@ -215,10 +216,10 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
             low = low.maximum(first + grid.q_start - band.left)
         if band.right is not None:
             high = high.minimum(end + grid.q_start + band.right)
-        there = (listed >= 0) & (first < end) & (low < high)
+        has_keys = (listed >= 0) & (first < end) & (low < high)
         edges = torch.zeros(*listed.shape[:2], len(keys) + 1, dtype=torch.int32, device=grid.device)
         for edge, step in ((low, 1), (high, -1)):  # how many lists begin and end at a key
-            column = (edge - keys.start).where(there, len(keys)).flatten(2)
+            column = (edge - keys.start).where(has_keys, len(keys)).flatten(2)
             edges.scatter_add_(2, column, torch.full_like(column, step, dtype=torch.int32))
         edges[..., -1] = 0
         return self._of_heads(edges.cumsum(2)[..., :-1] > 0)

@@ -24,9 +24,8 @@ class TensorPattern(Pattern, enrol=False):
     With a tensor it has a serial, and is equal only to itself and to its copies. Without one it compares by value.
     """
 
-    serial: ClassVar[int] = (
-        0  # an instance that holds a tensor has its own; as a field, torch 2.11 could not trace it
-    )
+    # An instance that holds a tensor has its own. As a field, torch 2.11 could not trace it.
+    serial: ClassVar[int] = 0
 
     @property
     def by_value(self) -> bool:  # type: ignore[override]
@@ -105,16 +104,16 @@ def new_serial() -> int:
     A counter would be inherited by a forked process and begin again in a spawned one. While a graph is traced each
     pattern gets a serial below 0.
     """
-    drawn = _drawn()
-    return -drawn if torch.compiler.is_compiling() else drawn
+    serial = _draw_serial()
+    return -serial if torch.compiler.is_compiling() else serial
 
 
-def _drawn() -> int:
+def _draw_serial() -> int:
     return 1 << _BITS | int.from_bytes(os.urandom(_BITS // 8), "big")
 
 
 # A compiler calls it while it traces. `torch.compiler.assume_constant_result` sets this too, but imports the compiler.
-_drawn._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
+_draw_serial._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
 
 
 def checked_tensor(

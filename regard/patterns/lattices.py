@@ -43,9 +43,9 @@ def off_lattices(pattern: Pattern) -> tuple[Pattern, list[tuple[int, Pattern]]]:
     on: list[tuple[int, Pattern]] = []
     for stride in strides:
         off = _replaced(pattern, Lattice(stride), NOTHING).canonical()
-        there = both(_replaced(pattern, Lattice(stride), Full()), negate(off))
-        if there.on_lattice(stride, 0) is not None:
-            on.append((stride, there))
+        on_this = both(_replaced(pattern, Lattice(stride), Full()), negate(off))
+        if on_this.on_lattice(stride, 0) is not None:
+            on.append((stride, on_this))
             pattern = off
     return pattern, on
 

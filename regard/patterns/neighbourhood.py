@@ -74,13 +74,13 @@ class Neighbourhood(Pattern):
         allowed = (q >= 0) & (q < cells) & (k >= 0) & (k < cells)
         for axis, (size, window) in enumerate(self._axes):
             stride //= size
-            at = q // stride % size
+            query = q // stride % size
             key = k // stride % size
             if self.causal and axis == 0:
-                first = at - (window - 1)
-                last = at
+                first = query - (window - 1)
+                last = query
             else:
-                first = (at - window // 2).clamp(0, size - window)
+                first = (query - window // 2).clamp(0, size - window)
                 last = first + (window - 1)
             allowed = allowed & (key >= first) & (key <= last)
         return allowed

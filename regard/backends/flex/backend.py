@@ -21,9 +21,8 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.patterns import Grid
 
-LEAST_SIZE = (
-    16  # numbers of a vector of the kernels: head_dim and v_dim; shorter ones are padded with zeros
-)
+# Numbers of a vector of the kernels, head_dim and v_dim; shorter ones are padded with zeros.
+LEAST_SIZE = 16
 LARGEST_SIZE = 256
 MOST_KERNELS = 256  # compiled ones that are kept: one for each dtype, head size, kind of bias, ..., for all patterns
 

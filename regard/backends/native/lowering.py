@@ -2,9 +2,10 @@
 
 A band is lowered without evaluating a pair: each row block has one run with the bounds of every row. So are lists of
 blocks of keys within a band: where many rows share large blocks, with a run for each; else the kernel reads the lists
-themselves, and each key where it lies. Other patterns are lowered by `Schedule.arrays`. The
-panels in which the kernel adds up keys begin at the first key that any query of a text could look at, wherever this
-call begins, so that a continued text and a padded one get equal bits.
+themselves, and each key where it lies. Other patterns are lowered by `Schedule.arrays`.
+
+The panels in which the kernel adds up keys begin at the first key that any query of a text could look at, wherever
+this call begins, so that a continued text and a padded one get equal bits.
 """
 
 from __future__ import annotations
@@ -106,8 +107,8 @@ def _lower_by_pairs(problem: Problem, keys: range, starts: list[int]) -> Lowered
     rows = problem.batch if pattern.varies_by_row or len(starts) > 1 else 1
     heads = problem.heads if pattern.varies_by_head else 1
     schedules = []
-    known: dict[tuple[Pattern, int], int] = {}  # which schedule
-    numbers = []
+    number_of: dict[tuple[Pattern, int], int] = {}
+    numbers = []  # of the schedule of each batch row and head
     for row in range(rows):
         pattern_of_row = pattern.for_row(row).canonical() if pattern.varies_by_row else pattern
         start = entry_of(row, starts)
@@ -116,10 +117,10 @@ def _lower_by_pairs(problem: Problem, keys: range, starts: list[int]) -> Lowered
             if pattern.varies_by_head:
                 pattern_of_head = pattern_of_row.for_head(head).canonical()
             name = pattern_of_head, start
-            if name not in known:
-                known[name] = len(schedules)
+            if name not in number_of:
+                number_of[name] = len(schedules)
                 schedules.append(_schedule(problem, pattern_of_head, start, keys))
-            numbers.append(known[name])
+            numbers.append(number_of[name])
     if len(schedules) == 1:
         return Lowered(schedules, None)
     schedule_of = torch.tensor(numbers, dtype=torch.int32, device="cpu").view(rows, heads)

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from regard.backends.native.filling import PRODUCTS_PER_THREAD, dense, describe
+from regard.backends.native.filling import PRODUCTS_PER_THREAD, address_of, dense, describe
 from regard.backends.native.library import CHUNK, CRecurrence, CRecurrenceGradients, Library, load
 from regard.backends.recurrence import PLAIN, Engine, RecurrenceInputs, Rule
 from regard.backends.second_order import Tensors
@@ -35,82 +35,84 @@ class RecurrenceKernel:
         batch, kv_heads, length, v_dim = v.shape
         output = v.new_empty(batch, length, max(q.shape[1], kv_heads), v_dim).transpose(1, 2)
         after = torch.empty_like(memory)
-        kept = None
+        memories = None  # before each chunk
         solved = None
         if not output.numel() or not q.shape[3]:
             return output, memory.clone(), None
         if learns:
-            kept = memory.new_empty(batch, kv_heads, -(-length // CHUNK), *memory.shape[2:])
+            memories = memory.new_empty(batch, kv_heads, -(-length // CHUNK), *memory.shape[2:])
             solved = memory.new_empty(v.shape) if rule.corrects else None
-        call, held = self._call(rule, inputs._replace(memory=memory), output, (kept, solved))
+        saved = memories, solved
+        call, borrowed = self._call(rule, inputs._replace(memory=memory), output, saved)
         call.after = after.data_ptr()
         self.library.recur(call)
-        del held
-        return output, after, (memory, kept, solved)
+        del borrowed
+        return output, after, (memory, memories, solved)
 
     def backward(self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors) -> Tensors:
         if kept is None:
             return [*(None if x is None else torch.zeros_like(x) for x in inputs[:5]), grads[1]]
         memory, *saved = kept
         heads = max(inputs.q.shape[1], inputs.v.shape[1])
-        # described, and not written
+        # The call describes an output, which is not written.
         output = inputs.v.new_empty(inputs.v.shape[0], heads, *inputs.v.shape[2:])
-        call, held = self._call(rule, inputs._replace(memory=memory), output, saved)
-        found = [None if x is None else memory.new_empty(x.shape) for x in inputs[:5]]
-        before = torch.empty_like(memory)
-        grad, later = (None if x is None else x.to(memory.dtype).contiguous() for x in grads)
-        if grad is None and found[0] is not None:
-            found[0].zero_()  # the kernel reads no query then
-        gradients = CRecurrenceGradients(
-            dafter=None if later is None else later.data_ptr(), dbefore=before.data_ptr()
-        )
+        call, borrowed = self._call(rule, inputs._replace(memory=memory), output, saved)
+        gradients = [None if x is None else memory.new_empty(x.shape) for x in inputs[:5]]
+        of_memory = torch.empty_like(memory)
+        grad, grad_after = (None if x is None else x.to(memory.dtype).contiguous() for x in grads)
+        if grad is None and gradients[0] is not None:
+            gradients[0].zero_()  # the kernel reads no query then
+        struct = CRecurrenceGradients(dafter=address_of(grad_after), dbefore=of_memory.data_ptr())
         names = "dout", "dq", "dk", "dv", "dlog_decay", "dstrength"
-        for name, x in zip(names, (grad, *found), strict=True):
+        for name, x in zip(names, (grad, *gradients), strict=True):
             if x is not None:
-                describe(getattr(gradients, name), _with_four_axes(x))
-        self.library.recur_back(call, gradients)
-        del held
-        pairs = zip(found, inputs[:5], strict=True)
-        return [*(x if x is None or one is None else x.to(one.dtype) for x, one in pairs), before]
+                describe(getattr(struct, name), _with_four_axes(x))
+        self.library.recur_back(call, struct)
+        del borrowed
+        for number, x in enumerate(inputs[:5]):
+            gradient = gradients[number]
+            if x is not None and gradient is not None:
+                gradients[number] = gradient.to(x.dtype)
+        return [*gradients, of_memory]
 
     def _call(
         self, rule: Rule, inputs: RecurrenceInputs, output: torch.Tensor, saved: Any
     ) -> tuple[CRecurrence, list[Any]]:
         """The struct of a call, and the tensors that must live until it is computed."""
-        held = [None if x is None else dense(_with_four_axes(x)) for x in inputs[:5]]
-        tensors = (*held, output)
-        laid = rule, *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors)
-        known = _LAYOUTS.get(laid)
-        call = (
-            _described(rule, inputs, tensors)
-            if known is None
-            else CRecurrence.from_buffer_copy(known)
-        )
-        if known is None and inputs.v.shape[2] == 1:  # steps of decoding, which are alike
-            if len(_LAYOUTS) >= MOST_LAYOUTS:
-                _LAYOUTS.clear()
-            _LAYOUTS[laid] = CRecurrence.from_buffer_copy(call)
-        for into, x in zip(
-            (call.q, call.k, call.v, call.log_decay, call.strength, call.out), tensors, strict=True
-        ):
+        borrowed = [None if x is None else dense(_with_four_axes(x)) for x in inputs[:5]]
+        tensors = (*borrowed, output)
+        layout = rule, *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors)
+        known = _LAYOUTS.get(layout)
+        if known is not None:
+            call = CRecurrence.from_buffer_copy(known)
+        else:
+            call = _describe_call(rule, inputs, tensors)
+            if inputs.v.shape[2] == 1:  # steps of decoding, which are alike
+                if len(_LAYOUTS) >= MOST_LAYOUTS:
+                    _LAYOUTS.clear()
+                _LAYOUTS[layout] = CRecurrence.from_buffer_copy(call)
+        structs = call.q, call.k, call.v, call.log_decay, call.strength, call.out
+        for tensor_struct, x in zip(structs, tensors, strict=True):
             if x is not None:
-                into.data = x.data_ptr()
+                tensor_struct.data = x.data_ptr()
         work = math.prod(output.shape[:3]) * math.prod(inputs.memory.shape[2:])
         call.threads = min(torch.get_num_threads(), max(1, work // PRODUCTS_PER_THREAD))
         call.before = call.after = inputs.memory.data_ptr()
-        call.kept, call.solved = (None if x is None else x.data_ptr() for x in saved)
-        return call, [*held, inputs.memory]
+        memories, solved = saved
+        call.kept = address_of(memories)
+        call.solved = address_of(solved)
+        return call, [*borrowed, inputs.memory]
 
 
 MOST_LAYOUTS = 64
-_LAYOUTS: dict[
-    Any, CRecurrence
-] = {}  # structs of tensors that were laid out alike; each call copies one
+# Structs by the layout of their tensors; each call copies one.
+_LAYOUTS: dict[Any, CRecurrence] = {}
 
 
-def _described(rule: Rule, inputs: RecurrenceInputs, tensors: Any) -> CRecurrence:
+def _describe_call(rule: Rule, inputs: RecurrenceInputs, tensors: Any) -> CRecurrence:
     """The struct of a call, but for addresses and threads."""
-    (batch, heads, length, head_dim), (_, kv_heads, _, v_dim) = inputs.q.shape, inputs.v.shape
+    batch, heads, length, head_dim = inputs.q.shape
+    _, kv_heads, _, v_dim = inputs.v.shape
     decays = 0 if inputs.log_decay is None else inputs.log_decay.dim() - 2
     sizes = batch, heads, inputs.k.shape[1], kv_heads, length, head_dim, v_dim
     call = CRecurrence(*sizes, 1, rule.corrects, decays, rule.scale, rule.unit)

@@ -58,8 +58,8 @@ SMALL: tuple[tuple[Any, str, Any], ...] = (
     (blocking, "ALIGNED", 4),
     (dropout, "_CHUNK", 24),
     (decode, "WORKSPACE", 16),
-    (decode, "FEWEST", 3),
-    (decode, "SPLIT", 2),
+    (decode, "LEAST_KEYS_OF_CHUNK", 3),
+    (decode, "LEAST_KEYS_OF_THREAD", 2),
     (decode, "PART_ROWS", 1),
 )
 # The backends that are asked for second derivatives; None for all of them.
