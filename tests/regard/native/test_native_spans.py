@@ -82,15 +82,6 @@ def test_a_set_that_comes_again_keeps_numbers_that_are_not_finite_to_their_queri
             torch.testing.assert_close(found, expected, equal_nan=True, atol=1e-5, rtol=1e-5)
 
 
-def test_sets_share_a_plan_with_sinks_and_in_half_precision():
-    q, k, v = torch.randn(3, *SHAPE).bfloat16()
-    for lengths in 2 * LENGTHS:
-        options = {"pattern": p.Causal() & p.KeySpan(0, lengths), "sink": torch.randn(4)}
-        with torch.no_grad():
-            found = rg.attention(q, k, v, **options)
-            assert torch.equal(found, output_of_own_plan(q, k, v, **options))
-
-
 def test_sets_of_another_batch_are_refused_after_right_ones():
     x = torch.randn(SHAPE)
     with torch.no_grad():

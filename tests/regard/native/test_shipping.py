@@ -114,7 +114,8 @@ class FreshEnvironment:
         return self.run("python", *words, path=path, fails=fails)
 
     def use(self) -> Use:
-        file, *others = json.loads(self.run("python", "-c", USE))
+        printed = self.run("python", "-c", USE)
+        file, *others = json.loads(printed.splitlines()[0])
         return Use(Path(file), *others)
 
 

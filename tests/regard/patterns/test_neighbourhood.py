@@ -56,12 +56,6 @@ def _draw(draw, length: int):
 FORMULA = {"draw": _draw, "mask": _mask, "build": p.Neighbourhood}
 
 
-def test_every_query_of_an_image_sees_a_whole_window():
-    pattern = p.Neighbourhood((6, 9), (3, 4))
-    assert pattern.dense(54, 54).sum(-1).unique().tolist() == [12]
-    assert pattern.dense(2, 54, q_start=54).sum() == 0  # outside of the grid
-
-
 @pytest.mark.parametrize(
     "pattern", [p.Neighbourhood((5, 6, 7), (2, 3, 5), causal=True), p.Neighbourhood((9, 4), 3)]
 )

@@ -45,7 +45,6 @@ SPELLINGS = {
 @pytest.mark.parametrize("text", SPELLINGS)
 def test_a_text_is_its_pattern_and_back(text):
     assert parse(text) == SPELLINGS[text]
-    assert parse(str(SPELLINGS[text])) == SPELLINGS[text]
     if "full &" not in text:
         assert str(SPELLINGS[text]) == text
 
