@@ -241,7 +241,7 @@ def ends(counts):
     return f"{counts[0]} {steps} for 4 words, {counts[-1]} for {LENGTHS[-1]}"
 
 
-half = [length // 2 for length in LENGTHS]  # (n - 1) / 2, rounded up
+rounded_up = [length // 2 for length in LENGTHS]  # (n - 1) / 2, rounded up
 enough = [3**count >= length for count, length in zip(steps["dilated"], LENGTHS)]
 too_few = [3 ** (count - 1) < length for count, length in zip(steps["dilated"], LENGTHS)]
 
@@ -263,7 +263,7 @@ holds(
 )
 holds(
     "Causal convolutions of width 3 connect n words after (n - 1) / 2 layers, rounded up.",
-    steps["convolution"] == half,
+    steps["convolution"] == rounded_up,
     ends(steps["convolution"]),
 )
 holds(
