@@ -9,7 +9,12 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers.caches import heavy_hitters, load_cache, new_cache, observed_keys, paged
 from regard.patterns.bands import Diagonals
 
-LENGTH, TOTAL = 13, 20  # positions before entries are dropped, and in all
+LENGTH = 13  # positions before entries are dropped
+TOTAL = 20  # and in all
+BATCH = 2
+HEADS = 4
+KV_HEADS = 2
+DIM = 24
 ALIKE = torch.tensor([9, 0, 3, 12, 4])  # in any order
 BY_ROW = torch.tensor([[12, 1, 2, 5, 7], [0, 3, 4, 9, 11]])
 BY_HEAD = torch.tensor([[[0, 3, 4, 9, 11], [12, 1, 2, 5, 7]], [[6, 7, 8, 9, 10], [0, 2, 4, 6, 8]]])
@@ -31,29 +36,43 @@ def _small_pages(monkeypatch):
     monkeypatch.setattr(paged, "PAGE", 4)
 
 
-def layer_of(pattern="causal", *, latent=False, **options):
+def layer_of(pattern="causal", **options):
     torch.manual_seed(2)
-    if latent:
-        sizes = {"latent_dim": 8, "rope_dim": 4, "head_dim": 8}
-        return rg.LatentAttention(24, 4, pattern=pattern, **sizes).double()
-    return rg.MultiHeadAttention(
-        24, 4, kv_heads=2, pattern=pattern, **({"positions": "rotary"} | options)
-    ).double()
+    sizes = {"kv_heads": KV_HEADS, "positions": "rotary"}
+    return rg.MultiHeadAttention(DIM, HEADS, pattern=pattern, **(sizes | options)).double()
 
 
-def allowed(kept: torch.Tensor, batch: int = 2) -> torch.Tensor:
+def latent_layer_of(pattern):
+    torch.manual_seed(2)
+    sizes = {"latent_dim": 8, "rope_dim": 4, "head_dim": 8}
+    return rg.LatentAttention(DIM, HEADS, pattern=pattern, **sizes).double()
+
+
+def texts() -> torch.Tensor:
+    return torch.randn(BATCH, TOTAL, DIM).double()
+
+
+def hide_dropped(kept: torch.Tensor) -> torch.Tensor:
     """Pairs (batch, heads, TOTAL, TOTAL) whose key is not hidden: later queries look at kept and later keys alone."""
-    kept = kept[None, None] if kept.dim() == 1 else kept[:, None] if kept.dim() == 2 else kept
-    mask = torch.ones(batch, 4, TOTAL, TOTAL, dtype=torch.bool)
-    mask[:, :, LENGTH:, :LENGTH] = False
-    by_head = kept.repeat_interleave(4 // kept.shape[1], 1).expand(batch, 4, -1)
-    mask[:, :, LENGTH:] |= torch.zeros(batch, 4, TOTAL, dtype=torch.bool).scatter(
-        -1, by_head, True
-    )[:, :, None]
-    return mask
+    if kept.dim() == 1:
+        kept = kept[None]
+    if kept.dim() == 2:
+        kept = kept[:, None]
+    by_head = kept.repeat_interleave(HEADS // kept.shape[1], 1).expand(BATCH, HEADS, -1)
+    is_kept = torch.zeros(BATCH, HEADS, TOTAL, dtype=torch.bool).scatter(-1, by_head, True)
+    is_kept[:, :, LENGTH:] = True
+    allowed = torch.ones(BATCH, HEADS, TOTAL, TOTAL, dtype=torch.bool)
+    allowed[:, :, LENGTH:] = is_kept[:, :, None]
+    return allowed
+
+
+def whole_with_hidden_keys(layer, x, kept, **options) -> torch.Tensor:
+    """The outputs behind LENGTH of the whole text at once."""
+    return layer(x, pattern=p.Explicit(hide_dropped(kept)), **options)[:, LENGTH:]
 
 
 def continued(layer, x, cache, kept, sizes=(1, 3, 2, 1), **options):
+    """The outputs behind LENGTH, where all entries but these were dropped."""
     layer(x[:, :LENGTH], cache=cache, **options)
     cache.keep(kept)
     assert (cache.length, cache.entries) == (LENGTH, kept.shape[-1])
@@ -65,46 +84,58 @@ def continued(layer, x, cache, kept, sizes=(1, 3, 2, 1), **options):
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_going_on_is_the_whole_text_with_the_dropped_keys_hidden(kind, pattern):
     layer = layer_of(pattern)
-    x = torch.randn(2, TOTAL, 24).double()
+    x = texts()
     with torch.no_grad():
         for kept in (ALIKE, BY_ROW, BY_HEAD):
-            cache = layer.new_cache(2, kind, LENGTH if kind == "static" else None)
-            found = continued(layer, x, cache, kept)
-            wanted = layer(x, pattern=p.Explicit(allowed(kept)))[:, LENGTH:]
-            torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+            cache = layer.new_cache(BATCH, kind, LENGTH if kind == "static" else None)
+            output = continued(layer, x, cache, kept)
+            expected = whole_with_hidden_keys(layer, x, kept)
+            torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize("kept", [ALIKE, BY_ROW, BY_HEAD])
-def test_biases_gradients_latents_and_full_attention_too(kept):
-    x = torch.randn(2, TOTAL, 24).double()
-    mask = p.Explicit(allowed(kept))
-    for bias in (rg.bias.ALiBi(), rg.bias.T5Relative(4, buckets=8, max_distance=16).double()):
-        layer = layer_of(positions=None)
-        found = continued(layer, x, layer.new_cache(2), kept, bias=bias)
-        wanted = layer(x, pattern=mask, bias=bias)[:, LENGTH:]
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
-        for learned in (
-            layer.to_k.weight,
-            *(bias.parameters() if isinstance(bias, torch.nn.Module) else ()),
-        ):
-            grads = [
-                torch.autograd.grad(y.square().sum(), learned, retain_graph=True)[0]
-                for y in (found, wanted)
-            ]
-            torch.testing.assert_close(*grads, rtol=0, atol=1e-10)
-    for pattern, form in (("causal", "absorbed"), ("causal_window(6)", "expanded")):
-        layer = layer_of(pattern, latent=True)
-        of_latents = kept[:, :1] if kept.dim() == 3 else kept
-        with torch.no_grad():
-            found = continued(layer, x, layer.new_cache(2, "paged"), of_latents, form=form)
-            wanted = layer(x, pattern=p.Explicit(allowed(of_latents)))[:, LENGTH:]
-        torch.testing.assert_close(found, wanted, rtol=0, atol=1e-12)
+@pytest.mark.parametrize(
+    "new_bias", [rg.bias.ALiBi, lambda: rg.bias.T5Relative(4, buckets=8, max_distance=16).double()]
+)
+def test_biases_and_gradients_are_those_of_the_whole_text(kept, new_bias):
+    bias = new_bias()
+    layer = layer_of(positions=None)
+    x = texts()
+    output = continued(layer, x, layer.new_cache(BATCH), kept, bias=bias)
+    expected = whole_with_hidden_keys(layer, x, kept, bias=bias)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+
+    learned = [layer.to_k.weight]
+    if isinstance(bias, torch.nn.Module):
+        learned += bias.parameters()
+    grads = torch.autograd.grad(output.square().sum(), learned)
+    expected_grads = torch.autograd.grad(expected.square().sum(), learned)
+    for grad, expected_grad in zip(grads, expected_grads, strict=True):
+        torch.testing.assert_close(grad, expected_grad, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize("kept", [ALIKE, BY_ROW, BY_HEAD[:, :1]])
+@pytest.mark.parametrize(
+    ("pattern", "form"), [("causal", "absorbed"), ("causal_window(6)", "expanded")]
+)
+@torch.no_grad()
+def test_latents_of_dropped_positions_are_hidden(kept, pattern, form):
+    layer = latent_layer_of(pattern)
+    x = texts()
+    output = continued(layer, x, layer.new_cache(BATCH, "paged"), kept, form=form)
+    expected = whole_with_hidden_keys(layer, x, kept)
+    torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("kept", [ALIKE, BY_ROW, BY_HEAD])
+def test_full_attention_goes_on_position_by_position(kept):
     layer = layer_of("full")
-    found = continued(layer, x, layer.new_cache(2), kept, sizes=(1,))
-    wanted = layer(
-        x[:, : LENGTH + 1], pattern=p.Explicit(allowed(kept)[..., : LENGTH + 1, : LENGTH + 1])
-    )
-    torch.testing.assert_close(found, wanted[:, LENGTH:], rtol=0, atol=1e-12)
+    x = texts()
+    output = continued(layer, x, layer.new_cache(BATCH), kept, sizes=(1,))
+    end = LENGTH + 1
+    allowed = hide_dropped(kept)[..., :end, :end]
+    expected = layer(x[:, :end], pattern=p.Explicit(allowed))
+    torch.testing.assert_close(output, expected[:, LENGTH:], rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -112,46 +143,48 @@ def test_biases_gradients_latents_and_full_attention_too(kept):
 )
 def test_kept_entries_are_kept_again_reordered_cropped_and_read_from_a_file(tmp_path, dtype, bound):
     layer = layer_of()
-    x = torch.randn(2, TOTAL, 24).double()
+    x = texts()
     rows = torch.tensor([1, 0])
+    first_kept = torch.cat([BY_ROW, torch.tensor([[10], [10]])], -1)
+    then_kept = torch.cat([BY_ROW, torch.tensor([[14, 16], [14, 16]])], -1)
     with torch.no_grad():
         for kind in ("dynamic", "paged"):
-            cache = layer.new_cache(2, kind, dtype=dtype)
+            cache = layer.new_cache(BATCH, kind, dtype=dtype)
             layer(x[:, :LENGTH], cache=cache)
-            cache.keep(torch.cat([BY_ROW, torch.tensor([[10], [10]])], -1))
+            cache.keep(first_kept)
             layer(x[:, LENGTH:17], cache=cache)
-            cache.keep(torch.cat([BY_ROW, torch.full((2, 1), 14), torch.full((2, 1), 16)], -1))
+            cache.keep(then_kept)
             cache.crop(15)
             cache.reorder(rows)
             cache.save(tmp_path / kind)
-            mask = allowed(BY_ROW)[..., 15:, :]
-            mask[..., LENGTH] = False
-            q_rows = torch.cat([torch.ones(2, 4, 15, TOTAL, dtype=torch.bool), mask], 2)[rows]
-            wanted = layer(x[rows], pattern=p.Explicit(q_rows))[:, 15:]
-            for one in (cache, load_cache(tmp_path / kind)):
-                assert (one.length, one.entries) == (15, 6)
-                assert torch.equal(one.positions[:, 0, :5], BY_ROW.sort(-1).values[rows])
-                torch.testing.assert_close(
-                    layer(x[rows, 15:], cache=one), wanted, rtol=0, atol=bound
-                )
+
+            allowed = hide_dropped(BY_ROW)
+            allowed[:, :, :15] = True
+            allowed[:, :, 15:, LENGTH] = False
+            expected = layer(x[rows], pattern=p.Explicit(allowed[rows]))[:, 15:]
+            for held in (cache, load_cache(tmp_path / kind)):
+                assert (held.length, held.entries) == (15, 6)
+                assert torch.equal(held.positions[:, 0, :5], BY_ROW.sort(-1).values[rows])
+                output = layer(x[rows, 15:], cache=held)
+                torch.testing.assert_close(output, expected, rtol=0, atol=bound)
 
 
 def test_statistics_have_the_positions_of_the_text():
-    x = torch.randn(2, TOTAL, 24).double()
+    x = texts()
     want = ("received", "weights", rg.top_keys(3), rg.weights_of([1], [3]))
     for kept in (ALIKE, BY_HEAD):
         layer = layer_of()
-        cache = layer.new_cache(2)
+        cache = layer.new_cache(BATCH)
         with torch.no_grad(), rg.layers.record_attention(layer, want) as recording:
             continued(layer, x, cache, kept, sizes=(7,))
-            found = recording[""][-1]
-            layer(x, pattern=p.Explicit(allowed(kept)))
-            wanted = recording[""][-1].weights[:, :, LENGTH:]
-        torch.testing.assert_close(found.weights, wanted)
-        torch.testing.assert_close(found.received, wanted.sum(-2))
-        torch.testing.assert_close(found.chosen_weights, wanted[:, 3:, 1:2])
-        torch.testing.assert_close(found.top_keys.weights, wanted.topk(3).values)
-        assert torch.equal(found.top_keys.indices, wanted.topk(3).indices)
+            detail = recording[""][-1]
+            whole_with_hidden_keys(layer, x, kept)
+            weights = recording[""][-1].weights[:, :, LENGTH:]
+        torch.testing.assert_close(detail.weights, weights)
+        torch.testing.assert_close(detail.received, weights.sum(-2))
+        torch.testing.assert_close(detail.chosen_weights, weights[:, 3:, 1:2])
+        torch.testing.assert_close(detail.top_keys.weights, weights.topk(3).values)
+        assert torch.equal(detail.top_keys.indices, weights.topk(3).indices)
         with pytest.raises(
             UnsupportedError, match="distance counts positions, and this cache dropped 8 of them by"
         ):
@@ -182,7 +215,8 @@ def test_the_accepted_path_of_a_tree_goes_on_as_its_branch_alone(kind):
             if kept is not None:
                 mask[11:, :11] = False
                 mask[11:, kept] = True
-            whole = layer(torch.cat([text, drafts[:, path], more], 1), pattern=p.Explicit(mask))
+            branch = torch.cat([text, drafts[:, path], more], 1)
+            whole = layer(branch, pattern=p.Explicit(mask))
             torch.testing.assert_close(heads[:, path], whole[:, 11:14], rtol=0, atol=1e-12)
             torch.testing.assert_close(layer(more, cache=cache), whole[:, 14:], rtol=0, atol=1e-12)
 
@@ -203,13 +237,13 @@ def test_a_window_with_first_entries_stays_a_plan_of_its_pattern():
 
 
 def test_policies_choose_for_each_key_head_among_what_is_held():
-    of_one = [[0, 5, 0, 1, 0, 2, 0], [0, 0, 3, 3, 0, 0, 1]]
-    of_other = [[4, 0, 0, 3, 1, 0, 0], [0, 2, 0, 3, 0, 0, 1]]
-    received = torch.tensor([of_one + of_other]).double()
-    held = torch.tensor([[[0, 2, 3, 5, 6], [0, 3, 4, 5, 6]]])
+    heads_of_first_key_head = [[0, 5, 0, 1, 0, 2, 0], [0, 0, 3, 3, 0, 0, 1]]
+    heads_of_second_key_head = [[4, 0, 0, 3, 1, 0, 0], [0, 2, 0, 3, 0, 0, 1]]
+    received = torch.tensor([heads_of_first_key_head + heads_of_second_key_head]).double()
     assert heavy_hitters(received, 4, kv_heads=2).tolist() == [[[1, 3, 5, 6], [0, 3, 5, 6]]]
-    found = observed_keys(received, 4, kv_heads=2, window=2, pool=3, positions=held)
-    assert found.tolist() == [[[0, 2, 5, 6], [3, 4, 5, 6]]]
+    held = torch.tensor([[[0, 2, 3, 5, 6], [0, 3, 4, 5, 6]]])
+    chosen = observed_keys(received, 4, kv_heads=2, window=2, pool=3, positions=held)
+    assert chosen.tolist() == [[[0, 2, 5, 6], [3, 4, 5, 6]]]
 
 
 def test_what_cannot_be_kept_is_refused_and_leaves_the_cache():

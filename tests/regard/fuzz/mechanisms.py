@@ -256,7 +256,7 @@ class MechanismCall:
         seen = torch.zeros(case.batch, case.heads, case.k_len, case.k_len, dtype=torch.bool)
         for b, h in np.ndindex(case.batch, case.heads):
             keys = self.given["k"][b, h].double().numpy()
-            of_positions = LOOPS.seen(keys, rotations, 3, causal, visible[b, h].tolist())
+            of_positions = LOOPS.allowed_keys(keys, rotations, 3, causal, visible[b, h].tolist())
             for position, seen_keys in enumerate(of_positions):
                 seen[b, h, position, sorted(seen_keys)] = True
         return seen[:, :, case.k_len - case.q_len :]

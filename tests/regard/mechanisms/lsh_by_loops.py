@@ -5,42 +5,67 @@ import numpy as np
 Array = np.ndarray
 
 
-def buckets(x: Array, rotation: Array) -> list[int]:
+def hashes(x: Array, rotation: Array) -> list[int]:
     """h(x) = argmax([x R; -x R]), section 2, "Locality sensitive hashing"."""
-    return [int(np.argmax(np.concatenate([row @ rotation, -(row @ rotation)]))) for row in x]
+    numbers = []
+    for vector in x:
+        rotated = vector @ rotation
+        numbers.append(int(np.argmax(np.concatenate([rotated, -rotated]))))
+    return numbers
 
 
-def seen(
-    x: Array, rotations: list[Array], chunk: int, causal: bool, live: list[bool]
+def sorted_places(h: list[int], visible: list[int], causal: bool) -> dict[int, int]:
+    """The place of each visible position in order of (hash, position); if causal, within its bucket."""
+    order = sorted(visible, key=lambda i: (h[i], i))
+    if not causal:
+        return {i: place for place, i in enumerate(order)}
+    places = {}
+    for i in visible:
+        bucket = [j for j in order if h[j] == h[i]]
+        places[i] = bucket.index(i)
+    return places
+
+
+def allowed_keys(
+    x: Array, rotations: list[Array], chunk: int, causal: bool, is_visible: list[bool]
 ) -> list[set[int]]:
     """Which positions each position attends to."""
-    alive = [i for i in range(len(x)) if live[i]]
-    found: list[set[int]] = [set() for _ in x]
+    visible = [i for i in range(len(x)) if is_visible[i]]
+    keys: list[set[int]] = [set() for _ in x]
     for rotation in rotations:
-        h = buckets(x, rotation)
+        h = hashes(x, rotation)
+        places = sorted_places(h, visible, causal)
+        for i in visible:
+            for j in visible:
+                chunks_back = places[i] // chunk - places[j] // chunk
+                if h[i] == h[j] and chunks_back in (0, 1):
+                    keys[i].add(j)
+    for rank, i in enumerate(visible):
+        if (causal and rank < chunk) or len(visible) <= chunk:
+            keys[i] |= set(visible)
+
+    for i in visible:
+        others = keys[i] - {i}
         if causal:
-            place = {i: [j for j in alive if h[j] == h[i]].index(i) for i in alive}
-        else:
-            place = {i: s for s, i in enumerate(sorted(alive, key=lambda j: (h[j], j)))}
-        for i in alive:
-            found[i] |= {
-                j for j in alive if h[i] == h[j] and place[i] // chunk - place[j] // chunk in (0, 1)
-            }
-    for rank, i in enumerate(alive):
-        if (causal and rank < chunk) or len(alive) <= chunk:
-            found[i] |= set(alive)
-    for i in alive:
-        found[i] = {j for j in found[i] if j < i or (j > i and not causal)} or {i}
-    return found
+            others = {j for j in others if j < i}
+        keys[i] = others or {i}  # its own position only where there is no other
+    return keys
 
 
-def attend(x: Array, v: Array, sees: list[set[int]], scale: float) -> tuple[Array, Array]:
-    """Output (length, v_dim) and log-sum-exp (length,); zeros and -inf where nobody is seen."""
+def attend(x: Array, v: Array, keys: list[set[int]], scale: float) -> tuple[Array, Array]:
+    """Output (length, v_dim) and log-sum-exp (length,); zeros and -inf for a position without keys."""
     output = np.zeros((len(x), v.shape[1]))
     log_sum_exp = np.full(len(x), -np.inf)
-    for i, js in enumerate(sees):
-        if js:
-            e = {j: np.exp(scale * (x[i] @ x[j]) / np.sqrt(x[j] @ x[j])) for j in js}
-            output[i] = sum(e[j] * v[j] for j in js) / sum(e.values())
-            log_sum_exp[i] = np.log(sum(e.values()))
+    for i, own_keys in enumerate(keys):
+        if not own_keys:
+            continue
+        total = 0.0
+        weighted = np.zeros(v.shape[1])
+        for j in own_keys:
+            unit_key = x[j] / np.sqrt(x[j] @ x[j])
+            weight = np.exp(scale * (x[i] @ unit_key))
+            total += weight
+            weighted += weight * v[j]
+        output[i] = weighted / total
+        log_sum_exp[i] = np.log(total)
     return output, log_sum_exp

@@ -14,31 +14,28 @@ from regard.backends import lsh as fast
 from regard.mechanisms.draws import directions
 
 EXACT = {"rtol": 1e-10, "atol": 1e-10}
-both = pytest.mark.parametrize("backend", ["reference", "lsh"])
-directed = pytest.mark.parametrize("causal", [False, True])
+BATCH = 2
+HEADS = 3
+HEAD_DIM = 5
+VALUE_DIM = 7
+both_backends = pytest.mark.parametrize("backend", ["reference", "lsh"])
 
 
-def texts(
-    length: int, head_dim: int = 5, requires_grad: bool = False
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Queries that are keys (2, 3, length, head_dim) and values (2, 3, length, 7)."""
-    shapes = (2, 3, length, head_dim), (2, 3, length, 7)
-    x, v = (
-        torch.randn(shape, dtype=torch.float64, requires_grad=requires_grad) for shape in shapes
-    )
+def texts(length: int, requires_grad: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
+    """Queries that are keys, and values."""
+    options = {"dtype": torch.float64, "requires_grad": requires_grad}
+    x = torch.randn(BATCH, HEADS, length, HEAD_DIM, **options)
+    v = torch.randn(BATCH, HEADS, length, VALUE_DIM, **options)
     return x, v
 
 
-def rotations(mechanism: m.LSH, head_dim: int) -> list[np.ndarray]:
+def rotations(mechanism: m.LSH) -> list[np.ndarray]:
+    """R of each round, (HEAD_DIM, buckets / 2)."""
     half = mechanism.buckets // 2
-    drawn = directions(
-        mechanism.seed,
-        mechanism.rounds * half,
-        head_dim,
-        False,
-        torch.empty(0, dtype=torch.float64),
-    )
-    return [drawn[r * half : (r + 1) * half].T.numpy() for r in range(mechanism.rounds)]
+    like = torch.empty(0, dtype=torch.float64)
+    count = mechanism.rounds * half
+    rows = directions(mechanism.seed, count, HEAD_DIM, orthogonal=False, like=like)
+    return [of_round.T.numpy() for of_round in rows.split(half)]
 
 
 def attend(
@@ -47,37 +44,35 @@ def attend(
     return rg.attention(x, x, v, mechanism=mechanism, pattern=pattern, **options)
 
 
-@both
-@directed
+@both_backends
+@pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize(
     ("length", "chunk", "buckets", "rounds"),
     [(23, 3, 4, 1), (29, 4, 2, 3), (31, 1, 6, 2), (41, 5, 8, 3), (17, 2, 2, 2)],
 )
-def test_the_answer_is_that_of_plain_loops(backend, causal, length, chunk, buckets, rounds):
+def test_the_output_is_that_of_plain_loops(backend, causal, length, chunk, buckets, rounds):
     mechanism = m.LSH(chunk, buckets, rounds, seed=length)
     x, v = texts(length)
     starts = [0, 5]
     stops = [length, length - 2]
-    pattern = p.KeySpan(torch.tensor(starts), torch.tensor(stops)) & (
-        p.Causal() if causal else p.Full()
-    )
-    found = rg.attention_detail(
+    pattern = p.KeySpan(torch.tensor(starts), torch.tensor(stops))
+    if causal:
+        pattern = pattern & p.Causal()
+    detail = rg.attention_detail(
         x, x, v, mechanism=mechanism, pattern=pattern, backend=backend, scale=0.7
     )
-    for row in range(2):
-        live = [starts[row] <= i < stops[row] for i in range(length)]
-        for head in range(3):
-            one = x[row, head].numpy()
+    for row in range(BATCH):
+        is_visible = [starts[row] <= i < stops[row] for i in range(length)]
+        for head in range(HEADS):
+            vectors = x[row, head].numpy()
             values = v[row, head].numpy()
-            sees = loops.seen(one, rotations(mechanism, 5), chunk, causal, live)
-            output, log_sum_exp = loops.attend(one, values, sees, 0.7)
-            np.testing.assert_allclose(found.output[row, head], output, rtol=1e-10, atol=1e-10)
-            np.testing.assert_allclose(
-                found.log_sum_exp[row, head], log_sum_exp, rtol=1e-10, atol=1e-10
-            )
+            keys = loops.allowed_keys(vectors, rotations(mechanism), chunk, causal, is_visible)
+            output, log_sum_exp = loops.attend(vectors, values, keys, 0.7)
+            np.testing.assert_allclose(detail.output[row, head], output, **EXACT)
+            np.testing.assert_allclose(detail.log_sum_exp[row, head], log_sum_exp, **EXACT)
 
 
-@both
+@both_backends
 def test_a_bucket_that_is_full_does_not_reach_into_the_next(backend):
     """All but the last key in one bucket, the last in the other, whichever of the two comes first."""
     direction = torch.randn(5, dtype=torch.float64)
@@ -89,20 +84,20 @@ def test_a_bucket_that_is_full_does_not_reach_into_the_next(backend):
             torch.testing.assert_close(output[0, 0, 7], v[0, 0, 7], **EXACT)
 
 
-@both
+@both_backends
 def test_queries_that_are_not_the_keys_are_refused(backend):
     x, v = texts(11)
-    other = x.clone()
-    equal = rg.attention(other, x, v, mechanism=m.LSH(2), backend=backend)
-    assert torch.equal(attend(x, v, m.LSH(2), backend=backend), equal)
-    other[1, 2, 4, 0] += 1e-9
+    options = {"mechanism": m.LSH(2), "backend": backend}
+    q = x.clone()
+    assert torch.equal(rg.attention(x, x, v, **options), rg.attention(q, x, v, **options))
+    q[1, 2, 4, 0] += 1e-9
     with pytest.raises(
         rg.ArgumentError, match=r"1 of 66 vectors of q are not k's.*pass the same tensor"
     ):
-        rg.attention(other, x, v, mechanism=m.LSH(2), backend=backend)
+        rg.attention(q, x, v, **options)
     with pytest.raises(rg.ArgumentError, match="pass the same tensor"):
-        # by default these are the last four
-        rg.attention(x[:, :, :4], x, v, mechanism=m.LSH(2), backend=backend)
+        # Without q_start these four would be the last ones.
+        rg.attention(x[:, :, :4], x, v, **options)
 
 
 @pytest.mark.parametrize(
@@ -124,101 +119,110 @@ def test_numbers_outside_their_range_are_refused(numbers, words):
 def test_buckets_that_are_a_product_are_hashed_factor_by_factor():
     mechanism = m.LSH(chunk=5, buckets=(4, 6), rounds=3, seed=2)
     x = torch.randn(2, 3, 41, 7, dtype=torch.float64)
-    rotations = directions(2, 3 * (2 + 3), 7, orthogonal=False, like=x).split(5)
-    found = mechanism.bucket(x)
-    for number, R in enumerate(rotations):
-        digits = [torch.cat([x @ one.mT, -x @ one.mT], -1).argmax(-1) for one in (R[:2], R[2:])]
-        assert torch.equal(found[:, :, number], digits[0] * 6 + digits[1])
+    by_round = directions(2, 3 * (2 + 3), 7, orthogonal=False, like=x).split(5)
+    buckets = mechanism.bucket(x)
+    for number, R in enumerate(by_round):
+        of_four = torch.cat([x @ R[:2].mT, -x @ R[:2].mT], -1).argmax(-1)
+        of_six = torch.cat([x @ R[2:].mT, -x @ R[2:].mT], -1).argmax(-1)
+        assert torch.equal(buckets[:, :, number], of_four * 6 + of_six)
     assert mechanism.bucket_count == 24
-    assert int(found.max()) < 24
+    assert int(buckets.max()) < 24
 
 
-# --- the fast form equals the formula, in values and gradients, in linear memory ---
+# The fast form equals the formula, in values and gradients, in linear memory
 
 SIZES = [(13, 3, 4, 2), (37, 5, 2, 4), (29, 1, 6, 2), (61, 8, 4, 3), (61, 5, (4, 6), 2)]
 
 
 def patterns(length: int) -> list[p.Pattern]:
-    short, nobody = ([3, 0], [length, 4]), ([5, 2], [5, length])  # of each batch row
+    """All that LSH takes; in one the first batch row, in another some rows of both look at no key."""
     spans = [
         p.KeySpan(2, length - 3),
-        *(p.KeySpan(*map(torch.tensor, ends)) for ends in (short, nobody)),
+        p.KeySpan(torch.tensor([3, 0]), torch.tensor([length, 4])),
+        p.KeySpan(torch.tensor([5, 2]), torch.tensor([5, length])),
     ]
-    return [p.Full(), p.Causal(), *spans, *(p.Causal() & span for span in spans)]
+    causal_spans = [p.Causal() & span for span in spans]
+    return [p.Full(), p.Causal(), *spans, *causal_spans]
 
 
-def told(
-    backend: str, q: torch.Tensor, x: torch.Tensor, v: torch.Tensor, **options
-) -> list[torch.Tensor]:
-    """Output and log-sum-exp, and what both send to x and v."""
+def outputs_and_gradients(
+    backend: str, q: torch.Tensor, x: torch.Tensor, v: torch.Tensor, **options: Any
+) -> dict[str, torch.Tensor]:
+    """Output and log-sum-exp, and the gradients of x and v through both."""
     detail = rg.attention_detail(q, x, v, backend=backend, scale=1.3, **options)
-    live = detail.log_sum_exp.isfinite()
-    sums = detail.log_sum_exp.where(live, 0)
-    pull = torch.linspace(-1, 1, detail.output.numel(), dtype=torch.float64).view(
-        detail.output.shape
-    )
-    loss = (detail.output * pull).sum() + (sums * sums).sum()
-    sent = torch.autograd.grad(loss, (x, v), allow_unused=True, materialize_grads=True)
-    return [detail.output, sums, live.double(), *sent]
+    has_keys = detail.log_sum_exp.isfinite()
+    log_sum_exp = detail.log_sum_exp.where(has_keys, 0)
+    slopes = torch.linspace(-1, 1, detail.output.numel(), dtype=torch.float64)
+    loss = (detail.output * slopes.view(detail.output.shape)).sum() + log_sum_exp.square().sum()
+    grad_x, grad_v = torch.autograd.grad(loss, (x, v), allow_unused=True, materialize_grads=True)
+    return {
+        "output": detail.output,
+        "log_sum_exp": log_sum_exp,
+        "rows with keys": has_keys.double(),
+        "gradient of x": grad_x,
+        "gradient of v": grad_v,
+    }
 
 
-@pytest.mark.parametrize(("length", "chunk", "buckets", "number"), SIZES)
-def test_values_and_gradients_equal_the_formula(monkeypatch, length, chunk, buckets, number):
+def check_equals_formula(q: torch.Tensor, x: torch.Tensor, v: torch.Tensor, **options: Any) -> None:
+    computed = outputs_and_gradients("lsh", q, x, v, **options)
+    expected = outputs_and_gradients("reference", q, x, v, **options)
+    for name, tensor in computed.items():
+        place = f"{name} of {options['pattern']}"
+        torch.testing.assert_close(
+            tensor, expected[name], **EXACT, msg=lambda text, place=place: f"{place}: {text}"
+        )
+
+
+@pytest.mark.parametrize(("length", "chunk", "buckets", "rounds"), SIZES)
+def test_values_and_gradients_equal_the_formula(monkeypatch, length, chunk, buckets, rounds):
     monkeypatch.setattr(fast, "MOST_PAIRS", 200)
-    mechanism, (x, v) = (
-        m.LSH(chunk, buckets, number, seed=length),
-        texts(length, requires_grad=True),
-    )
+    mechanism = m.LSH(chunk, buckets, rounds, seed=length)
+    x, v = texts(length, requires_grad=True)
     for pattern in patterns(length):
-        options = {"mechanism": mechanism, "pattern": pattern}
-        for found, expected in zip(
-            told("lsh", x, x, v, **options), told("reference", x, x, v, **options), strict=True
-        ):
-            torch.testing.assert_close(
-                found, expected, **EXACT, msg=lambda text, pattern=pattern: f"{pattern}: {text}"
-            )
+        check_equals_formula(x, x, v, mechanism=mechanism, pattern=pattern)
 
 
 @pytest.mark.parametrize("rows", [1, 3, 11, 23])
 def test_some_queries_equal_their_rows_of_the_whole(rows):
     """The last, some in the middle, and others for each batch row."""
-    mechanism, (x, v) = m.LSH(4, 4, 3), texts(31, requires_grad=True)
-    starts = torch.tensor([5, 2])
-    by_row = torch.stack([x[row, :, at : at + rows] for row, at in enumerate(starts.tolist())])
+    mechanism = m.LSH(4, 4, 3)
+    x, v = texts(31, requires_grad=True)
+    last_rows = x[:, :, -rows:]
+    middle_rows = x[:, :, 4 : 4 + rows]
+    rows_of_each = torch.stack([x[0, :, 5 : 5 + rows], x[1, :, 2 : 2 + rows]])
     for pattern in patterns(31):
-        for q, start in ((x[:, :, -rows:], None), (x[:, :, 4 : 4 + rows], 4), (by_row, starts)):
-            options = {"mechanism": mechanism, "pattern": pattern, "q_start": start}
-            expected = told("reference", q, x, v, **options)
-            for one, other in zip(told("lsh", q, x, v, **options), expected, strict=True):
-                torch.testing.assert_close(
-                    one, other, **EXACT, msg=lambda text, pattern=pattern: f"{pattern}: {text}"
-                )
-    whole = rg.attention(x, x, v, mechanism=mechanism, pattern="causal", backend="lsh")
-    last = rg.attention(x[:, :, -rows:], x, v, mechanism=mechanism, pattern="causal", backend="lsh")
+        options = {"mechanism": mechanism, "pattern": pattern}
+        check_equals_formula(last_rows, x, v, **options, q_start=None)
+        check_equals_formula(middle_rows, x, v, **options, q_start=4)
+        check_equals_formula(rows_of_each, x, v, **options, q_start=torch.tensor([5, 2]))
+
+    whole = attend(x, v, mechanism, "causal", backend="lsh")
+    last = rg.attention(last_rows, x, v, mechanism=mechanism, pattern="causal", backend="lsh")
     torch.testing.assert_close(last, whole[:, :, -rows:], **EXACT)
 
 
-@both
+@both_backends
 def test_equal_tensors_apart_share_the_gradient_of_one(backend):
     x, v = texts(29, requires_grad=True)
     q = x.detach().clone().requires_grad_()
     k = x.detach().clone().requires_grad_()
     options = {"mechanism": m.LSH(4, 4, 2), "pattern": "causal", "backend": backend}
-    (one,) = torch.autograd.grad(rg.attention(x, x, v, **options).square().sum(), x)
-    of_q, of_k = torch.autograd.grad(rg.attention(q, k, v, **options).square().sum(), (q, k))
-    assert of_q.any()
-    assert of_k.any()
-    torch.testing.assert_close(of_q + of_k, one, **EXACT)
+    (grad_x,) = torch.autograd.grad(rg.attention(x, x, v, **options).square().sum(), x)
+    grad_q, grad_k = torch.autograd.grad(rg.attention(q, k, v, **options).square().sum(), (q, k))
+    assert grad_q.any()
+    assert grad_k.any()
+    torch.testing.assert_close(grad_q + grad_k, grad_x, **EXACT)
 
 
-@both
+@both_backends
 def test_a_vector_of_zeros_has_a_finite_gradient(backend):
     x, v = texts(29, requires_grad=True)
     with torch.no_grad():
         x[:, :, ::3] = 0
-    output = rg.attention(x, x, v, mechanism=m.LSH(4, 4, 2), pattern="causal", backend=backend)
-    (sent,) = torch.autograd.grad(output.square().sum(), x)
-    assert sent.abs().max() < 100
+    output = attend(x, v, m.LSH(4, 4, 2), "causal", backend=backend)
+    (grad,) = torch.autograd.grad(output.square().sum(), x)
+    assert grad.abs().max() < 100
 
 
 def test_the_pairs_computed_grow_with_the_length():
@@ -235,10 +239,9 @@ def test_the_pairs_computed_grow_with_the_length():
 
 def test_other_statistics_are_left_to_the_formula():
     x, v = texts(29)
+    options = {"mechanism": m.LSH(4), "want": "entropy"}
     with pytest.raises(
         rg.UnsupportedError, match="does not compute the weights, which entropy needs"
     ):
-        rg.attention_detail(x, x, v, mechanism=m.LSH(4), want="entropy", backend="lsh")
-    assert (
-        rg.attention_detail(x, x, v, mechanism=m.LSH(4), want="entropy").plan.backend == "reference"
-    )
+        rg.attention_detail(x, x, v, **options, backend="lsh")
+    assert rg.attention_detail(x, x, v, **options).plan.backend == "reference"
