@@ -32,6 +32,10 @@ for name, score in tuple(SCORES.items()):
     SCORES[f"local {name}"] = m.LocalPredictive(score, WINDOW, QUERY_DIM)
 
 
+def as_array(x: torch.Tensor) -> np.ndarray:
+    return x.detach().double().numpy()
+
+
 @dataclass
 class Call:
     """Tensors for one score."""
@@ -58,11 +62,11 @@ class Call:
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
-        q, k, v = (x.detach().double().numpy() for x in (self.q, self.k, self.v))
-        return q, k, v, {name: x.detach().double().numpy() for name, x in self.parameters.items()}
+        q, k, v = (as_array(x) for x in (self.q, self.k, self.v))
+        return q, k, v, {name: as_array(x) for name, x in self.parameters.items()}
 
     def ask(self, backend: str = "auto", want: Any = (), **options: Any) -> Any:
-        """What a backend answers, planned anew."""
+        """What a backend returns, planned again."""
         seed = options.pop("dropout_seed", None)
         options |= {"mechanism": m.Softmax(self.score), "parameters": self.parameters}
         problem = make_problem(self.q, self.k, self.v, want=checked_wants(want), **options)

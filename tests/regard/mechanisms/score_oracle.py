@@ -59,35 +59,55 @@ def of_head(x, head, heads, kv_heads):
     return x[head] if len(x) == heads else x[head * kv_heads // heads]
 
 
-def attend(
-    name, q, k, v, parameters, allowed, *, scale=1.0, softcap=None, bias=0.0, window=None
-) -> Expected:
-    """Attention by the formula `name`; with `window`, local-p around a predicted centre.
+@dataclass(frozen=True)
+class Options:
+    """What a call gives besides its tensors; with `window`, local-p around a predicted centre."""
+
+    scale: float = 1.0
+    softcap: float | None = None
+    bias: np.ndarray | float = 0.0
+    window: int | None = None
+
+    def capped(self, scores):
+        scores = self.scale * scores
+        if self.softcap is None:
+            return scores
+        return self.softcap * np.tanh(scores / self.softcap)
+
+
+def keys_near_centre(q, parameters, keys, visible, window):
+    """The allowed keys inside of the window, and -(j - p)² / (2 σ²) of each key, equation 10."""
+    last = visible[-1] + 1
+    distances = np.arange(last) - centre(q, parameters, visible)
+    nearness = -(distances**2) / (2 * (window / 2) ** 2)
+    keys = keys[np.abs(distances[keys]) <= window]
+    return keys, nearness[keys]
+
+
+def attend(name, q, k, v, parameters, allowed, options) -> Expected:
+    """Attention by the formula `name`.
 
     allowed: booleans (batch, heads, q_len, k_len). parameters: arrays whose first axis is heads, kv_heads or 1.
     """
     batch, heads, q_len, _ = q.shape
     kv_heads, k_len = k.shape[1:3]
-    bias = np.broadcast_to(bias, (batch, heads, q_len, k_len))
+    bias = np.broadcast_to(options.bias, (batch, heads, q_len, k_len))
     weights = np.zeros((batch, heads, q_len, k_len))
     log_sum_exp = np.full((batch, heads, q_len), -np.inf)
     output = np.zeros((batch, heads, q_len, v.shape[-1]))
     for b, h, i in np.ndindex(batch, heads, q_len):
         g = h * kv_heads // heads
-        own = {name: of_head(x, h, heads, kv_heads) for name, x in parameters.items()}
+        query = q[b, h, i]
+        learned = {part: of_head(x, h, heads, kv_heads) for part, x in parameters.items()}
         keys = np.flatnonzero(allowed[b, h, i])
-        visible = np.flatnonzero(allowed[b, h].any(0))
-        nearness = np.zeros(k_len)
-        if window is not None and len(visible):
-            distances = np.arange(k_len) - centre(q[b, h, i], own, visible)
-            keys = keys[np.abs(distances[keys]) <= window]
-            nearness = -(distances**2) / (2 * (window / 2) ** 2)
+        nearness = 0.0
+        if options.window is not None and len(keys):
+            visible = np.flatnonzero(allowed[b, h].any(0))
+            keys, nearness = keys_near_centre(query, learned, keys, visible, options.window)
         if not len(keys):
             continue
-        scores = scale * FORMULAS[name](q[b, h, i], k[b, g, keys], own)
-        if softcap is not None:
-            scores = softcap * np.tanh(scores / softcap)
-        exponentials = np.exp(scores + bias[b, h, i, keys] + nearness[keys])
+        scores = options.capped(FORMULAS[name](query, k[b, g, keys], learned))
+        exponentials = np.exp(scores + bias[b, h, i, keys] + nearness)
         weights[b, h, i, keys] = exponentials / exponentials.sum()
         log_sum_exp[b, h, i] = np.log(exponentials.sum())
         output[b, h, i] = weights[b, h, i] @ v[b, g]

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from score_calls import BATCH, HEADS, HIDDEN, K_LEN, KEY_DIM, Q_LEN, SCORES, V_DIM, make_call
-from score_oracle import attend
+from score_oracle import Options, attend
 
 import regard as rg
 from regard import mechanisms as m
@@ -48,85 +48,83 @@ def test_it_is_the_formula_of_its_paper(name, backend, shared):
     options = {"scale": 0.9, "softcap": 2.5}
     for pattern, heads in product(PATTERNS, HEADS):
         call = make_call(name, heads, shared=shared)
-        seen = pattern.dense(Q_LEN, K_LEN).expand(BATCH, 6, Q_LEN, K_LEN)
-        expected = attend(
-            call.formula, *call.arrays, seen.numpy(), window=call.window, bias=bias, **options
-        )
-        found = call.ask(
-            backend,
-            ("log_sum_exp", "weights"),
-            pattern=pattern,
-            bias=torch.from_numpy(bias),
-            **options,
-        )
-        for one in ("output", "log_sum_exp", "weights"):
-            torch.testing.assert_close(
-                getattr(found, one), torch.from_numpy(getattr(expected, one)), **EXACT
-            )
+        allowed = pattern.dense(Q_LEN, K_LEN).expand(BATCH, 6, Q_LEN, K_LEN).numpy()
+        of_formula = Options(**options, bias=bias, window=call.window)
+        expected = attend(call.formula, *call.arrays, allowed, of_formula)
+        of_call = {**options, "pattern": pattern, "bias": torch.from_numpy(bias)}
+        detail = call.ask(backend, ("log_sum_exp", "weights"), **of_call)
+        for result in ("output", "log_sum_exp", "weights"):
+            expected_numbers = torch.from_numpy(getattr(expected, result))
+            torch.testing.assert_close(getattr(detail, result), expected_numbers, **EXACT)
+
+
+STATISTICS = (
+    "log_sum_exp",
+    "entropy",
+    "received",
+    "distance",
+    rg.top_keys(3),
+    rg.weights_of([1, 4], [5, 2]),
+)
+
+
+def numbers_of(detail, want) -> list[torch.Tensor]:
+    """The output and the statistics that were wanted."""
+    if not want:
+        return [detail.output]
+    return [
+        detail.output,
+        detail.log_sum_exp,
+        detail.entropy,
+        detail.received,
+        detail.distance,
+        detail.top_keys.weights,
+        detail.chosen_weights,
+    ]
 
 
 @every
 @pytest.mark.parametrize("option", OPTIONS)
 def test_streaming_equals_the_formula_in_values_statistics_and_gradients(name, option, monkeypatch):
-    turn = [*SCORES].index(name) + [*OPTIONS].index(option)
-    for module, size, numbers in (
-        (blocking, "PAIRS", (16, 1 << 17)),
-        (formulas, "SLAB", (90, 1 << 17, 1)),
-    ):
-        monkeypatch.setattr(module, size, numbers[turn % len(numbers)])
+    turn = [*SCORES].index(name) + [*OPTIONS].index(option)  # other sizes for each case
+    monkeypatch.setattr(blocking, "PAIRS", (16, 1 << 17)[turn % 2])
+    monkeypatch.setattr(formulas, "SLAB", (90, 1 << 17, 1)[turn % 3])
     monkeypatch.setattr(blocking, "ROWS", 6 if turn % 2 == 0 else 256)
     monkeypatch.setattr(blocking, "ALIGNED", 4)
-    statistics = (
-        "log_sum_exp",
-        "entropy",
-        "received",
-        "distance",
-        rg.top_keys(3),
-        rg.weights_of([1, 4], [5, 2]),
-    )
+    want = STATISTICS if turn % 2 else ()
     options = {"pattern": SPAN, **OPTIONS[option]}
-    drawn = torch.Generator().manual_seed(turn)
-    bias = [options["bias"].clone().requires_grad_()] if "bias" in options else []
-    options |= {"bias": bias[0]} if bias else {}
-    pull = torch.randn(BATCH, 6, Q_LEN, V_DIM, generator=drawn, dtype=torch.float64)
-    want = statistics if turn % 2 else ()
-    answers = []
+    learned_bias = []
+    if "bias" in options:
+        options["bias"] = options["bias"].clone().requires_grad_()
+        learned_bias = [options["bias"]]
+    generator = torch.Generator().manual_seed(turn)
+    slopes = torch.randn(BATCH, 6, Q_LEN, V_DIM, generator=generator, dtype=torch.float64)
+
+    results = {}
     for backend in ("reference", "streamed"):
         call = make_call(name, HEADS[turn % 3], learns=True, shared=turn % 3 == 0)
-        found = call.ask(backend, want, **options)
-        told = (
-            found.output * pull,
-            *(
-                [
-                    found.log_sum_exp,
-                    found.entropy,
-                    found.received,
-                    found.distance,
-                    found.top_keys.weights,
-                    found.chosen_weights,
-                ]
-                if want
-                else []
-            ),
-        )
-        loss = sum((x.nan_to_num(neginf=0.0) * (1 + n)).square().sum() for n, x in enumerate(told))
-        sent = torch.autograd.grad(
-            loss, [*call.learning, *bias], allow_unused=True, materialize_grads=True
-        )
-        answers.append((*told, *sent))
-    torch.testing.assert_close(answers[1], answers[0], **EXACT)
+        output, *statistics = numbers_of(call.ask(backend, want, **options), want)
+        numbers = [output * slopes, *statistics]
+        loss = 0.0
+        for n, x in enumerate(numbers):
+            loss = loss + (x.nan_to_num(neginf=0.0) * (1 + n)).square().sum()
+        learned = [*call.learning, *learned_bias]
+        grads = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)
+        results[backend] = (*numbers, *grads)
+    torch.testing.assert_close(results["streamed"], results["reference"], **EXACT)
 
 
 @every
 def test_new_parameters_fit_and_are_the_same_for_a_seed(name):
     call = make_call(name, dtype=torch.float32)
-    made = [
-        m.Softmax(call.score).new_parameters(6, 3, torch.Generator().manual_seed(seed))
-        for seed in (0, 0, 1)
-    ]
-    assert all(torch.equal(made[0][one], made[1][one]) for one in made[0])
-    assert all(not torch.equal(made[0][one], made[2][one]) for one in made[0])
-    call.parameters = dict(made[0])
+    mechanism = m.Softmax(call.score)
+    parameters = mechanism.new_parameters(6, 3, torch.Generator().manual_seed(0))
+    same_seed = mechanism.new_parameters(6, 3, torch.Generator().manual_seed(0))
+    another_seed = mechanism.new_parameters(6, 3, torch.Generator().manual_seed(1))
+    for part, numbers in parameters.items():
+        assert torch.equal(numbers, same_seed[part])
+        assert not torch.equal(numbers, another_seed[part])
+    call.parameters = dict(parameters)
     assert call.ask().output.isfinite().all()
 
 
