@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from test_recurrent import MEMBERS, given
+from recurrent_calls import MEMBERS, RecurrentCall, draw_call
 
 import regard as rg
 from regard import mechanisms as m
@@ -28,14 +28,17 @@ def stepped(q, k, v, *, scale, initial_state, output_final_state, g=None, beta=N
     assert initial_state.dtype == torch.float32
     assert g is None or g.isfinite().all()
     assert all(x is None or x.is_contiguous() for x in (q, k, v, g, beta))
-    q, k, v = (x.float() for x in (q, k, v))
-    q, k = (x.repeat_interleave(v.shape[2] // x.shape[2], 2) for x in (q, k))
+    q, k, v = q.float(), k.float(), v.float()
+    q = q.repeat_interleave(v.shape[2] // q.shape[2], 2)
+    k = k.repeat_interleave(v.shape[2] // k.shape[2], 2)
     memory = initial_state
     outputs = []
     for t in range(k.shape[1]):
         if g is not None:
             decay = g[:, t].exp()  # (batch, heads) or (batch, heads, head_dim)
-            memory = (decay[..., None, None] if decay.dim() == 2 else decay[..., None]) * memory
+            if decay.dim() == 2:
+                decay = decay[..., None]
+            memory = decay[..., None] * memory
         update = v[:, t]
         if beta is not None:
             update = beta[:, t, :, None] * (update - torch.einsum("bhde,bhd->bhe", memory, k[:, t]))
@@ -57,66 +60,54 @@ def installed(monkeypatch):
     fla.operation.cache_clear()
 
 
-def both(mechanism, tensors, parameters, pattern, **options):
-    """Output and gradients in bfloat16 by fla, and in float64 by the reference of the same numbers."""
-    found = []
-    for backend in ("fla", "reference"):
-        wide = (lambda x: x) if backend == "fla" else torch.Tensor.double
-        leaves = [wide(x).detach().requires_grad_() for x in tensors]
-        given = {name: wide(x).detach().requires_grad_() for name, x in parameters.items()}
-        options |= {"mechanism": mechanism, "parameters": given, "pattern": pattern}
-        output = rg.attention(*leaves, backend=backend, **options)
-        loss = output.double().square().sum()
-        found.append([output, *torch.autograd.grad(loss, [*leaves, *given.values()])])
-    return zip(*found, strict=True)
+def draw_half(mechanism, heads=HEADS["equal"], length=23) -> RecurrentCall:
+    """A call whose q, k and v are bfloat16, and its parameters float32."""
+    call = draw_call(mechanism, length, heads, DIMS, torch.float32)
+    call.q = call.q.bfloat16()
+    call.k = call.k.bfloat16()
+    call.v = call.v.bfloat16()
+    return call
 
 
-def drawn(mechanism, heads=HEADS["equal"], length=23):
-    q, k, v, parameters = given(mechanism, length, heads, DIMS, torch.float32)
-    return [x.bfloat16() for x in (q, k, v)], parameters
+def check_against_reference(call: RecurrentCall, pattern="causal", **options) -> None:
+    """Output and gradients by fla are those of the same numbers in float64 by the reference."""
+    exact = call.to(torch.float64).output_and_gradients(pattern, backend="reference", **options)
+    computed = call.output_and_gradients(pattern, backend="fla", **options)
+    for numbers, exact_numbers in zip(computed, exact, strict=True):
+        error = (numbers - exact_numbers).norm()
+        assert error <= 2**-7 * exact_numbers.norm(), pattern
 
 
 @every
 @pytest.mark.parametrize("heads", HEADS)
 def test_the_package_is_given_what_the_step_needs(installed, mechanism, heads):
-    for one, exact in both(mechanism, *drawn(mechanism, HEADS[heads]), "causal"):
-        assert (one - exact).norm() <= 2**-7 * exact.norm()
+    check_against_reference(draw_half(mechanism, HEADS[heads]))
 
 
 def test_padding_documents_and_later_queries_are_those_of_the_reference(installed):
     ids = torch.tensor([0] * 9 + [1] * 4 + [0] * 10)
     padding = p.KeySpan(torch.tensor([0, 4]), torch.tensor([19, 23]))
-    for pattern in (p.Causal() & padding, p.Causal() & p.SameDocument(ids)):
-        for one, exact in both(m.GatedDelta(), *drawn(m.GatedDelta()), pattern):
-            assert (one - exact).norm() <= 2**-7 * exact.norm(), pattern
-    (q, k, v), parameters = drawn(m.GatedDelta(), HEADS["grouped"])
-    parameters = {name: x[:, :, :9] for name, x in parameters.items()}
-    for one, exact in both(
-        m.GatedDelta(), (q, k[:, :, :9], v[:, :, :9]), parameters, "causal", q_start=0
-    ):
-        assert (one - exact).norm() <= 2**-7 * exact.norm()
+    check_against_reference(draw_half(m.GatedDelta()), p.Causal() & padding)
+    check_against_reference(draw_half(m.GatedDelta()), p.Causal() & p.SameDocument(ids))
+    grouped = draw_half(m.GatedDelta(), HEADS["grouped"])
+    check_against_reference(grouped.with_keys(slice(0, 9)), q_start=0)
 
 
 @pytest.mark.parametrize(
     "mechanism", [m.SSD(), m.GatedLinear(), m.GatedDelta(), m.KimiDelta()], ids=str
 )
 def test_a_memory_that_forgets_everything_is_exact(installed, mechanism):
-    tensors, parameters = drawn(mechanism)
-    parameters["log_decay"][:, :, [5, 11]] = -torch.inf
-    for one, exact in both(mechanism, tensors, parameters, "causal"):
-        assert (one - exact).norm() <= 2**-7 * exact.norm()
+    call = draw_half(mechanism)
+    call.parameters["log_decay"][:, :, [5, 11]] = -torch.inf
+    check_against_reference(call)
 
 
 def test_what_it_cannot_honour_is_refused_with_the_reason(installed, monkeypatch):
     def reason(dtype=torch.bfloat16, dims=DIMS, **options):
-        q, k, v, parameters = given(m.GatedDelta(), 9, HEADS["equal"], dims, dtype)
-        options = {
-            "mechanism": m.GatedDelta(),
-            "parameters": parameters,
-            "backend": "fla",
-        } | options
+        call = draw_call(m.GatedDelta(), 9, HEADS["equal"], dims, dtype)
+        defaults = {"mechanism": call.mechanism, "parameters": call.parameters, "backend": "fla"}
         with pytest.raises(rg.UnsupportedError) as refusal:
-            rg.attention(q, k, v, pattern="causal", **options)
+            rg.attention(call.q, call.k, call.v, pattern="causal", **(defaults | options))
         return str(refusal.value)
 
     assert "rounding float32 to 10 bits, and q is torch.float32" in reason(torch.float32)
@@ -125,8 +116,8 @@ def test_what_it_cannot_honour_is_refused_with_the_reason(installed, monkeypatch
     assert "recurrent memories, not linear" in reason(
         mechanism=m.LinearTransformer(), parameters=None
     )
-    with monkeypatch.context() as here:
-        here.setattr(fla, "operation", lambda *kind: "flash-linear-attention is not installed")
+    with monkeypatch.context() as patch:
+        patch.setattr(fla, "operation", lambda *kind: "flash-linear-attention is not installed")
         assert "not installed" in reason()
     monkeypatch.setitem(BACKENDS, "fla", FlashLinear())
     assert "for cuda, and the tensors are on cpu" in reason()
@@ -152,39 +143,30 @@ def test_gradients_that_the_package_has_wrong_are_refused(installed, monkeypatch
     for part in (chunk.__name__, "fla.ops.common"):
         monkeypatch.setitem(sys.modules, part, chunk)
     fla._backward_by_head.cache_clear()
-    tensors, parameters = drawn(m.GatedDelta(), length=21)  # no plan is kept for this length
-    options = {
-        "pattern": "causal",
-        "mechanism": m.GatedDelta(),
-        "parameters": parameters,
-        "backend": "fla",
-    }
-    assert rg.attention(*tensors, **options).isfinite().all()
+    call = draw_half(m.GatedDelta(), length=21)  # no plan is kept for this length
+    assert call.output(backend="fla").isfinite().all()
     with pytest.raises(
         rg.UnsupportedError, match=r"no right gradient for decays by head; install Triton 3\.7\.1"
     ):
-        rg.attention(*(x.requires_grad_() for x in tensors), **options)
-    assert all(
-        one.isfinite().all() for one, _ in both(m.KimiDelta(), *drawn(m.KimiDelta()), "causal")
-    )
+        call.output_and_gradients(backend="fla")
+    by_channel = draw_half(m.KimiDelta()).output_and_gradients(backend="fla")
+    assert all(numbers.isfinite().all() for numbers in by_channel)
     for module, name, value in (
         (chunk, "IS_NVIDIA_HOPPER", False),
         (chunk, "TRITON_ABOVE_3_4_0", False),
         (chunk, "TRITON_ABOVE_3_7_1", True),
         (fla, "find_spec", lambda name: name == "tilelang" or None),
     ):
-        with monkeypatch.context() as here:
-            here.setattr(module, name, value)
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, value)
             fla._backward_by_head.cache_clear()
             assert fla._backward_by_head() is None
     fla._backward_by_head.cache_clear()
 
 
 def test_second_derivatives_are_refused(installed):
-    (q, k, v), parameters = drawn(m.GatedDelta())
-    q.requires_grad_()
-    output = rg.attention(
-        q, k, v, pattern="causal", mechanism=m.GatedDelta(), parameters=parameters, backend="fla"
-    )
+    call = draw_half(m.GatedDelta())
+    call.q.requires_grad_()
+    output = call.output(backend="fla")
     with pytest.raises(rg.UnsupportedError, match="'fla' has no second derivatives"):
-        torch.autograd.grad(output.sum(), q, create_graph=True)
+        torch.autograd.grad(output.sum(), call.q, create_graph=True)
