@@ -13,6 +13,7 @@ from regard import patterns as p
 from regard.layers.caches import RecurrentState
 from regard.mechanisms.base import Sizes
 from regard.mechanisms.linear import Products
+from regard.storage import save_tensors
 
 EXACT = {"rtol": 1e-12, "atol": 1e-12}
 MECHANISMS = [
@@ -159,6 +160,14 @@ def test_a_file_of_another_mechanism_or_a_changed_one_is_refused(tmp_path):
     damaged[-3] ^= 1
     (tmp_path / "state").write_bytes(damaged)
     with pytest.raises(rg.errors.CheckpointError):
+        RecurrentState.load(tmp_path / "state", MECHANISMS[0])
+
+
+def test_a_file_without_the_sums_of_its_mechanism_is_refused(tmp_path):
+    words = {"state": str(MECHANISMS[0]), "format": "1", "length": "3"}
+    words |= {"batch": "2", "kv_heads": "3", "head_dim": "5", "v_dim": "7"}
+    save_tensors(tmp_path / "state", {"log": torch.zeros(2, 3, 1)}, words)
+    with pytest.raises(rg.errors.CheckpointError, match=r"not the sums of .* batch=2"):
         RecurrentState.load(tmp_path / "state", MECHANISMS[0])
 
 

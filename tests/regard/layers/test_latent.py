@@ -34,61 +34,72 @@ def make_layer(**options: Any) -> LatentAttention:
     }
     layer = LatentAttention(DIM, HEADS, **{**sizes, **options}).double()
     with torch.no_grad():
-        for one in layer.parameters():
-            one.add_(torch.randn_like(one) / 10)  # sinks and norms begin with the same numbers
+        for weight in layer.parameters():
+            weight.add_(torch.randn_like(weight) / 10)  # sinks and norms begin with equal numbers
     return layer
 
 
 def vectors(length: int = 9, batch: int = 2, seed: int = 5) -> torch.Tensor:
-    return torch.randn(
-        batch, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(seed)
-    )
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(batch, length, DIM, dtype=torch.float64, generator=generator)
+
+
+# DeepSeek-V2, equations 37 to 47, without attention or Rotary of regard
+
+
+def normed(vectors: torch.Tensor, norm: torch.nn.RMSNorm | None) -> torch.Tensor:
+    if norm is None:
+        return vectors
+    mean_square = vectors.square().mean(-1, keepdim=True)
+    return vectors / (mean_square + 1e-6).sqrt() * norm.weight
+
+
+def rotated(vectors: torch.Tensor, place: int) -> torch.Tensor:
+    """Vectors (..., ROPE), whose number c and number c + ROPE / 2 are the parts of a complex number."""
+    numbers = torch.complex(vectors[..., : ROPE // 2], vectors[..., ROPE // 2 :])
+    angles = [place * 10_000 ** (-2 * c / ROPE) for c in range(ROPE // 2)]
+    turned = numbers * torch.exp(1j * torch.tensor(angles, dtype=torch.float64))
+    return torch.cat([turned.real, turned.imag], -1)
+
+
+def linear(vectors: torch.Tensor, module: torch.nn.Linear) -> torch.Tensor:
+    product = vectors @ module.weight.T
+    return product if module.bias is None else product + module.bias
+
+
+def weights_of_row(layer: LatentAttention, logits: torch.Tensor, head: int) -> torch.Tensor:
+    """The weights of the keys (batch, keys), with the sink of the head if there is one."""
+    if layer.sinks is None:
+        return logits.softmax(-1)
+    sink = layer.sinks[head].expand(len(logits), 1)
+    return torch.cat([logits, sink], -1).softmax(-1)[:, :-1]
 
 
 def by_pairs(layer: LatentAttention, x: torch.Tensor) -> torch.Tensor:
-    """Causal, pair by pair: DeepSeek-V2, equations 37 to 47, without attention or Rotary of regard."""
-
-    def norm(one: torch.Tensor, module: Any) -> torch.Tensor:
-        return (
-            one
-            if module is None
-            else one / (one.square().mean(-1, keepdim=True) + 1e-6).sqrt() * module.weight
-        )
-
-    def rotated(one: torch.Tensor, place: int) -> torch.Tensor:
-        pairs = torch.complex(one[..., : ROPE // 2], one[..., ROPE // 2 :])
-        angles = [place * 10_000 ** (-2 * c / ROPE) for c in range(ROPE // 2)]
-        turned = pairs * torch.exp(1j * torch.tensor(angles, dtype=torch.float64))
-        return torch.cat([turned.real, turned.imag], -1)
-
-    def linear(one: torch.Tensor, module: Any) -> torch.Tensor:
-        return one @ module.weight.T + (0 if module.bias is None else module.bias)
-
-    of_queries = (
-        x
-        if layer.to_query_latent is None
-        else norm(linear(x, layer.to_query_latent), layer.query_norm)
-    )
-    q = linear(of_queries, layer.to_q).unflatten(-1, (HEADS, -1))
-    both = linear(x, layer.to_latent)
-    c = norm(both[..., :LATENT], layer.latent_norm)
+    """The causal layer, pair by pair."""
+    q_source = x
+    if layer.to_query_latent is not None:
+        q_source = normed(linear(x, layer.to_query_latent), layer.query_norm)
+    q = linear(q_source, layer.to_q).unflatten(-1, (HEADS, -1))
+    latents = linear(x, layer.to_latent)
+    c = normed(latents[..., :LATENT], layer.latent_norm)
     k = linear(c, layer.to_k).unflatten(-1, (HEADS, KEY))
     v = linear(c, layer.to_v).unflatten(-1, (HEADS, VALUE))
+    rotated_keys = [rotated(latents[:, j, LATENT:], j) for j in range(x.shape[1])]
+
     rows = []
     for i in range(x.shape[1]):
-        turned = rotated(q[:, i, :, KEY:], i)
-        heads = []
+        rotated_query = rotated(q[:, i, :, KEY:], i)
+        outputs = []
         for h in range(HEADS):
-            scores = [
-                (q[:, i, h, :KEY] * k[:, j, h]).sum(-1)
-                + (turned[:, h] * rotated(both[:, j, LATENT:], j)).sum(-1)
-                for j in range(i + 1)
-            ]
-            logits = torch.stack(scores, -1) / math.sqrt(KEY + ROPE)  # (batch, keys)
-            sink = [] if layer.sinks is None else [layer.sinks[h].expand(len(x), 1)]
-            weights = torch.cat([logits, *sink], -1).softmax(-1)[:, : i + 1]
-            heads.append((weights[..., None] * v[:, : i + 1, h]).sum(1))
-        rows.append(torch.cat(heads, -1))
+            scores = []
+            for j in range(i + 1):
+                plain = (q[:, i, h, :KEY] * k[:, j, h]).sum(-1)
+                scores.append(plain + (rotated_query[:, h] * rotated_keys[j]).sum(-1))
+            logits = torch.stack(scores, -1) / math.sqrt(KEY + ROPE)
+            weights = weights_of_row(layer, logits, h)
+            outputs.append((weights[..., None] * v[:, : i + 1, h]).sum(1))
+        rows.append(torch.cat(outputs, -1))
     return linear(torch.stack(rows, 1), layer.to_output)
 
 
@@ -100,18 +111,14 @@ def by_pairs(layer: LatentAttention, x: torch.Tensor) -> torch.Tensor:
 def test_both_forms_equal_the_formula_with_gradients(options):
     layer = make_layer(**options)
     x = vectors()
-    found = []
-    for compute in (
-        lambda: by_pairs(layer, x),
-        *(lambda form=form: layer(x, form=form) for form in FORMS),
-    ):
-        layer.zero_grad()
-        y = compute()
-        y.sin().sum().backward()
-        found.append([y.detach(), *(weight.grad for weight in layer.parameters())])
-    for other in found[1:]:
-        for one, wanted in zip(other, found[0], strict=True):
-            torch.testing.assert_close(one, wanted, **EXACT)
+    weights = list(layer.parameters())
+    expected = by_pairs(layer, x)
+    expected_grads = torch.autograd.grad(expected.sin().sum(), weights)
+    for form in FORMS:
+        output = layer(x, form=form)
+        grads = torch.autograd.grad(output.sin().sum(), weights)
+        torch.testing.assert_close(output, expected, **EXACT, msg=form)
+        torch.testing.assert_close(grads, expected_grads, **EXACT)
 
 
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
@@ -121,7 +128,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"q_start": 0},
     ),
     "a pattern for each head": (
-        {"pattern": PerHead(list(map(parse, ("causal", "prefix(3)", "strided(2)"))))},
+        {"pattern": PerHead([parse("causal"), parse("prefix(3)"), parse("strided(2)")])},
         {},
     ),
     "a bias and sinks": ({"sinks": True}, {"bias": ALiBi()}),
@@ -139,45 +146,44 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.mark.parametrize("name", OPTIONS)
 def test_the_forms_are_equal_in_values_gradients_and_second_derivatives(name):
-    options, given = OPTIONS[name]
+    options, call = OPTIONS[name]
     layer = make_layer(**options)
     x = vectors().requires_grad_()
-    found = []
-    inputs = (x, *layer.parameters())
+    learned = (x, *layer.parameters())
+    results = []
     for form in FORMS:
-        first = torch.autograd.grad(
-            layer(x, form=form, **given).sin().sum(), inputs, create_graph=True
-        )
-        second = torch.autograd.grad(sum(one.square().sum() for one in first), inputs)
-        found.append([layer(x, form=form, **given), *first, *second])
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-10)
+        output = layer(x, form=form, **call)
+        grads = torch.autograd.grad(output.sin().sum(), learned, create_graph=True)
+        squares = sum(grad.square().sum() for grad in grads)
+        second = torch.autograd.grad(squares, learned)
+        results.append([output, *grads, *second])
+    for absorbed, expanded in zip(*results, strict=True):
+        torch.testing.assert_close(absorbed, expanded, rtol=0, atol=1e-10)
 
 
 def test_dropout_drops_the_same_weights_in_both_forms():
     layer = make_layer(dropout=0.5)
     x = vectors()
-    found = []
+    outputs = []
     for form in FORMS:
         torch.manual_seed(8)
-        found.append(layer(x, form=form))
-    torch.testing.assert_close(*found, **EXACT)
-    assert not torch.allclose(found[0], layer.eval()(x))
+        outputs.append(layer(x, form=form))
+    torch.testing.assert_close(*outputs, **EXACT)
+    assert not torch.allclose(outputs[0], layer.eval()(x))
     assert torch.equal(layer(x), layer(x))
 
 
 def test_recorded_statistics_are_those_of_the_heads():
     layer = make_layer()
     x = vectors()
-    found = []
+    results = []
     for form in FORMS:
         with record_attention(layer, want=("weights", "entropy", "received")) as recording:
             layer(x, form=form)
         (detail,) = recording[""]
-        found.append((detail.weights, detail.entropy, detail.received))
-    assert found[0][0].shape == (2, HEADS, 9, 9)
-    for one, other in zip(*found, strict=True):
-        torch.testing.assert_close(one, other, **EXACT)
+        results.append((detail.weights, detail.entropy, detail.received))
+    assert results[0][0].shape == (2, HEADS, 9, 9)
+    torch.testing.assert_close(*results, **EXACT)
 
 
 CACHES = [
@@ -203,39 +209,45 @@ def test_continuing_equals_computing_at_once(kind, options, form):
         cache = layer.new_cache(2, kind, **options)
         whole = layer(x)
         parts = [layer(part, cache=cache, form=form) for part in x.split([4, 1, 2, 2], 1)]
-        torch.testing.assert_close(torch.cat(parts, 1), whole, rtol=0, atol=bound)
+        continued = torch.cat(parts, 1)
+        torch.testing.assert_close(continued, whole, rtol=0, atol=bound)
         assert cache.length == 9
-        assert not (bound > 1e-3 and torch.equal(torch.cat(parts, 1), whole))
+        if bound > 1e-3:  # a cache that rounds shows it
+            assert not torch.equal(continued, whole)
 
 
 def test_a_cache_is_trained_through_and_cropped_and_reordered():
     layer = make_layer()
     x = vectors()
     cache = layer.new_cache(2)
-    torch.cat([layer(part, cache=cache) for part in x.split([5, 4], 1)], 1).sin().sum().backward()
-    found = [one.grad.clone() for one in layer.parameters()]
-    layer.zero_grad()
-    layer(x).sin().sum().backward()
-    for one, wanted in zip(found, layer.parameters(), strict=True):
-        torch.testing.assert_close(one, wanted.grad, **EXACT)
+    weights = list(layer.parameters())
+    continued = torch.cat([layer(part, cache=cache) for part in x.split([5, 4], 1)], 1)
+    grads = torch.autograd.grad(continued.sin().sum(), weights, retain_graph=True)
+    expected = torch.autograd.grad(layer(x).sin().sum(), weights)
+    torch.testing.assert_close(grads, expected, **EXACT)
     with torch.no_grad():
         cache.crop(3)
         cache.reorder(torch.tensor([1, 1, 0]))
-        other = torch.cat([x[[1, 1, 0], :3], vectors(4, 3, seed=9)], 1)
-        torch.testing.assert_close(layer(other[:, 3:], cache=cache), layer(other)[:, 3:], **EXACT)
+        texts = torch.cat([x[[1, 1, 0], :3], vectors(4, 3, seed=9)], 1)
+        torch.testing.assert_close(layer(texts[:, 3:], cache=cache), layer(texts)[:, 3:], **EXACT)
 
 
 @pytest.mark.parametrize(
-    ("dtype", "each"), [("float64", 8), ("float32", 4), ("bfloat16", 2), ("int8", 1)]
+    ("dtype", "bytes_of_number", "bytes_of_scale"),
+    [("float64", 8, 0), ("float32", 4, 0), ("bfloat16", 2, 0), ("int8", 1, 4)],
 )
 @pytest.mark.parametrize("heads", [2, 16])
-def test_a_cache_holds_one_latent_and_one_rotated_key_for_each_token(dtype, each, heads):
+def test_a_cache_holds_one_latent_and_one_rotated_key_for_each_token(
+    dtype, bytes_of_number, bytes_of_scale, heads
+):
     layer = LatentAttention(32, heads, latent_dim=24, rope_dim=8, head_dim=16)
-    scale = 4 * (dtype == "int8")
-    assert layer.new_cache(3, "static", 50, dtype).nbytes == 3 * 50 * ((24 + 8) * each + scale)
-    keys, values = new_cache("dynamic", 1, 1, 5, v_dim=3, joined=True).append(
-        torch.randn(1, 1, 7, 5)
-    )
+    bytes_of_token = (24 + 8) * bytes_of_number + bytes_of_scale
+    assert layer.new_cache(3, "static", 50, dtype).nbytes == 3 * 50 * bytes_of_token
+
+
+def test_values_of_a_joined_cache_lie_in_its_keys():
+    cache = new_cache("dynamic", 1, 1, 5, v_dim=3, joined=True)
+    keys, values = cache.append(torch.randn(1, 1, 7, 5))
     assert values.data_ptr() == keys.data_ptr()
     assert torch.equal(values, keys[..., :3])
 
@@ -252,17 +264,21 @@ def test_auto_is_the_cheaper_form_and_the_plan_says_why():
     assert str(step).splitlines()[0] == "1 query, 4,096 latents: absorbed, 63.7 times cheaper"
     windowed = LatentAttention(1024, 16, pattern="causal_window(100)").plan(1, 64, 4096)
     assert windowed.absorbed.pairs == 16 * 64 * 163  # keys that one of the queries may look at
-    small = make_layer().eval()
-    x = vectors(6)
-    for length in (1, 6):  # what the plan says is what is computed, bit by bit
-        cache = small.new_cache(2, "static", 40)
-        with torch.no_grad():
-            small(vectors(30), cache=cache)
-            found = {}
-            for form in ("auto", *FORMS):
-                cache.crop(30)
-                found[form] = small(x[:, :length], cache=cache, form=form)
-        assert torch.equal(found["auto"], found[small.plan(2, length, 30 + length).form])
+
+
+@pytest.mark.parametrize("length", [1, 6])
+@torch.no_grad()
+def test_what_the_plan_says_is_what_is_computed_bit_by_bit(length):
+    layer = make_layer().eval()
+    x = vectors(length)
+    cache = layer.new_cache(2, "static", 40)
+    layer(vectors(30), cache=cache)
+    outputs = {}
+    for form in ("auto", *FORMS):
+        cache.crop(30)
+        outputs[form] = layer(x, cache=cache, form=form)
+    planned = layer.plan(2, length, 30 + length).form
+    assert torch.equal(outputs["auto"], outputs[planned])
 
 
 def test_it_is_compiled_exported_and_cast():
@@ -307,10 +323,10 @@ REFUSED = [
 ]
 
 
-@pytest.mark.parametrize(("options", "given", "error", "words"), REFUSED)
-def test_what_cannot_be_is_refused_in_words(options, given, error, words):
+@pytest.mark.parametrize(("options", "call", "error", "words"), REFUSED)
+def test_what_cannot_be_is_refused_in_words(options, call, error, words):
     with pytest.raises(error, match=words):
-        make_layer(**options)(vectors(), **given)
+        make_layer(**options)(vectors(), **call)
 
 
 def test_caches_and_layers_of_another_kind_refuse_each_other():
