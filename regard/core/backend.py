@@ -16,7 +16,7 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError
-from regard.patterns import Grid
+from regard.patterns import Grid, Pattern
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,8 @@ class Operands(NamedTuple):
     bias: None, or (batch or 1, heads or 1, q_len or 1, keys or 1), or Relative. k and v are Stored only for
     backends whose offer has `takes_stored`. parameters: the tensors of the mechanism by name.
     sink: None, or the logits of the sinks, (batch or 1, heads or 1, 1) in float32 at least.
+    pattern: the pattern of the call, where its batch rows have other keys than those of the problem's pattern; only for
+    backends whose offer has `takes_row_keys`.
     """
 
     q: torch.Tensor
@@ -52,6 +54,7 @@ class Operands(NamedTuple):
     dropout_seed: int
     parameters: Mapping[str, torch.Tensor] = MappingProxyType({})
     sink: torch.Tensor | None = None
+    pattern: Pattern | None = None
 
     def bias_block(self, grid: Grid) -> torch.Tensor | None:
         """The bias of a block of pairs, (batch or 1, heads or 1, rows or 1, keys or 1), if there is one."""
@@ -154,6 +157,8 @@ class Offer:
 
     `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
     `steps`: computes calls that differ from the problem in k_len and q_start only, without a plan for each.
+    `takes_row_keys`: it reads the keys of batch rows from the operands, so the problem's pattern may be another one of
+    the same structure.
     `unrivalled`: no other backend needs less, so the others are assessed only for a plan that is printed.
     """
 
@@ -162,6 +167,7 @@ class Offer:
     takes_stored: bool = False
     steps: Callable[[Call], Result | None] | None = None
     unrivalled: bool = False
+    takes_row_keys: bool = False
 
 
 class Backend(Protocol):

@@ -157,8 +157,7 @@ class Call(NamedTuple):
         """The key of calls that differ from this one in q_start, in the numbers of `KeySpan`s by batch row, and in
         k_len between two powers of two.
 
-        None if the call is no step of decoding: more than 16 queries without such spans, or an option that needs a
-        plan for each k_len.
+        None if the call is no step of decoding: more than 16 queries, or an option that needs a plan for each k_len.
 
         Raises:
             AttributeError, TypeError, ValueError or RuntimeError: as `key`.
@@ -177,18 +176,11 @@ class Call(NamedTuple):
             pattern = without_numbers(self.pattern)
         elif self.pattern:
             pattern = self.pattern
-        if pattern is None or (q.shape[2] > STEP and pattern is self.pattern):
+        if pattern is None or q.shape[2] > STEP:
             return None
 
-        start = self.q_start
-        by_row = False
-        if isinstance(start, torch.Tensor):
-            by_row = True
-            if start.shape != (q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu:
-                return None
-            if start.is_neg() or start._is_zerotensor():
-                return None
-        elif start is not None and (type(start) is not int or abs(start) > FARTHEST):
+        kind_of_start = self._kind_of_start()
+        if kind_of_start is None:
             return None
 
         bias = self.bias
@@ -210,7 +202,55 @@ class Call(NamedTuple):
             return None
         sizes = batch, kv_heads, int(k_len).bit_length(), head_dim, v.shape[3]
         of_keys = type(k), _traits(k), type(v), _traits(v)
-        return "step", by_row, *sizes, *of_keys, of_bias, *of_options
+        return "step", kind_of_start, *sizes, *of_keys, of_bias, *of_options
+
+    def structure_key(self, structure: Hashable) -> Hashable | None:
+        """The key of calls that differ from this one in k_len, in q_start and in the keys of batch rows only.
+
+        structure: what their patterns have in common. None if no plan serves such calls: an option depends on k_len, or
+        a warning may be due since the first queries stand before the first key.
+
+        Raises:
+            AttributeError, TypeError, ValueError or RuntimeError: as `key`.
+        """
+        q = self.q
+        k = self.k
+        v = self.v
+        if not len(q.shape) == len(k.shape) == len(v.shape) == 4 or v.shape[:3] != k.shape[:3]:
+            return None
+        batch, kv_heads, k_len, head_dim = k.shape
+        if not k_len or self.parameters or self.want or self.strict:
+            return None
+        if self.q_start is None and q.shape[2] > k_len:
+            return None
+        kind_of_start = self._kind_of_start()
+        if kind_of_start is None:
+            return None
+
+        without_keys = self._replace(
+            k=_ANY_KEYS,
+            v=_ANY_KEYS,
+            q_start=None,
+            pattern=structure,  # ty: ignore[invalid-argument-type]
+        )
+        of_options = without_keys.key()
+        if of_options is None:
+            return None
+        k_len_of_bias = None if self.bias is None else k_len
+        sizes = batch, kv_heads, head_dim, v.shape[3]
+        of_keys = type(k), _traits(k), type(v), _traits(v)
+        return "structure", kind_of_start, *sizes, *of_keys, k_len_of_bias, *of_options
+
+    def _kind_of_start(self) -> str | None:
+        """Whether q_start is a number for all batch rows or one for each; None if it is neither and must be checked."""
+        start = self.q_start
+        if isinstance(start, torch.Tensor):
+            if start.shape != (self.q.shape[0],) or start.dtype != torch.int64 or not start.is_cpu:
+                return None
+            return None if start.is_neg() or start._is_zerotensor() else "by row"
+        if start is not None and (type(start) is not int or abs(start) > FARTHEST):
+            return None
+        return "for all"
 
     def in_numbers(self) -> Call:
         """The call with options that are NumPy scalars or 0-d tensors converted to Python numbers."""

@@ -38,7 +38,7 @@ from regard.core.shaped import has_no_values, shapes_of
 from regard.core.tensors import HALF, Stored, check_tensor, refuse_tracing
 from regard.errors import ArgumentError, ShapeError, UnsupportedError, WastedPairsWarning
 from regard.mechanisms import Softmax
-from regard.patterns import Grid
+from regard.patterns import Grid, Pattern
 from regard.patterns.counts import least_pairs
 
 # A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
@@ -172,6 +172,19 @@ class Plan:
         if result.output.dtype != problem.dtype:
             result = result._replace(output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
+
+    @property
+    def takes_row_keys(self) -> bool:
+        """Whether the keys of batch rows may be others than those of the problem's pattern."""
+        return self._offer.takes_row_keys
+
+    def compute_row_keys(self, call: Call, pattern: Pattern, call_grid: CallGrid) -> Result:
+        """Output of a call that fits the plan but for the keys of its batch rows, as the backend returns it."""
+        operands = prepare(self.problem, call_grid, call)._replace(pattern=pattern)
+        result = self._run_backend(operands)
+        if result.output.dtype != self.problem.dtype:
+            result = result._replace(output=result.output.to(self.problem.dtype))
+        return result
 
     @property
     def steps(self) -> Callable[[Call], Result | None] | None:

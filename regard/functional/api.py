@@ -119,7 +119,11 @@ def attention(
         call = without_gaps(call)
     if open_modes() or profiling():  # C functions, so fast that a warm call takes no longer
         return measured(call, _output_of_new)
-    known = PLANS.find_computing(call)
+    if isinstance(pattern, Pattern) and pattern.row_keys is not None:
+        output = PLANS.output_by_structure(call)
+        if output is not None:
+            return output
+    known = PLANS.find(call)
     if known is not None:
         plan, call_grid = known
         return plan.compute(call, call_grid).output

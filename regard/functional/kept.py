@@ -6,10 +6,9 @@ problems share a plan.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
@@ -23,7 +22,7 @@ from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
-from regard.patterns import Pattern
+from regard.functional.structures import READS_ROW_KEYS, StructurePlans
 
 Step = Callable[[Call], Result | None]
 # A plan with the grid that all calls of one key share, None where it differs.
@@ -37,8 +36,7 @@ class KeptPlans:
     unequal: likewise, for patterns that are equal only to themselves; few, since a kept plan keeps their tensors alive.
     problems: by problem and backend. Calls whose keys differ share a plan, such as those with a pattern or its text.
     steps: by the key of a step of decoding, what computes it for every k_len between two powers of two.
-    repeated: by the key of a call that a step computed with spans of keys by batch row, the same step, so that equal
-        calls find it as they find a plan.
+    structures: by what calls have in common whose batch rows have keys of their own, as padding has.
 
     Nothing is kept of a call whose key is None, nor of explicit masks. A plan is written into a table when it is
     complete, so an exception at any line leaves a table without it.
@@ -49,37 +47,31 @@ class KeptPlans:
         self.unequal: Newest[PlanOfKey] = Newest(16)
         self.problems: Newest[Plan] = Newest(512)
         self.steps: Newest[Step] = Newest(512)
-        self.repeated: Newest[tuple[RepeatedStep, None]] = Newest(64)
+        self.structures = StructurePlans()
 
     def forget(self) -> None:
-        for table in (self.calls, self.unequal, self.problems, self.steps, self.repeated):
+        self.structures.forget()
+        for table in (self.calls, self.unequal, self.problems, self.steps):
             table.clear()
 
-    def find(self, call: Call) -> PlanOfKey | None:
-        """The plan of an equal call, or None."""
-        try:
-            return self._of_key(call.key())
-        except UNKNOWN:
+    def output_by_structure(self, call: Call) -> torch.Tensor | None:
+        """The output of a call whose batch rows have keys of their own; None for one that needs a plan of its own."""
+        plan = self.structures.find(call)
+        if plan is None:
             return None
+        result = plan.compute(call)
+        return None if result is None else result.output
 
-    def _of_key(self, key: Hashable) -> PlanOfKey | None:
-        known = self.calls.get(key)
-        if known is None and self.unequal:
-            known = self.unequal.get(key)
-        return known
-
-    def find_computing(self, call: Call) -> PlanOfKey | tuple[RepeatedStep, None] | None:
-        """The plan of an equal call, or the step that computed one, or None.
+    def find(self, call: Call) -> PlanOfKey | None:
+        """The plan of an equal call, or None.
 
         Every call passes here. A table without an entry is not asked, since that hashes the pattern again.
         """
         try:
             key = call.key()
-            known: Any = self.calls.get(key)
+            known = self.calls.get(key)
             if known is None and self.unequal:
                 known = self.unequal.get(key)
-            if known is None and self.repeated:
-                known = self.repeated.get(key)
         except UNKNOWN:
             return None
         return known
@@ -90,7 +82,7 @@ class KeptPlans:
         known = None
         try:
             key = call.key()
-            known = self._of_key(key)
+            known = self.calls.get(key) or self.unequal.get(key)
         except UNKNOWN:
             pass
         if known is not None:
@@ -99,6 +91,8 @@ class KeptPlans:
 
         problem = call.problem()
         backend = call.backend
+        if self.structures.find(call) is not None:
+            backend = READS_ROW_KEYS
         if has_no_values(call.q, call.k, call.v):
             return make_plan_of_shapes(problem, BACKENDS, backend), None, True
         by_value = problem.pattern.by_value
@@ -139,8 +133,6 @@ class KeptPlans:
         result = step(call)
         if result is None or not looks_sound(result):
             return None
-        if _has_spans(call):
-            self.repeated.keep(call.key(), (RepeatedStep(self, step), None))
         return result.output
 
     def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
@@ -148,6 +140,8 @@ class KeptPlans:
 
         It returns None for a call whose numbers must be read.
         """
+        if self.structures.find(call) is not None:
+            return self.output_by_structure
         known = self.find(call)
         if known is not None:
             plan, call_grid = known
@@ -169,35 +163,7 @@ def _output_of_step(step: Step, call: Call) -> torch.Tensor | None:
     return result.output
 
 
-@dataclass(frozen=True)
-class RepeatedStep:
-    """A step for a call that it computed before; it has the form of a plan."""
-
-    plans: KeptPlans
-    step: Step
-
-    def compute(self, call: Call, call_grid: CallGrid | None) -> Result:
-        """Output of a call; one that is not finite, or that needs a plan, is planned."""
-        result = self.step(call)
-        if result is not None and looks_sound(result):
-            return result
-        plan, call_grid, _ = self.plans.plan(call)
-        return plan.compute_first(call, call_grid)
-
-
 PLANS = KeptPlans()
-
-
-def _has_spans(call: Call) -> bool:
-    """Whether a call may come again with equal spans by batch row: not a single query, as each is in decoding."""
-    pattern = call.pattern
-    return (
-        isinstance(pattern, Pattern)
-        and pattern.varies_by_row
-        and call.q.shape[2] > 1
-        and type(call.k) is torch.Tensor
-        and not isinstance(call.q_start, torch.Tensor)
-    )
 
 
 def _seen_once(call: Call) -> Result | None:

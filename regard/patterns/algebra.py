@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 
 import torch
 
@@ -13,6 +13,7 @@ from regard.patterns.band import EVERY_PAIR, Band, Reach
 from regard.patterns.base import AnyOf, Compound, Pattern, truth_of
 from regard.patterns.grid import Grid
 from regard.patterns.ranges import Segments, common, outside, union
+from regard.patterns.row_keys import RowKeys
 
 
 @dataclass(frozen=True)
@@ -85,6 +86,26 @@ class Both(Many, enrol=False):
     @property
     def factors(self) -> tuple[Pattern, ...]:
         return self.parts
+
+    @cached_property
+    def row_keys(self) -> RowKeys | None:  # type: ignore[override]
+        known = {part: part.row_keys for part in self.parts}
+        others = [part for part, keys in known.items() if keys is None]
+        if len(others) == len(known) or not all(part.by_value for part in others):
+            return None
+        structure = tuple(
+            [part if keys is None else keys.structure for part, keys in known.items()]
+        )
+        joined = RowKeys(structure)
+        for keys in known.values():
+            if keys is not None:
+                joined = joined.joined(keys)
+        for part in others:
+            band = part.known_band
+            if band is None:
+                return None
+            joined = joined.within(band)
+        return joined
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return reduce(torch.logical_and, (truth_of(part, q_pos, k_pos) for part in self.parts))

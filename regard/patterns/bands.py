@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from regard.patterns.band import Band
 from regard.patterns.base import Origins, Pattern
 from regard.patterns.held import TensorPattern, new_serial
 from regard.patterns.registry import word
+from regard.patterns.row_keys import RowKeys, column
 from regard.reprs import brief
 
 End = int | Sequence[int] | torch.Tensor | None
@@ -212,6 +214,13 @@ class KeySpan(TensorPattern):
     @property
     def batch_rows(self) -> int:
         return max((end.shape[0] for end in self._tensors().values()), default=1)
+
+    @cached_property
+    def row_keys(self) -> RowKeys | None:  # ty: ignore[incompatible-attribute-override]
+        if not self.varies_by_row:
+            return None
+        structure = "key_span", self.batch_rows
+        return RowKeys(structure, starts=column(self.start), stops=column(self.stop))
 
     def for_row(self, row: int) -> Pattern:
         return (

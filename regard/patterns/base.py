@@ -21,6 +21,7 @@ from regard.patterns.band import Band, Reach
 from regard.patterns.grid import Grid, common_shape
 from regard.patterns.ranges import Segments, covers, everything, hull
 from regard.patterns.registry import Declared, Registry
+from regard.patterns.row_keys import RowKeys
 
 MOST_LEVELS = 64  # of patterns made of patterns
 
@@ -79,6 +80,8 @@ class Pattern(Declared, enrol=False):
     takes_cache = True  # a text can be continued: which keys of earlier calls are allowed is known
     varies_by_head = False
     varies_by_row = False  # of the batch
+    # The keys of batch rows, if they are all that it has beside a band. Every call asks for them.
+    row_keys: RowKeys | None = None
     levels = 1  # of patterns made of patterns
 
     # What defines a pattern.

@@ -22,6 +22,7 @@ from regard.patterns.held import (
 )
 from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.position_sets import KeySet
+from regard.patterns.row_keys import RowKeys
 from regard.reprs import brief
 
 
@@ -206,6 +207,11 @@ class KeyMask(TensorPattern):
         if (stride, residue) not in self._lattices:
             self._lattices[stride, residue] = KeyMask(self.mask[..., residue::stride])
         return self._lattices[stride, residue]
+
+    @cached_property
+    def row_keys(self) -> RowKeys:  # ty: ignore[incompatible-attribute-override]
+        mask = self.mask.cpu().view(-1, self.mask.shape[-1])
+        return RowKeys(("key_mask", len(mask)), mask=mask)
 
     @cached_property
     def rows(self) -> tuple[KeySet, ...]:

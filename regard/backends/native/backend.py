@@ -148,7 +148,18 @@ class Native(Limited):
         cost = with_kernel_statistics(_cost(kernel), problem)
         # Other backends cut such lists into small calls.
         reads_lists = problem.q_len >= MANY_QUERIES and _reads_lists_by_row(kernel)
-        return strictly(problem, Offer(cost, kernel.run, reads_stored, run_steps, reads_lists))
+        takes_row_keys = (
+            set(problem.want) <= {"log_sum_exp"} and problem.pattern.row_keys is not None
+        )
+        offer = Offer(
+            cost,
+            kernel.run,
+            reads_stored,
+            run_steps,
+            unrivalled=reads_lists,
+            takes_row_keys=takes_row_keys,
+        )
+        return strictly(problem, offer)
 
 
 def _in_float32(compute: Callable[[Operands], Result], operands: Operands) -> Result:

@@ -15,6 +15,7 @@ from regard.backends.composed import compose
 from regard.backends.native.bands import row_band_of_problem
 from regard.backends.native.filling import (
     KernelCall,
+    Schedules,
     accumulation_dtype,
     dense,
     fill_gradients,
@@ -22,6 +23,7 @@ from regard.backends.native.filling import (
 )
 from regard.backends.native.library import MOST_TOP, CStatistics, Library
 from regard.backends.native.lowering import Lowered, lists_read, lower
+from regard.backends.native.row_keys import RowSchedules
 from regard.backends.statistics.second_pass import (
     compute_statistics,
     differentiable,
@@ -29,6 +31,7 @@ from regard.backends.statistics.second_pass import (
 )
 from regard.core import costs
 from regard.core.backend import Cost, Operands, Relative
+from regard.core.hidden import LIMIT, LIMITS
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
 
@@ -169,6 +172,7 @@ class Kernel:
             and problem.q_start is not PER_ROW
             and "distance" not in problem.want
         )
+        self._has_gradients = problem.needs_grad or problem.bias_learns
         self._has_statistics = bool(set(problem.want) - {"log_sum_exp"})
         self._computes_statistics = self._has_statistics and computes_statistics(problem)
         # By the keys of the call, and whether it is for a backward pass that reads no tiles of lists.
@@ -255,6 +259,8 @@ class Kernel:
         layout = None
         if self._is_plain and type(k) is torch.Tensor and type(v) is torch.Tensor:
             layout = q.stride(), k.stride(), v.stride(), q.dtype, dtype
+            if operands.pattern is not None:
+                layout += (k.shape[2],)
 
         if (
             layout is not None
@@ -267,8 +273,11 @@ class Kernel:
             struct.log_sum_exp = None if log_sum_exp is None else log_sum_exp.data_ptr()
             struct.row_sums = None if row_sums is None else row_sums.data_ptr()
             struct.threads = min(torch.get_num_threads(), kernel_call.most_threads)
+            if operands.pattern is not None:
+                kernel_call.write_schedules(self._lower(operands, room=kernel_call.lowered))
         else:
-            kernel_call.fill(operands, self._lower(operands), output, log_sum_exp, row_sums)
+            lowered = self._lower(operands, room=kernel_call.lowered)
+            kernel_call.fill(operands, lowered, output, log_sum_exp, row_sums)
             kernel_call.layout = None
             if layout is not None and q.stride(3) == k.stride(3) == v.stride(3) == 1:
                 kernel_call.layout = layout  # copies of other tensors lie elsewhere in each call
@@ -276,6 +285,8 @@ class Kernel:
         self.library.forward(kernel_call.address)
         kernel_call.borrowed.clear()
         sound = not kernel_call.unsound.value
+        if operands.pattern is not None and self._has_gradients:
+            sound = sound and not self._hide_extremes(kernel_call)
         self._spare.append(kernel_call)
         return output, log_sum_exp, row_sums, sound
 
@@ -307,18 +318,39 @@ class Kernel:
             grads.append(_reduce_bias_gradient(grad_bias, operands))
         return tuple(x.to(like.dtype) for x, like in zip(grads, inputs, strict=True))
 
-    def _lower(self, operands: Operands, backward: bool = False) -> Lowered:
-        """The schedules of a call, kept where no query has a position of its own."""
+    def _lower(self, operands: Operands, backward: bool = False, room: Any = None) -> Schedules:
+        """The schedules of a call, kept where they depend on no position and no key of a batch row.
+
+        Keys of batch rows are written into the room of an earlier call, if there is one.
+        """
         keys = operands.grid.keys
+        start = operands.grid.q_start
+        if operands.pattern is not None:
+            schedules = room or RowSchedules(self.library, self.problem)
+            row_keys = operands.pattern.row_keys
+            assert row_keys is not None
+            schedules.write(row_keys, keys.stop, start)
+            return schedules
         name = keys, backward and self._reads_tiles
         known = self._lowered.get(name)
         if known is not None:
             return known
-        start = operands.grid.q_start
         if isinstance(start, torch.Tensor):
             return lower(self.problem, keys, start.tolist(), name[1])
         lowered = lower(self.problem, keys, [start], name[1])
         return self._lowered.setdefault(name, lowered)  # the same in every thread
+
+    def _hide_extremes(self, kernel_call: KernelCall) -> bool:
+        """Whether a key or value that no query may look at is so large that a gradient of others could be NaN."""
+        problem = self.problem
+        schedules = kernel_call.lowered
+        assert isinstance(schedules, RowSchedules)
+        limit = LIMITS.get(problem.dtype, LIMIT)
+        struct = kernel_call.struct
+        heads = problem.kv_heads
+        return schedules.hide_extremes(
+            struct.k, heads, problem.head_dim, limit
+        ) or schedules.hide_extremes(struct.v, heads, problem.v_dim, limit)
 
     def _bias_gradient(self, operands: Operands) -> torch.Tensor | None:
         """Zeros for the gradient of the bias of every pair, or of the table of every batch row and head."""
@@ -342,13 +374,20 @@ class Differentiated:
     kernel: Kernel
     statistics: KernelStatistics | None = None
     sound: bool = True  # whether the output is finite
+    _operands: Operands | None = None
 
     @property
     def problem(self) -> Problem:
-        return self.kernel.problem
+        """The problem of the call, which a second derivative reads."""
+        problem = self.kernel.problem
+        if self._operands is None or self._operands.pattern is None:
+            return problem
+        pattern = self._operands.pattern.canonical()
+        return replace(problem, pattern=pattern, k_len=self._operands.grid.k_len)
 
     def forward(self, operands: Operands) -> flash.OutputAndSums:
         """Output and log-sum-exp in float32 at least, which the backward pass reads."""
+        self._operands = operands
         output, log_sum_exp, row_sums, self.sound = self.kernel.compute(
             operands, self.kernel.accumulation_dtype, True, self.statistics
         )

@@ -16,9 +16,11 @@ import torch
 from regard.backends.native.build import LIBRARY, digest
 from regard.errors import RegardError
 
-VERSION = 7  # RG_VERSION in regard_native.h
+VERSION = 8  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
+ROWS_OF_BITS = 64  # RG_ROWS_OF_BITS
+NO_LIMIT = 2**63 - 1  # RG_NO_LIMIT
 MOST_TOP = 512  # RG_MOST_TOP
 CHUNK = 32  # RG_CHUNK
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, torch.float64: 4}
@@ -89,6 +91,28 @@ class CTensor(Structure):
         ("row", c_int64),
         ("size", c_int64),
         ("type", c_int32),
+    ]
+
+
+class CVisible(Structure):
+    """rg_visible."""
+
+    _fields_ = [
+        *((name, c_int32) for name in ("rows", "q_len", "keys")),
+        ("mask", c_void_p),
+        ("mask_row", c_int64),
+        ("mask_key", c_int64),
+        ("mask_size", c_int64),
+        ("start", c_void_p),
+        ("stop", c_void_p),
+        ("start_row", c_int64),
+        ("stop_row", c_int64),
+        ("position", c_void_p),
+        ("position_row", c_int64),
+        ("left", c_int64),
+        ("right", c_int64),
+        *((name, c_void_p) for name in ("schedule", "block", "run", "lo", "hi", "bits")),
+        ("words", c_int64),
     ]
 
 
@@ -243,6 +267,29 @@ class Library:
         if code := self.handle.rg_backward(call, ctypes.byref(gradients)):
             raise _refusal(code)
 
+    def lower(self, visible: CVisible) -> int:
+        """Write the schedules of a call; returns how many words of bits they need, and is complete if it had as many.
+
+        Raises:
+            RegardError: the arrays or numbers do not fit the interface.
+        """
+        words = self.handle.rg_lower(ctypes.byref(visible))
+        if words < 0:
+            raise RegardError(
+                "the native kernel refused the keys of a call: a size is below 1, an array is missing, or a number is "
+                "too far from 0; name another backend"
+            )
+        return words
+
+    def hides_extreme(
+        self, visible: CVisible, x: CTensor, batch: int, heads: int, dim: int, limit: float
+    ) -> bool:
+        """Whether a number of a key that no query may look at is NaN or farther from 0 than the limit."""
+        found = self.handle.rg_hides_extreme(
+            ctypes.byref(visible), ctypes.byref(x), batch, heads, dim, limit
+        )
+        return bool(found)
+
     def recur(self, call: CRecurrence) -> None:
         """Compute a recurrence; raises like `forward`."""
         if code := self.handle.rg_recur(ctypes.byref(call)):
@@ -283,6 +330,15 @@ def load(path: Path = LIBRARY) -> Library | str:
         function.restype = c_int32
     handle.rg_forward.argtypes = [POINTER(CCall)]
     handle.rg_backward.argtypes = [POINTER(CCall), POINTER(CGradients)]
+    handle.rg_lower.restype = c_int64
+    handle.rg_lower.argtypes = [POINTER(CVisible)]
+    handle.rg_hides_extreme.restype = c_int32
+    handle.rg_hides_extreme.argtypes = [
+        POINTER(CVisible),
+        POINTER(CTensor),
+        *[c_int32] * 3,
+        c_double,
+    ]
     handle.rg_recur.argtypes = [POINTER(CRecurrence)]
     handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
     names = {2: "AVX2", 3: "AVX-512", 4: "AVX-512 with BF16"}

@@ -51,6 +51,10 @@ class Lowered:
         return ctypes.addressof(self.structs)
 
     @property
+    def schedule_count(self) -> int:
+        return len(self.schedules)
+
+    @property
     def nbytes(self) -> int:
         total = 0
         for arrays, _ in self.schedules:

@@ -3,6 +3,7 @@
 #include "processor.h"
 #include "regard_native.h"
 #include "threads.h"
+#include "visible.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -261,6 +262,21 @@ int check_gradients(const rg_recurrence &c, const rg_recurrence_gradients *g) {
   return sound && (c.decays || !g->dlog_decay.data) ? RG_OK : RG_BAD_TENSOR;
 }
 
+bool near(int64_t x) { return -(INT64_C(1) << 62) < x && x < INT64_C(1) << 62; }
+
+bool fits(const rg_visible &x) {
+  if (x.rows < 1 || x.q_len < 1 || x.keys < 1 || x.words < 0 || x.q_len > INT32_MAX - RG_MOST_ROWS) return false;
+  if (!x.position || !x.schedule || !x.block || !x.run || !x.lo || !x.hi || (x.words && !x.bits)) return false;
+  const int64_t strides[] = {x.start_row, x.stop_row, x.position_row}, most = INT64_C(1) << 40;
+  for (int64_t stride : strides)
+    if (stride != 0 && stride != 1) return false;
+  if (x.mask_row < 0 || x.mask_key < 0 || x.mask_row > most || x.mask_key > most) return false;
+  if (x.mask && x.mask_row * (x.rows - 1) + x.mask_key * (x.keys - 1) >= x.mask_size) return false;
+  for (int32_t row = 0; row < x.rows; row++)
+    if (!near(x.position[row * x.position_row])) return false;
+  return (x.left == RG_NO_LIMIT || near(x.left)) && (x.right == RG_NO_LIMIT || near(x.right));
+}
+
 rg_recurrence alone(const rg_recurrence &c) {
   rg_recurrence own = c;
   if (forked) own.threads = 1;
@@ -289,11 +305,11 @@ extern "C" void rg_in_threads(int threads, void (*work)(void *), void *data) {
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
 PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
-PUBLIC void rg_sizes(int32_t sizes[9]) {
+PUBLIC void rg_sizes(int32_t sizes[10]) {
   sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
   sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients), sizes[5] = sizeof(rg_statistics);
   sizes[6] = sizeof(rg_recurrence), sizes[7] = sizeof(rg_recurrence_gradients);
-  sizes[8] = sizeof(rg_lists);
+  sizes[8] = sizeof(rg_lists), sizes[9] = sizeof(rg_visible);
 }
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }
@@ -301,6 +317,10 @@ PUBLIC int32_t rg_use_instructions(int32_t wanted) {
   const int most = supported(), found = wanted >= AVX2 && wanted < most ? wanted : most;
   __atomic_store_n(&chosen, found, __ATOMIC_RELAXED);
   return found;
+}
+PUBLIC int64_t rg_lower(const rg_visible *x) { return x && fits(*x) ? visible::write_all(*x) : -1; }
+PUBLIC int32_t rg_hides_extreme(const rg_visible *x, const rg_tensor *numbers, int32_t batch, int32_t heads, int32_t dim, double limit) {
+  return visible::hides_extreme(*x, *numbers, batch, heads, dim, limit);
 }
 PUBLIC int32_t rg_forward(const rg_call *c) {
   if (int wrong = check(c)) return wrong;

@@ -8,11 +8,13 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 7
+#define RG_VERSION 8
 #define RG_MOST_ROWS 192  // of a row block
+#define RG_ROWS_OF_BITS 64  // of a row block that `rg_lower` writes for a batch row with hidden keys between others
 #define RG_MOST_TOP 512   // of the largest weights of a row
 #define RG_CHUNK 32       // positions of a recurrent mechanism between two memories
 #define RG_SPAN 2048      // keys that are always summed apart from the others, so that threads may share a long row
+#define RG_NO_LIMIT INT64_MAX  // of a side of a window
 
 enum { RG_WHOLE = 0, RG_BOUNDED = 1, RG_BITS = 2 };                 // kinds of runs, as in schedule.py
 enum { RG_FLOAT32 = 0, RG_BFLOAT16 = 1, RG_FLOAT16 = 2, RG_INT8 = 3, RG_FLOAT64 = 4 };  // types of numbers in memory
@@ -48,6 +50,24 @@ typedef struct {
   int64_t size;
   int32_t type;
 } rg_tensor;
+
+// Which keys the queries of each batch row may look at, as data of a call: those of the row's span that its mask allows, within
+// the window of the query. `rg_lower` writes a schedule for each row; the arrays have room for all of them.
+typedef struct {
+  int32_t rows, q_len, keys;        // rows: batch, or 1 if all batch rows are alike. Keys are counted from 0
+  const uint8_t *mask;              // key j of row r may be looked at if mask[r * mask_row + j * mask_key] is not 0; NULL: each
+  int64_t mask_row, mask_key, mask_size;  // mask_size: booleans that may be read from mask on
+  const int64_t *start, *stop;      // row r: start[r * start_row] <= key < stop[r * stop_row]; NULL: from 0, and to the last key
+  int64_t start_row, stop_row;      // 0 or 1, like position_row
+  const int64_t *position;          // of the first query of row r: position[r * position_row]
+  int64_t position_row;
+  int64_t left, right;              // a query at position p may look at p - left <= key <= p + right; RG_NO_LIMIT: no limit
+  rg_schedule *schedule;            // [rows]
+  int32_t *block, *run;             // [rows][ceil(q_len / RG_ROWS_OF_BITS)][4]
+  int32_t *lo, *hi;                 // [rows][q_len]
+  uint32_t *bits;                   // [words]
+  int64_t words;
+} rg_visible;
 
 // What is added to scores, float64 if q is, else float32: the number of (batch row b, head h, row i, key j) stands at
 // at[b] + h * head + i * row + (j - first_key) * key. In a table by distance `row` is -1 and `key` is 1.
@@ -145,8 +165,14 @@ const char *rg_sources(void);               // the digest of the sources that it
 int32_t rg_has_threads(void);               // whether an OpenMP library with threads was found when it was loaded
 int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512, 4: with BF16
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
-void rg_sizes(int32_t sizes[9]);            // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
-                                            // statistics, recurrence and its gradients, lists
+void rg_sizes(int32_t sizes[10]);           // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
+                                            // statistics, recurrence and its gradients, lists, visible
+// Write the schedules of a call, and return how many words of bits they need. Nothing is complete if that is more than `words`:
+// give more room then. -1: a size is below 1, an array is missing, or a number is farther than 2^62 from 0.
+int64_t rg_lower(const rg_visible *);
+// Whether a number of a key that no query may look at is NaN or farther from 0 than `limit`: its products could be NaN although
+// its weight is 0. x is (batch, heads, keys, dim) and no int8.
+int32_t rg_hides_extreme(const rg_visible *, const rg_tensor *x, int32_t batch, int32_t heads, int32_t dim, double limit);
 int32_t rg_forward(const rg_call *);
 int32_t rg_backward(const rg_call *, const rg_gradients *);
 

@@ -1,0 +1,119 @@
+"""Schedules of calls whose batch rows have keys of their own, as padding has.
+
+C writes them from the numbers and booleans of the pattern, so a mask that was never seen needs no plan.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import c_int32, c_int64, c_uint32
+from typing import Any
+
+import torch
+
+from regard.backends.native.filling import address_of, extent
+from regard.backends.native.library import (
+    NO_LIMIT,
+    ROWS_OF_BITS,
+    CSchedule,
+    CTensor,
+    CVisible,
+    Library,
+)
+from regard.core.problem import Problem
+from regard.patterns.row_keys import RowKeys, column
+
+
+class RowSchedules:
+    """The schedules of all batch rows of a call, in the form in which `KernelCall` takes lowered patterns.
+
+    One call uses them at a time. What they point at lives until others are written.
+    """
+
+    lists: None = None
+
+    def __init__(self, library: Library, problem: Problem) -> None:
+        batch = problem.batch
+        q_len = problem.q_len
+        blocks = -(-q_len // ROWS_OF_BITS)
+        self._library = library
+        self._batch = batch
+        self._heads = problem.heads
+        self._structs = (CSchedule * batch)()
+        self._blocks = (c_int32 * (batch * blocks * 4))()
+        self._runs = (c_int32 * (batch * blocks * 4))()
+        self._bounds = (c_int32 * (2 * batch * q_len))()
+        self._bits = (c_uint32 * 0)()
+        self._position = c_int64()  # of the first query, where all batch rows have the same
+        self._read: Any = None  # what C read last, which lives as long as the schedules
+        self._written: tuple[Any, ...] | None = None  # the keys whose schedules these are
+        self._visible = CVisible(
+            q_len=q_len,
+            schedule=ctypes.addressof(self._structs),
+            block=ctypes.addressof(self._blocks),
+            run=ctypes.addressof(self._runs),
+            lo=ctypes.addressof(self._bounds),
+            hi=ctypes.addressof(self._bounds) + batch * q_len * ctypes.sizeof(c_int32),
+        )
+        self.address = ctypes.addressof(self._structs)
+        rows = torch.arange(batch, dtype=torch.int32, device="cpu")
+        self._schedule_of = rows.repeat_interleave(problem.heads)  # of each batch row and head
+
+    @property
+    def schedule_count(self) -> int:
+        """One for all batch rows where they are alike."""
+        return self._visible.rows
+
+    @property
+    def schedule_of(self) -> torch.Tensor | None:
+        return None if self._visible.rows == 1 else self._schedule_of
+
+    # The keys whose schedules these are live in `_read`, so that no other object has their id.
+    def write(self, row_keys: RowKeys, k_len: int, q_start: int | torch.Tensor) -> None:
+        """Write the schedules of a call, whose first query has the position q_start, or one for each batch row."""
+        name = id(row_keys), k_len, q_start
+        if type(q_start) is int and name == self._written:
+            return
+        self._written = None
+        visible = self._visible
+        mask = row_keys.mask
+        positions = None
+        if isinstance(q_start, torch.Tensor):
+            positions = column(q_start)
+        else:
+            self._position.value = q_start
+        self._read = row_keys, positions
+        visible.keys = k_len
+        visible.mask = address_of(mask)
+        visible.mask_row = 0 if mask is None or mask.shape[0] == 1 else mask.stride(0)
+        visible.mask_key = 0 if mask is None else mask.stride(1)
+        visible.mask_size = 0 if mask is None else extent(mask)
+        visible.start = address_of(row_keys.starts)
+        visible.start_row = _stride_of(row_keys.starts)
+        visible.stop = address_of(row_keys.stops)
+        visible.stop_row = _stride_of(row_keys.stops)
+        visible.position = address_of(positions) or ctypes.addressof(self._position)
+        visible.position_row = _stride_of(positions)
+        left = row_keys.window.left
+        right = row_keys.window.right
+        visible.left = NO_LIMIT if left is None else left
+        visible.right = NO_LIMIT if right is None else right
+        differ = visible.mask_row or visible.start_row or visible.stop_row or visible.position_row
+        visible.rows = self._batch if differ else 1
+
+        words = self._library.lower(visible)
+        if words > len(self._bits):
+            self._bits = (c_uint32 * words)()
+            visible.bits = ctypes.addressof(self._bits)
+            visible.words = words
+            self._library.lower(visible)
+        self._written = name
+
+    def hide_extremes(self, struct: CTensor, heads: int, dim: int, limit: float) -> bool:
+        """Whether a number of a key that no query may look at is NaN or farther from 0 than the limit."""
+        return self._library.hides_extreme(self._visible, struct, self._batch, heads, dim, limit)
+
+
+def _stride_of(numbers: torch.Tensor | None) -> int:
+    """The stride of numbers for each batch row; 0 for a single one."""
+    return 0 if numbers is None or numbers.shape[0] == 1 else 1

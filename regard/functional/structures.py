@@ -1,0 +1,113 @@
+"""Plans for calls whose batch rows have keys of their own: one serves every padding.
+
+A call is planned once for the structure of its pattern, as if its batch rows could look at every key. The numbers and
+booleans of each call are read by the kernel.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from regard.backends import BACKENDS
+from regard.core.call import UNKNOWN, Call
+from regard.core.hidden import CallGrid, looks_sound
+from regard.core.newest import Newest
+from regard.core.plan import Plan, make_plan
+from regard.core.result import Result
+from regard.core.shaped import has_no_values
+from regard.core.tensors import Stored
+from regard.errors import RegardError
+from regard.patterns import Grid, KeyMask, KeySpan, Pattern
+from regard.patterns.algebra import both
+
+KEPT_GRIDS = 64
+READS_ROW_KEYS = "native"  # the backend that reads the keys of batch rows from the operands
+
+
+@dataclass(eq=False)
+class StructurePlan:
+    """The plan of calls that differ in k_len, in q_start and in the keys of batch rows."""
+
+    plan: Plan
+    _grids: Newest[CallGrid] = field(default_factory=lambda: Newest(KEPT_GRIDS))
+
+    def compute(self, call: Call) -> Result | None:
+        """The result of a call with the key of this plan; None if it needs a plan of its own.
+
+        That is so if a mask has no boolean for some key, which a plan refuses, if a cache dropped keys, and if a number
+        that is not finite could reach queries that may not look at it.
+        """
+        k_len = call.k.shape[2]
+        if isinstance(call.k, Stored) and call.k.first:
+            return None
+        pattern = call.pattern
+        assert isinstance(pattern, Pattern)
+        assert pattern.row_keys is not None
+        mask = pattern.row_keys.mask
+        if mask is not None and mask.shape[1] < k_len:
+            return None
+        result = self.plan.compute_row_keys(call, pattern, self._grid_of(call, k_len))
+        return result if looks_sound(result) else None
+
+    def _grid_of(self, call: Call, k_len: int) -> CallGrid:
+        q_len = call.q.shape[2]
+        start = k_len - q_len if call.q_start is None else call.q_start
+        if isinstance(start, torch.Tensor):
+            # A copy, since the caller may change it in place before the backward pass.
+            return CallGrid(Grid.whole(q_len, k_len, start.clone()), None)
+        known = self._grids.get((k_len, start))
+        if known is not None:
+            return known
+        return self._grids.keep((k_len, start), CallGrid(Grid.whole(q_len, k_len, start), None))
+
+
+class StructurePlans:
+    """The plans of structures by the keys of calls; False for a structure whose calls are planned each."""
+
+    def __init__(self) -> None:
+        self.kept: Newest[StructurePlan | bool] = Newest(512)
+
+    def forget(self) -> None:
+        self.kept.clear()
+
+    def find(self, call: Call) -> StructurePlan | None:
+        """The plan for the structure of a call's pattern, which is made if it is not known; None if there is none."""
+        pattern = call.pattern
+        row_keys = pattern.row_keys if isinstance(pattern, Pattern) else None
+        if row_keys is None:
+            return None
+        try:
+            key = call.structure_key(row_keys.structure)
+            plan = self.kept.get(key)
+        except UNKNOWN:
+            return None
+        if key is None:
+            return None
+        if plan is None:
+            plan = self.kept.keep(key, _plan_of(call))
+        return plan if isinstance(plan, StructurePlan) else None
+
+
+def _plan_of(call: Call) -> StructurePlan | bool:
+    """The plan of a structure; False if there is none, or if the call is refused, which its own plan says."""
+    call = call.in_numbers()
+    if call.backend not in ("auto", READS_ROW_KEYS) or has_no_values(call.q, call.k, call.v):
+        return False
+    pattern: Any = call.pattern
+    batch, heads, q_len, _ = call.q.shape
+    try:
+        problem = call._replace(pattern=_with_every_key(pattern, batch)).problem()
+        pattern.check(batch, heads, q_len, call.k.shape[2])
+        plan = make_plan(problem, BACKENDS, READS_ROW_KEYS)
+    except RegardError:
+        return False
+    return StructurePlan(plan) if plan.takes_row_keys else False
+
+
+def _with_every_key(pattern: Pattern, batch: int) -> Pattern:
+    """A pattern of the same structure whose batch rows may look at every key."""
+    bands = [part for part in pattern.factors if not isinstance(part, KeyMask | KeySpan)]
+    return both(*bands, KeySpan([0] * batch))

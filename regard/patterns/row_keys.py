@@ -1,0 +1,73 @@
+"""Keys by batch row, as padding has them: the part of a pattern that is data of a call.
+
+Every batch of texts brings padding of its own. `KeySpan` and `KeyMask` hold it as numbers and booleans, which say
+nothing about how a call is computed. Patterns that differ in these alone have a structure in common and share a plan.
+A backend reads the rest as it reads keys and values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from regard.patterns.band import EVERY_PAIR, Band
+
+
+@dataclass(frozen=True, eq=False)
+class RowKeys:
+    """The keys that the queries of each batch row may look at: those in the window of a query, from the start of the
+    batch row to its stop, that the mask allows.
+
+    structure: what patterns have in common that differ in the keys of batch rows alone.
+    window: a band without start and stop.
+    starts: int64 (1,) or (batch,) on the CPU; None for the first key.
+    stops: likewise; None for the last key.
+    mask: booleans (1 or batch, keys) on the CPU; None where every key is allowed.
+    """
+
+    structure: Hashable
+    window: Band = EVERY_PAIR
+    starts: torch.Tensor | None = None
+    stops: torch.Tensor | None = None
+    mask: torch.Tensor | None = None
+
+    def within(self, band: Band) -> RowKeys:
+        """The keys that lie in a band as well."""
+        window = self.window & Band(band.left, band.right)
+        span = RowKeys(None, window, column(band.start), column(band.stop))
+        return self.joined(span)
+
+    def joined(self, other: RowKeys) -> RowKeys:
+        """The keys in the spans and masks of both, in the window of the other."""
+        mask = self.mask
+        if mask is None:
+            mask = other.mask
+        elif other.mask is not None:
+            length = min(mask.shape[1], other.mask.shape[1])
+            mask = mask[:, :length] & other.mask[:, :length]
+        return RowKeys(
+            self.structure,
+            other.window,
+            _chosen(torch.maximum, self.starts, other.starts),
+            _chosen(torch.minimum, self.stops, other.stops),
+            mask,
+        )
+
+
+def column(numbers: Any) -> torch.Tensor | None:
+    """A number, or one for each batch row, as int64 (1,) or (batch,) without gaps; None for None."""
+    if numbers is None:
+        return None
+    if isinstance(numbers, torch.Tensor):
+        return numbers.to("cpu", torch.int64).reshape(-1).contiguous()
+    return torch.tensor([numbers], dtype=torch.int64, device="cpu")
+
+
+def _chosen(choose: Any, one: torch.Tensor | None, other: torch.Tensor | None) -> Any:
+    """The larger or smaller of two numbers for each batch row."""
+    if one is None or other is None:
+        return other if one is None else one
+    return choose(one, other)

@@ -1,0 +1,329 @@
+"""The keys of batch rows are data of a call: a mask that was never seen has the bits of its own plan, without one."""
+
+import ctypes
+import itertools
+import math
+import threading
+
+import pytest
+import torch
+
+import regard as rg
+from regard import patterns as p
+from regard.backends.native.library import CSchedule, load
+from regard.backends.native.row_keys import RowSchedules
+from regard.core.call import make_problem
+from regard.functional import kept, structures
+from regard.functional.kept import PLANS
+from regard.patterns.bands import Diagonals
+
+pytestmark = [
+    pytest.mark.skipif(isinstance(load(), str), reason="without the library every mask is planned"),
+    pytest.mark.usefixtures("fresh_plans"),
+]
+BATCH, HEADS, KV_HEADS, Q_LEN, K_LEN, DIM = 3, 4, 2, 13, 17, 8
+KINDS = {
+    "a mask": lambda draw: p.KeyMask(draw.booleans()),
+    "one mask of all batch rows": lambda draw: p.KeyMask(draw.booleans()[0]),
+    "a mask without holes": lambda draw: p.KeyMask(torch.arange(draw.k_len) < draw.ends()[:, None]),
+    "a span": lambda draw: p.KeySpan(draw.ends() // 3, draw.ends()),
+    "a span of lists": lambda draw: p.KeySpan(0, draw.ends().tolist()),
+    "causal and a mask": lambda draw: p.Causal() & p.KeyMask(draw.booleans()),
+    "a window and two masks": lambda draw: (
+        p.SlidingWindow(6) & p.KeyMask(draw.booleans()) & p.KeyMask(draw.booleans()[1])
+    ),
+    "a gap, a span and a mask": lambda draw: (
+        Diagonals(-1, 4) & p.KeySpan(draw.ends() // 4) & p.KeyMask(draw.booleans())
+    ),
+    "a window of no pair": lambda draw: Diagonals(-3, 1) & p.KeyMask(draw.booleans()),
+    "a prefix and a mask": lambda draw: p.Prefix(9) & p.KeyMask(draw.booleans()),
+}
+
+
+class Drawn:
+    """Numbers and booleans of batch rows, from a seed."""
+
+    def __init__(self, seed: int, batch: int = BATCH, k_len: int = K_LEN) -> None:
+        self.generator = torch.Generator().manual_seed(seed)
+        self.batch = batch
+        self.k_len = k_len
+
+    def booleans(self) -> torch.Tensor:
+        share = torch.rand(self.batch, 1, generator=self.generator)
+        return torch.rand(self.batch, self.k_len, generator=self.generator) < share
+
+    def ends(self) -> torch.Tensor:
+        return torch.randint(0, self.k_len + 3, (self.batch,), generator=self.generator)
+
+    def vectors(self, q_len: int = Q_LEN, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+        shapes = (HEADS, q_len), (KV_HEADS, self.k_len), (KV_HEADS, self.k_len)
+        return [
+            torch.randn(self.batch, *shape, DIM, generator=self.generator).to(dtype)
+            for shape in shapes
+        ]
+
+
+def output_of_own_plan(*tensors: torch.Tensor, **options) -> torch.Tensor:
+    """The output of a call that is planned for its own keys alone, as every call with statistics is."""
+    return rg.attention_detail(*tensors, want="log_sum_exp", backend="native", **options).output
+
+
+@pytest.fixture
+def planned(monkeypatch):
+    """The problems that were planned since."""
+    problems = []
+    for module in (kept, structures):
+        make_plan = module.make_plan
+        monkeypatch.setattr(
+            module,
+            "make_plan",
+            lambda problem, *given, make_plan=make_plan: (
+                problems.append(problem) or make_plan(problem, *given)
+            ),
+        )
+    return problems
+
+
+def allowed_pairs(schedule: CSchedule, q_len: int, k_len: int) -> torch.Tensor:
+    """The pairs that a schedule allows, read from its arrays as regard_native.h describes them: (q_len, k_len)."""
+    allowed = torch.zeros(q_len, k_len, dtype=torch.bool)
+    blocks = numbers_at(schedule.block, 4 * schedule.blocks).view(-1, 4)
+    runs = numbers_at(schedule.run, 4 * schedule.runs).view(-1, 4)
+    lo = numbers_at(schedule.lo, schedule.bounds)
+    hi = numbers_at(schedule.hi, schedule.bounds)
+    bits = numbers_at(schedule.bits, schedule.words)
+    for first_row, end_row, first_run, end_run in blocks.tolist():
+        for start, stop, kind, place in runs[first_run:end_run].tolist():
+            words = -(-(stop - start) // 32)
+            for row, key in itertools.product(range(first_row, end_row), range(start, stop)):
+                at = row - first_row
+                if kind == 1 and not lo[place + at] <= key < hi[place + at]:
+                    continue
+                word = int(bits[place + at * words + (key - start) // 32]) if kind == 2 else -1
+                allowed[row, key] = word >> ((key - start) % 32) & 1
+    return allowed
+
+
+def numbers_at(address: int | None, count: int) -> torch.Tensor:
+    """int32 numbers in memory."""
+    if not count:
+        return torch.zeros(0, dtype=torch.int32)
+    return torch.tensor((ctypes.c_int32 * count).from_address(address)[:], dtype=torch.int32)
+
+
+@pytest.mark.parametrize("q_len", [1, 13, 67, 201])
+@pytest.mark.parametrize("name", KINDS)
+def test_schedules_allow_the_pairs_of_the_pattern(name, q_len):
+    k_len = 77
+    x = torch.zeros(BATCH, 1, q_len, 4)
+    k = torch.zeros(BATCH, 1, k_len, 4)
+    schedules = RowSchedules(load(), make_problem(x, k, k))
+    for seed in range(4):
+        draw = Drawn(seed, k_len=k_len)
+        pattern = KINDS[name](draw)
+        for start in (k_len - q_len, -5, torch.tensor([0, 40, -7])):
+            schedules.write(pattern.row_keys, k_len, start)
+            wanted = pattern.dense(q_len, k_len, q_start=start).expand(BATCH, 1, -1, -1)
+            for row in range(BATCH):
+                number = 0 if schedules.schedule_of is None else int(schedules.schedule_of[row])
+                found = allowed_pairs(schedules._structs[number], q_len, k_len)
+                assert torch.equal(found, wanted[row, 0]), (seed, start, row)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("q_len", [1, 13, 131])
+@pytest.mark.parametrize("name", KINDS)
+def test_fresh_keys_give_the_bits_of_their_own_plan_and_equal_gradients(name, q_len, dtype):
+    for seed in range(3):
+        draw = Drawn(seed, k_len=q_len + 4)
+        pattern = KINDS[name](draw)
+        vectors = draw.vectors(q_len, dtype)
+        seen = torch.randn(BATCH, HEADS, q_len, DIM, generator=draw.generator).to(dtype)
+        for start in (None, 2, torch.tensor([0, 5, -2])):
+            results = []
+            for compute in (rg.attention, output_of_own_plan):
+                leaves = [x.clone().requires_grad_() for x in vectors]
+                output = compute(*leaves, pattern=pattern, q_start=start)
+                results.append([output, *torch.autograd.grad(output, leaves, seen)])
+            with torch.no_grad():
+                alone = rg.attention(*vectors, pattern=pattern, q_start=start)
+            assert torch.equal(alone, results[0][0])
+            for ours, planned_alone in zip(*results, strict=True):
+                assert torch.equal(ours, planned_alone), (seed, start)
+    has_plan = any(plan is not False for plan in PLANS.structures.kept.values())
+    assert has_plan == (name != "a window of no pair")
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "a window of no pair"])
+def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, planned):
+    for seed in range(9):
+        draw = Drawn(seed, k_len=K_LEN + seed)
+        q, k, v = (x.requires_grad_(grad) for x in draw.vectors())
+        rg.attention(q, k, v, pattern=KINDS[name](draw))
+    assert len(planned) == 1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("name", ["a mask", "a span", "causal and a mask"])
+def test_numbers_behind_a_mask_reach_no_output_and_no_gradient(name, bad):
+    for seed in range(4):
+        draw = Drawn(seed)
+        pattern = KINDS[name](draw)
+        vectors = draw.vectors()
+        hidden = ~pattern.dense(Q_LEN, K_LEN).expand(BATCH, 1, -1, -1).any(2)[:, 0]  # (batch, keys)
+        spoilt = [x.clone() for x in vectors]
+        for x in spoilt[1:]:
+            x.transpose(1, 2)[hidden] = bad
+        results = []
+        for q, k, v in (vectors, spoilt):
+            leaves = [x.clone().requires_grad_() for x in (q, k, v)]
+            output = rg.attention(*leaves, pattern=pattern)
+            results.append([output, *torch.autograd.grad(output.sum(), leaves)])
+        for clean, found in zip(*results, strict=True):
+            torch.testing.assert_close(found, clean)
+        with torch.no_grad():
+            found = rg.attention(*spoilt, pattern=pattern)
+        torch.testing.assert_close(found, results[0][0].detach())
+
+
+def test_a_visible_number_that_is_not_finite_reaches_its_queries_alone():
+    for seed in range(6):
+        draw = Drawn(seed)
+        pattern = p.SlidingWindow(6) & p.KeyMask(draw.booleans())
+        q, k, v = draw.vectors()
+        v[1, 0, 5] = math.nan
+        k[2, 1, 7] = math.inf
+        found = rg.attention(q, k, v, pattern=pattern)
+        wanted = rg.attention(q, k, v, pattern=pattern, backend="reference")
+        torch.testing.assert_close(found, wanted, equal_nan=True)
+
+
+def test_second_derivatives_see_the_mask_of_their_call():
+    draw = Drawn(5)
+    patterns = [p.KeyMask(draw.booleans()) for _ in range(2)]
+    vectors = draw.vectors(dtype=torch.float64)
+    for pattern in patterns:
+        leaves = [x.clone().requires_grad_() for x in vectors]
+        found = _second_derivatives(leaves, pattern=pattern)
+        wanted = _second_derivatives(leaves, pattern=pattern, backend="reference")
+        for ours, oracle in zip(found, wanted, strict=True):
+            torch.testing.assert_close(ours, oracle)
+
+
+def _second_derivatives(leaves: list[torch.Tensor], **options) -> tuple[torch.Tensor, ...]:
+    output = rg.attention(*leaves, **options)
+    first = torch.autograd.grad(output.square().sum(), leaves, create_graph=True)
+    return torch.autograd.grad(sum(x.square().sum() for x in first), leaves)
+
+
+OPTIONS = {
+    "a sink": lambda draw: {"sink": torch.randn(HEADS, generator=draw.generator).double()},
+    "a bias": lambda draw: {
+        "bias": torch.randn(HEADS, Q_LEN, K_LEN, generator=draw.generator).double()
+    },
+    "a bias that hides": lambda draw: {
+        "bias": torch.zeros(BATCH, 1, 1, K_LEN)
+        .double()
+        .masked_fill(~draw.booleans()[:, None, None], -math.inf)
+    },
+    "a bias by distance": lambda draw: {"bias": rg.bias.ALiBi()},
+    "softcap and scale": lambda draw: {"softcap": 3.0, "scale": 0.3},
+    "dropout": lambda draw: {"dropout": 0.3, "dropout_seed": 11},
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_hold_beside_fresh_keys(name):
+    for seed in range(4):
+        draw = Drawn(seed)
+        pattern = p.Causal() & p.KeyMask(draw.booleans())
+        vectors = [x.requires_grad_() for x in draw.vectors(dtype=torch.float64)]
+        options = OPTIONS[name](draw)
+        found = rg.attention(*vectors, pattern=pattern, **options)
+        wanted = rg.attention(*vectors, pattern=pattern, backend="reference", **options)
+        torch.testing.assert_close(found, wanted)
+        for ours, oracle in zip(
+            torch.autograd.grad(found.square().sum(), vectors),
+            torch.autograd.grad(wanted.square().sum(), vectors),
+            strict=True,
+        ):
+            torch.testing.assert_close(ours, oracle)
+
+
+def test_masks_that_do_not_fit_are_refused_after_right_ones():
+    draw = Drawn(1)
+    q, k, v = draw.vectors()
+    for _ in range(2):
+        rg.attention(q, k, v, pattern=p.KeyMask(draw.booleans()))
+    with pytest.raises(rg.ShapeError, match="is for 16 keys and the call has 17"):
+        rg.attention(q, k, v, pattern=p.KeyMask(draw.booleans()[:, 1:]))
+    with pytest.raises(rg.ShapeError, match="has 2 rows but the batch has 3"):
+        rg.attention(q, k, v, pattern=p.KeyMask(draw.booleans()[1:]))
+    with pytest.raises(rg.ShapeError, match="KeySpan's stop holds 2 numbers"):
+        rg.attention(q, k, v, pattern=p.KeySpan(0, torch.tensor([3, 4])))
+
+
+def test_positions_that_change_in_place_are_read_anew_and_kept_for_the_backward_pass():
+    draw = Drawn(2)
+    pattern = p.Causal() & p.KeyMask(draw.booleans())
+    vectors = [x.requires_grad_() for x in draw.vectors()]
+    starts = torch.tensor([0, 3, 6])
+    output = rg.attention(*vectors, pattern=pattern, q_start=starts)
+    wanted = rg.attention(*vectors, pattern=pattern, q_start=starts.clone(), backend="reference")
+    starts.fill_(40)
+    for ours, oracle in zip(
+        torch.autograd.grad(output.sum(), vectors),
+        torch.autograd.grad(wanted.sum(), vectors),
+        strict=True,
+    ):
+        torch.testing.assert_close(ours, oracle)
+    found = rg.attention(*vectors, pattern=pattern, q_start=starts)
+    wanted = rg.attention(*vectors, pattern=pattern, q_start=starts, backend="reference")
+    torch.testing.assert_close(found, wanted)
+
+
+def test_threads_read_the_keys_of_their_own_calls():
+    draws = [Drawn(seed) for seed in range(8)]
+    cases = []
+    for draw in draws:
+        masks = [p.Causal() & p.KeyMask(draw.booleans()) for _ in range(5)]
+        vectors = draw.vectors()
+        cases.append((vectors, masks, [rg.attention(*vectors, pattern=one) for one in masks]))
+    wrong = []
+
+    def compute(vectors, masks, wanted):
+        for _ in range(40):
+            for mask, right in zip(masks, wanted, strict=True):
+                if not torch.equal(rg.attention(*vectors, pattern=mask), right):
+                    wrong.append(mask)
+
+    threads = [threading.Thread(target=compute, args=case) for case in cases]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_transforms_and_autocast_see_the_mask():
+    draw = Drawn(3)
+    pattern = p.KeyMask(draw.booleans()[0])
+    q, k, v = draw.vectors()
+    mapped = torch.func.vmap(
+        lambda q, k, v: rg.attention(q[None], k[None], v[None], pattern=pattern)
+    )
+    for _ in range(2):
+        wanted = rg.attention(q, k, v, pattern=pattern)
+        torch.testing.assert_close(mapped(q, k, v)[:, 0], wanted)
+        with torch.autocast("cpu", torch.bfloat16):
+            assert rg.attention(q, k, v, pattern=pattern).dtype == torch.bfloat16
+
+
+def test_few_plans_and_grids_are_kept_however_many_masks_come():
+    for length in range(4, 204):
+        draw = Drawn(length, k_len=length)
+        rg.attention(*draw.vectors(q_len=4), pattern=p.KeyMask(draw.booleans()))
+    (plan,) = PLANS.structures.kept.values()
+    assert len(plan._grids) == structures.KEPT_GRIDS
+    assert not PLANS.unequal
