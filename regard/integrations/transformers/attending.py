@@ -154,6 +154,9 @@ def regard_attention(
         attention_mask = _mask_of_indices(module, indices, query, key, attention_mask)
     if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
         query = query.expand(key.shape[0], *query.shape[1:])
+    if key.shape[1] != value.shape[1] and EXPAND not in module.__dict__:
+        # A head of keys beside several heads of values, as SDPA's enable_gqa takes them.
+        key = key.repeat_interleave(value.shape[1] // key.shape[1], dim=1)
     shared = attention_mask.shared if type(attention_mask) is PatternMask else None
     over_processes = shared is not None or (forwards and shared_now() is not None)
     change = module.__dict__.get(CHANGE)

@@ -375,3 +375,10 @@ def test_a_warm_call_runs_few_functions(way, most):
         count = functions_of_a_call(lambda: model(ids, **options))
     without_native = isinstance(load(), str)
     assert count <= most + 2 * without_native
+
+
+def test_a_head_of_keys_may_serve_several_heads_of_values():
+    q, k, v = torch.randn(2, 6, 5, 8), torch.randn(2, 2, 7, 8), torch.randn(2, 6, 7, 8)
+    output, _ = regard_attention(torch.nn.Module(), q, k, v, None, is_causal=False)
+    wanted = torch.nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True)
+    torch.testing.assert_close(output, wanted.transpose(1, 2))
