@@ -156,7 +156,8 @@ class KeySpan(TensorPattern):
         stop: one past the last key, likewise; None for no limit.
 
     With lists it is a value like any other pattern: equal to every KeySpan of the same numbers, so that calls share
-    their plans. With a tensor it is equal only to itself. On the CPU one plan serves every set of numbers by batch row.
+    their plans. With a tensor it is equal only to itself. On the CPU one plan serves every set of numbers
+    by batch row, alone and joined by `&` with bands and masks.
 
     >>> KeySpan(1, 3).dense(1, 4).int().tolist()
     [[0, 1, 1, 0]]

@@ -137,8 +137,9 @@ def _key_mask_of(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> 
 class KeyMask(TensorPattern):
     """Every query may look at the keys where the mask is True; use it for padding that has holes.
 
-    It holds batch · k_len booleans, never q_len · k_len. If the keys that are True are one range without holes, use
-    `KeySpan`, which needs two numbers for each row and, with lists instead of tensors, lets equal calls share a plan.
+    It holds batch · k_len booleans, never q_len · k_len. On the CPU one plan serves every mask, of every length, alone
+    and joined by `&` with bands and spans. If the keys that are True are one range without holes, `KeySpan` needs two
+    numbers for each row.
 
     Args:
         mask: booleans by key position, (k_len,), or (batch, k_len) with a row for each batch row; True = may look. A
