@@ -408,16 +408,24 @@ class Rotary:
     def rotate_from(self, x: torch.Tensor, start: int) -> torch.Tensor:
         """Heads (batch, heads, length, head_dim) rotated to the positions start, start + 1, ..., as `rotate` does.
 
-        The cosines of the last few starts and lengths are kept: all layers of a model rotate to the same positions.
+        Cosines of neighbouring positions are kept: all layers of a model rotate to the same ones, and a step of decoding
+        to the one after those before.
         """
         dims = self._dims_of(x)
         length = x.shape[2]
-        if _makes_other_tensors() or length > POSITIONS_OF_KEPT_TABLE:
+        block, first = divmod(start, POSITIONS_OF_KEPT_TABLE)
+        end = first + length
+        if _makes_other_tensors() or end > POSITIONS_OF_KEPT_TABLE:
             return self.rotate(x, start + torch.arange(length, device=x.device))
         dtype = torch.promote_types(x.dtype, torch.float32)
         inference = torch.is_inference_mode_enabled()
-        cos, sin = _kept_cos_and_sin(self, start, length, dims, x.device, dtype, inference)
-        return self._turn(x, cos, sin)
+        cos, sin = _kept_cos_and_sin(self, block, dims, x.device, dtype, inference)
+        if self.pairs == "halves" and dims == x.shape[3] and dtype == x.dtype:
+            return (
+                x * cos[first:end] + x.roll(dims // 2, -1) * sin[first:end]
+            )  # as `_turn`, in fewer operations
+        pairs = slice(dims // 2, None)  # the half whose sines are not negated
+        return self._turn(x, cos[first:end, pairs], sin[first:end, pairs])
 
     def _angles(self, positions: torch.Tensor, dims: int, device: torch.device) -> torch.Tensor:
         """The angles of positions (..), or (.., axes) where there are any: (.., dims / 2) in float64."""
@@ -460,7 +468,7 @@ class Rotary:
         return torch.cat([rotated, rest], -1) if rest.shape[-1] else rotated
 
 
-POSITIONS_OF_KEPT_TABLE = 1024  # at most, in a table of cosines that is kept
+POSITIONS_OF_KEPT_TABLE = 1024  # of a table of cosines that is kept
 
 
 def _makes_other_tensors() -> bool:
@@ -473,23 +481,26 @@ def _makes_other_tensors() -> bool:
     )
 
 
-@lru_cache(maxsize=8)
+@lru_cache(maxsize=16)
 def _kept_cos_and_sin(
     rotary: Rotary,
-    start: int,
-    length: int,
+    block: int,
     dims: int,
     device: torch.device,
     dtype: torch.dtype,
     inference: bool,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Cosines and sines of the angles of neighbouring positions, (length, dims / 2) in dtype.
+    """Cosines and sines of the angles of a block of neighbouring positions, (positions, dims) in dtype.
+
+    Each row holds the cosines of its angles twice, and the sines negated and as they are: the factors of a vector and
+    of the same vector with its halves exchanged.
 
     `inference`: whether inference_mode is on, whose tensors cannot be used where gradients are wanted.
     """
-    positions = start + torch.arange(length, device=device)
+    first = block * POSITIONS_OF_KEPT_TABLE
+    positions = first + torch.arange(POSITIONS_OF_KEPT_TABLE, device=device)
     cos, sin = rotary._cos_and_sin(rotary._angles(positions, dims, device))
-    return cos.to(dtype), sin.to(dtype)
+    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
 
 
 def as_rotary(positions: Rotary | str | None) -> Rotary | None:

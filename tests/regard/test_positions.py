@@ -206,8 +206,16 @@ ROTARIES = [
 @pytest.mark.parametrize("rotary", ROTARIES, ids=str)
 def test_neighbouring_positions_give_the_bits_of_the_same_positions(rotary, dtype):
     x = torch.randn(2, 3, 5, 8, dtype=dtype)
-    for start in (0, 7, 7, 100_000):
-        assert torch.equal(rotary.rotate_from(x, start), rotary.rotate(x, start + torch.arange(5)))
+    for start in (0, 7, 7, -3, 1019, 1020, 2047, 100_000):  # tables of 1,024 positions are kept
+        learning = [x.clone().requires_grad_() for _ in range(2)]
+        found = rotary.rotate_from(learning[0], start)
+        wanted = rotary.rotate(learning[1], start + torch.arange(5))
+        assert torch.equal(found, wanted), start
+        grads = [
+            torch.autograd.grad((y * x).sum(), z)[0]
+            for y, z in zip((found, wanted), learning, strict=True)
+        ]
+        assert torch.equal(*grads), start
 
 
 def test_pairs_turn_by_their_own_frequencies_and_those_of_the_base_are_the_default():
