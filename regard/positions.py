@@ -408,8 +408,8 @@ class Rotary:
     def rotate_from(self, x: torch.Tensor, start: int) -> torch.Tensor:
         """Heads (batch, heads, length, head_dim) rotated to the positions start, start + 1, ..., as `rotate` does.
 
-        Cosines of neighbouring positions are kept: all layers of a model rotate to the same ones, and a step of decoding
-        to the one after those before.
+        Cosines of neighbouring positions are kept: all layers of a model rotate to the same ones, and a step of
+        decoding to the one after those before.
         """
         dims = self._dims_of(x)
         length = x.shape[2]
