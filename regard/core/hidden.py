@@ -280,7 +280,7 @@ def masks_pairs(problem: Problem, keys: range) -> bool:
         return False
     if problem.bias is not None:  # it may mask pairs by -inf
         return True
-    if isinstance(problem.pattern, Full):
+    if problem.pattern == Full():
         return False
     if problem.q_start is PER_ROW:
         return True

@@ -20,8 +20,8 @@ from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
 from regard.errors import RegardError
-from regard.patterns import Grid, KeyMask, KeySpan, Pattern
-from regard.patterns.algebra import both
+from regard.patterns import Grid, Pattern
+from regard.patterns.bands import with_every_key
 
 KEPT_GRIDS = 64
 READS_ROW_KEYS = "native"  # the backend that reads the keys of batch rows from the operands
@@ -99,15 +99,9 @@ def _plan_of(call: Call) -> StructurePlan | bool:
     pattern: Any = call.pattern
     batch, heads, q_len, _ = call.q.shape
     try:
-        problem = call._replace(pattern=_with_every_key(pattern, batch)).problem()
+        problem = call._replace(pattern=with_every_key(pattern.row_keys, batch)).problem()
         pattern.check(batch, heads, q_len, call.k.shape[2])
         plan = make_plan(problem, BACKENDS, READS_ROW_KEYS)
     except RegardError:
         return False
     return StructurePlan(plan) if plan.takes_row_keys else False
-
-
-def _with_every_key(pattern: Pattern, batch: int) -> Pattern:
-    """A pattern of the same structure whose batch rows may look at every key."""
-    bands = [part for part in pattern.factors if not isinstance(part, KeyMask | KeySpan)]
-    return both(*bands, KeySpan([0] * batch))

@@ -23,7 +23,7 @@ from regard.patterns.band import Band
 from regard.patterns.base import Origins, Pattern
 from regard.patterns.held import TensorPattern, new_serial
 from regard.patterns.registry import word
-from regard.patterns.row_keys import RowKeys, column
+from regard.patterns.row_keys import RowKeys, column, has_numbers
 from regard.reprs import brief
 
 End = int | Sequence[int] | torch.Tensor | None
@@ -218,7 +218,7 @@ class KeySpan(TensorPattern):
 
     @cached_property
     def row_keys(self) -> RowKeys | None:  # ty: ignore[incompatible-attribute-override]
-        if not self.varies_by_row:
+        if not self.varies_by_row or not all(map(has_numbers, self._tensors().values())):
             return None
         structure = "key_span", self.batch_rows
         return RowKeys(structure, starts=column(self.start), stops=column(self.stop))
@@ -283,6 +283,14 @@ def without_numbers(pattern: Pattern) -> Hashable | None:
         parts = [without_numbers(part) for part in pattern.parts]
         return None if None in parts else (pattern.sign, *parts)
     return pattern if pattern.by_value else None
+
+
+def with_every_key(row_keys: RowKeys, batch: int) -> Pattern:
+    """A pattern with the window of these keys, whose batch rows may look at every key.
+
+    A plan for it serves all patterns of the same structure.
+    """
+    return both(from_band(row_keys.window), KeySpan([0] * batch))
 
 
 def _in_row(end: End, row: int) -> int | Any:

@@ -22,7 +22,7 @@ from regard.patterns.held import (
 )
 from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.position_sets import KeySet
-from regard.patterns.row_keys import RowKeys
+from regard.patterns.row_keys import RowKeys, has_numbers
 from regard.reprs import brief
 
 
@@ -210,7 +210,9 @@ class KeyMask(TensorPattern):
         return self._lattices[stride, residue]
 
     @cached_property
-    def row_keys(self) -> RowKeys:  # ty: ignore[incompatible-attribute-override]
+    def row_keys(self) -> RowKeys | None:  # ty: ignore[incompatible-attribute-override]
+        if not has_numbers(self.mask):
+            return None
         mask = self.mask.cpu().view(-1, self.mask.shape[-1])
         return RowKeys(("key_mask", len(mask)), mask=mask)
 

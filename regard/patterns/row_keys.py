@@ -57,6 +57,11 @@ class RowKeys:
         )
 
 
+def has_numbers(x: torch.Tensor) -> bool:
+    """Whether the numbers of a tensor can be read: it is no wrapper and not on the meta device."""
+    return type(x) is torch.Tensor and not x.is_meta
+
+
 def column(numbers: Any) -> torch.Tensor | None:
     """A number, or one for each batch row, as int64 (1,) or (batch,) without gaps; None for None."""
     if numbers is None:

@@ -17,6 +17,8 @@ from regard.functional import kept, structures
 from regard.functional.kept import PLANS
 from regard.patterns.bands import Diagonals
 
+from .calls import output_of_own_plan
+
 pytestmark = [
     pytest.mark.skipif(isinstance(load(), str), reason="without the library every mask is planned"),
     pytest.mark.usefixtures("fresh_plans"),
@@ -63,25 +65,20 @@ class Drawn:
         ]
 
 
-def output_of_own_plan(*tensors: torch.Tensor, **options) -> torch.Tensor:
-    """The output of a call that is planned for its own keys alone, as every call with statistics is."""
-    return rg.attention_detail(*tensors, want="log_sum_exp", backend="native", **options).output
-
-
 @pytest.fixture
-def planned(monkeypatch):
+def problems(monkeypatch):
     """The problems that were planned since."""
-    problems = []
+    seen = []
     for module in (kept, structures):
         make_plan = module.make_plan
         monkeypatch.setattr(
             module,
             "make_plan",
             lambda problem, *given, make_plan=make_plan: (
-                problems.append(problem) or make_plan(problem, *given)
+                seen.append(problem) or make_plan(problem, *given)
             ),
         )
-    return problems
+    return seen
 
 
 def allowed_pairs(schedule: CSchedule, q_len: int, k_len: int) -> torch.Tensor:
@@ -156,12 +153,12 @@ def test_fresh_keys_give_the_bits_of_their_own_plan_and_equal_gradients(name, q_
 
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "a window of no pair"])
-def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, planned):
+def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, problems):
     for seed in range(9):
         draw = Drawn(seed, k_len=K_LEN + seed)
         q, k, v = (x.requires_grad_(grad) for x in draw.vectors())
         rg.attention(q, k, v, pattern=KINDS[name](draw))
-    assert len(planned) == 1
+    assert len(problems) == 1
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
