@@ -106,7 +106,9 @@ def _run(
         statistics["log_sum_exp"] = rows.log_sum_exp
     if "sink" in problem.want:
         statistics["sink"] = rows.sink
-    return Result(output, **statistics)
+    # An output that is finite may still have gradients that are not, which the backend says.
+    sound = False if without_sink.sound is False else None
+    return Result(output, **statistics, sound=sound)
 
 
 def _run_step(compute: Callable[[Call], Result | None], call: Call) -> Result | None:

@@ -162,8 +162,9 @@ def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, problems
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
+@pytest.mark.parametrize("sink", [None, 0.5])
 @pytest.mark.parametrize("name", ["a mask", "a span", "causal and a mask"])
-def test_numbers_behind_a_mask_reach_no_output_and_no_gradient(name, bad):
+def test_numbers_behind_a_mask_reach_no_output_and_no_gradient(name, sink, bad):
     for seed in range(4):
         draw = Drawn(seed)
         pattern = KINDS[name](draw)
@@ -175,12 +176,12 @@ def test_numbers_behind_a_mask_reach_no_output_and_no_gradient(name, bad):
         results = []
         for q, k, v in (vectors, spoilt):
             leaves = [x.clone().requires_grad_() for x in (q, k, v)]
-            output = rg.attention(*leaves, pattern=pattern)
+            output = rg.attention(*leaves, pattern=pattern, sink=sink)
             results.append([output, *torch.autograd.grad(output.sum(), leaves)])
         for clean, found in zip(*results, strict=True):
             torch.testing.assert_close(found, clean)
         with torch.no_grad():
-            found = rg.attention(*spoilt, pattern=pattern)
+            found = rg.attention(*spoilt, pattern=pattern, sink=sink)
         torch.testing.assert_close(found, results[0][0].detach())
 
 
