@@ -356,12 +356,9 @@ class PagedCache(Cache):
         copied."""
         index = checked_rows(index, self.batch, "cache")
         if self._held.recorded:
-            held = self._held.reordered(index)
-            table = PageTable.empty(self._pool, len(index))
+            self._keep(self._held.reordered(index))
         else:
-            held = self._emptied(len(index))
-            table = self._table.reordered(index)
-        self._held, self._table = held, table
+            self._held, self._table = self._emptied(len(index)), self._table.reordered(index)
 
     def _room(self, needed: int, now: int) -> int:
         return 0
@@ -370,20 +367,21 @@ class PagedCache(Cache):
         self._table = self._paged(held)
 
     def _keep(self, held: HeldEntries) -> None:
-        if held.recorded:
-            table = PageTable.empty(self._pool, self.batch)
+        batch = len(held.planes["k"])
+        if held.recorded and held.entries:
+            table = PageTable.empty(self._pool, batch)
         else:
             table = self._paged(held)
-            held = self._emptied(self.batch)
+            held = self._emptied(batch)
         self._held, self._table = held, table
 
     def _crop(self, length: int) -> None:
-        if self._held.recorded:
-            super()._crop(length)
-            if not self._held.entries:
-                self._held = self._emptied(self.batch)
-        else:
+        if not self._held.recorded:
             self._table = self._table.cropped(length)
+        elif length:
+            self._keep(self._held.cropped(length))
+        else:
+            self._keep(self._emptied(self.batch))
 
     def _emptied(self, batch: int) -> HeldEntries:
         """What stands for entries of so many rows that are in pages: their dtype, heads and sizes."""

@@ -108,26 +108,28 @@ class CacheIsAList(RuleBasedStateMachine):
         with pytest.raises(rg.ArgumentError, match="would not fit"):
             self.added(*self.fresh(self.left + more))
 
-    @rule(data=st.data())
-    def crop(self, data):
+    @rule(data=st.data(), grad=st.booleans())
+    def crop(self, data, grad):
         length = data.draw(st.integers(0, len(self.rows[0])))
         if 0 < length <= self.first:
             with pytest.raises(rg.ArgumentError, match="were dropped"):
                 self.cache.crop(length)
             return
-        self.cache.crop(length)
+        with torch.set_grad_enabled(grad):
+            self.cache.crop(length)
         self.rows = [entries[:length] for entries in self.rows]
         self.first = self.first if length else 0
         self.gone = frozenset(at for at in self.gone if at < length)
 
     @precondition(lambda self: self.kind != "ring")
-    @rule(data=st.data(), after=st.booleans())
-    def keep(self, data, after):
+    @rule(data=st.data(), after=st.booleans(), grad=st.booleans())
+    def keep(self, data, after, grad):
         length = len(self.rows[0])
         start = data.draw(st.integers(0, length)) if after else 0
         held = [at for at in range(start, length) if at not in self.gone]
         chosen = data.draw(st.lists(st.sampled_from(held), unique=True)) if held else []
-        self.cache.keep(torch.tensor(chosen, dtype=torch.int64), after=start if after else None)
+        with torch.set_grad_enabled(grad):
+            self.cache.keep(torch.tensor(chosen, dtype=torch.int64), after=start if after else None)
         if after:
             self.rows = [row[:start] + [row[at] for at in sorted(chosen)] for row in self.rows]
             self.gone = frozenset(at for at in self.gone if at < start)
@@ -137,10 +139,11 @@ class CacheIsAList(RuleBasedStateMachine):
             with pytest.raises(rg.ArgumentError, match="is not held"):
                 self.cache.keep(torch.tensor([min(self.gone)]))
 
-    @rule(data=st.data())
-    def reorder(self, data):
+    @rule(data=st.data(), grad=st.booleans())
+    def reorder(self, data, grad):
         index = data.draw(st.lists(st.integers(0, len(self.rows) - 1), min_size=1, max_size=4))
-        self.cache.reorder(torch.tensor(index))
+        with torch.set_grad_enabled(grad):
+            self.cache.reorder(torch.tensor(index))
         self.rows = [list(self.rows[row]) for row in index]
 
     @precondition(lambda self: self.kind == "paged" and len(self.forks) < 3)

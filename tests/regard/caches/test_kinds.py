@@ -208,6 +208,34 @@ def test_reorder_and_fork_take_no_page_and_write_no_memory():
     )
 
 
+def recorded_pages() -> PagedCache:
+    """Two rows of 5 entries, which autograd records."""
+    cache = PagedCache(2, 1, 4)
+    cache.append(torch.randn(2, 1, 5, 4, requires_grad=True), torch.randn(2, 1, 5, 4))
+    return cache
+
+
+@pytest.mark.parametrize("kept", [[], [4]])
+def test_recorded_pages_that_hold_nothing_after_a_crop_count_its_positions(kept):
+    cache = recorded_pages()
+    cache.keep(torch.tensor(kept, dtype=torch.int64))
+    cache.crop(3)
+    assert (cache.length, cache.entries) == (3, 0)
+    _, values = cache.append(torch.ones(2, 1, 2, 4), torch.ones(2, 1, 2, 4))
+    assert values.positions.tolist() == [[[3, 4]]]
+    cache.crop(0)
+    assert cache.length == 0
+
+
+def test_recorded_pages_hold_their_entries_after_a_reorder_without_gradients():
+    cache = recorded_pages()
+    before = cache.keys.detach().clone()
+    with torch.no_grad():
+        cache.reorder(torch.tensor([1, 1, 0]))
+    assert (cache.batch, cache.length) == (3, 5)
+    assert torch.equal(cache.keys, before[[1, 1, 0]])
+
+
 def test_a_row_that_continues_copies_the_begun_page_and_no_other():
     cache = filled(1, 10)
     cache.reorder(torch.tensor([0, 0, 0]))
