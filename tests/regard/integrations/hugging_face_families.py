@@ -161,7 +161,12 @@ FAMILIES = [
         GENERATES,
         "softcap; windows and full layers",
         _decoder(
-            "Gemma2", **LLAMA, sliding_window=5, attn_logit_softcapping=2.0, query_pre_attn_scalar=8
+            "Gemma2",
+            **LLAMA,
+            sliding_window=5,
+            attn_logit_softcapping=2.0,
+            query_pre_attn_scalar=8,
+            attn_implementation="eager",  # transformers 5.17 chooses sdpa, which leaves the softcap out
         ),
     ),
     Family(
