@@ -58,7 +58,9 @@ _HOMES = {
     "NotFoundError OccupiedError MissingPackageError",
 }
 _PACKAGES = ("patterns", "mechanisms", "bias", "positions")
-_HOME_OF = {name: home for home, names in _HOMES.items() for name in names.split()}
+_HOME_OF: dict[str, str] = {}
+for _home in _HOMES:
+    _HOME_OF |= dict.fromkeys(_HOMES[_home].split(), _home)
 
 __all__ = [*_HOME_OF, *_PACKAGES]
 

@@ -66,10 +66,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
 
 
-# Where there is no accelerator, a thousandth of the time: that of torch keeps the stack of its caller for each device.
-_seed = (
-    torch.manual_seed if torch.accelerator.is_available() else torch.default_generator.manual_seed
-)
+_seed = torch.manual_seed
+if not torch.accelerator.is_available():
+    # A thousandth of the time: torch.manual_seed keeps the stack of its caller for each device.
+    _seed = torch.default_generator.manual_seed
 
 
 @pytest.fixture(autouse=True)

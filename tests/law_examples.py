@@ -9,9 +9,10 @@ def law(everyday: int) -> settings:
     `--hypothesis-profile=laws` is loaded before the laws are imported. Of a law for a backend many drawn calls are
     refused, and the fixture that cuts small blocks does the same for every example.
     """
-    asked = settings.default
+    profile = settings.default
     usual = settings.get_profile("regard")
-    assert asked is not None
+    assert profile is not None
     quiet = [HealthCheck.too_slow, HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much]
-    number = asked.max_examples if asked.max_examples > usual.max_examples else everyday
+    is_long = profile.max_examples > usual.max_examples
+    number = profile.max_examples if is_long else everyday
     return settings(max_examples=number, deadline=None, suppress_health_check=quiet)
