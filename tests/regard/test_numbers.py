@@ -13,7 +13,7 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard import positions as pos
-from regard.arguments import QUOTED_CHARACTERS, plain, real, shown, whole
+from regard.arguments import QUOTED_CHARACTERS, a_list, of_kind, plain, real, shown, whole
 from regard.core.result import top_keys, weights_of
 from regard.layers import caches
 from regard.testing import make_qkv
@@ -112,6 +112,15 @@ def test_what_is_no_number_is_refused(no_number):
     for check in (whole, real):
         with pytest.raises(rg.RegardError, match=r"size is .*; it needs a"):
             check("size", no_number)
+
+
+@pytest.mark.parametrize("kind", [int, (int, float)])
+def test_true_is_a_number_in_no_list_and_for_no_kind_of_number(kind):
+    with pytest.raises(rg.RegardError, match="count is True; it needs numbers"):
+        of_kind("count", True, kind, "numbers")
+    with pytest.raises(rg.RegardError, match="counts holds True; it needs numbers"):
+        a_list("counts", [1, True], kind, "numbers")
+    assert a_list("counts", [np.int64(1), torch.tensor(2)], kind, "numbers") == [1, 2]
 
 
 def test_a_fraction_is_no_whole_number_and_a_number_beyond_64_bits_no_position():

@@ -206,7 +206,7 @@ LIES = {
     # These are as many numbers as (1, 1).
     "negative shape": (entry_of_x(shape=(-1, -1)), manifest_of_x("F32", [-1, -1]), 4),
     "far end": (entry_of_x(shape=(2**61,), offsets=(0, 2**63)), MANIFEST, 4),
-    "axes": (entry_of_x(shape=[1] * 65), MANIFEST, 4),
+    "axes": (entry_of_x(shape=[1] * 65), manifest_of_x("F32", [1] * 65), 4),
     "empty": (entry_of_x(shape=HUGE, offsets=(0, 0)), manifest_of_x("F32", HUGE, b""), 0),
     "gap": (entry_of_x(offsets=(4, 8)), MANIFEST, 8),
     "overlap": (ENTRY | {"y": ENTRY["x"]}, {"sha256": HASH | {"y": HASH["x"]}, "tied": {}}, 4),
