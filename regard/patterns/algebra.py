@@ -295,35 +295,40 @@ def canonical(pattern: Pattern) -> Pattern:
 
 def _canonical_both(parts: list[Pattern]) -> Pattern:
     parts = _flat(Both, parts)
-    while True:
+    while True:  # a part that was narrowed may be a band, which narrows the others further
         if NOTHING in parts:
             return NOTHING
-        cut, rest = band_and_rest(parts)
-        narrower = [_left_of(part, cut) for part in rest]
+        band, rest = band_and_rest(parts)
+        narrower = [_narrowed(part, band) for part in rest]
         narrower = [part for part in narrower if part != Full()]
-        parts = _flat(Both, [_as_pattern(cut), *narrower])
+        parts = _flat(Both, [_as_pattern(band), *narrower])
         if narrower == rest:
             break
     return both(*_ordered(_unabsorbed(Either, parts)))
 
 
-def _left_of(part: Pattern, cut: Band) -> Pattern:
-    """What a part still restricts inside a band: alternatives that the band excludes fall away."""
-    inner = part.part.band() if isinstance(part, Not) else None
-    if inner is None and not isinstance(part, Either):
-        return part
+def _narrowed(part: Pattern, band: Band) -> Pattern:
+    """What a part still restricts inside a band: options that the band excludes fall away, and one that holds all of
+    the band leaves nothing to restrict.
+
+    The options are the alternatives of an `|`, and the sides of a band that is negated.
+    """
     if isinstance(part, Either):
         options = list(part.parts)
     else:
-        assert inner is not None
-        options = [_as_pattern(half) for half in inner.outside()]
+        negated = part.part.band() if isinstance(part, Not) else None
+        if negated is None:
+            return part
+        options = [_as_pattern(side) for side in negated.outside()]
+
     remaining = []
     for option in options:
-        band = option.band()
-        if band is not None and cut.within(band):
+        allowed = option.band()
+        if allowed is not None and band.within(allowed):
             return Full()
-        if band is None or not (cut & band).is_empty:
+        if allowed is None or not (band & allowed).is_empty:
             remaining.append(option)
+    # Two sides or more are written shorter as the negated band.
     if len(remaining) == len(options) or (len(remaining) > 1 and isinstance(part, Not)):
         return part
     return _canonical_either(remaining) if remaining else NOTHING

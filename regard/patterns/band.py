@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -96,15 +97,15 @@ class Band:
             return Segments((), ())
         low, high = self.cut(first, last, *self._span(k_len))
         some = range(low, high)
-        if self.left is not None:
-            low = max(low, last - self.left)
-        if self.right is not None:
-            high = min(high, first + self.right + 1)
-        full = range(low, high)
+        # The last query sees least to the left, the first one least to the right.
+        full_low = low if self.left is None else max(low, last - self.left)
+        full_high = high if self.right is None else min(high, first + self.right + 1)
+        full = range(full_low, full_high)
         return Segments((full,) if full else (), (some,) if some else ())
 
     def on_lattice(self, stride: int, residue: int) -> Band:
         """The band among the positions `residue + stride · n`, numbered by n."""
+        # Window sizes are rounded down; ends of the span, which are positions, are rounded up.
         return Band(
             left=None if self.left is None else self.left // stride,
             right=None if self.right is None else self.right // stride,
@@ -154,7 +155,7 @@ class Band:
         pairs = q_len * (stop - start)
         if self.right is not None:
             pairs = _pairs_up_to(self.right, q_start, q_len, start, stop)
-        if self.left is not None:
+        if self.left is not None:  # without the keys before the window
             pairs -= _pairs_up_to(-self.left - 1, q_start, q_len, start, stop)
         return pairs
 
@@ -173,7 +174,7 @@ class Band:
 EVERY_PAIR = Band()
 
 
-def _tighter(choose, one: int | None, other: int | None) -> int | None:
+def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
     if one is None or other is None:
         return other if one is None else one
     return choose(one, other)

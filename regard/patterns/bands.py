@@ -26,6 +26,7 @@ from regard.patterns.registry import word
 from regard.patterns.row_keys import RowKeys, column, has_numbers
 from regard.reprs import brief
 
+# The start or the stop of a span of keys, as it is given.
 End = int | Sequence[int] | torch.Tensor | None
 
 
@@ -169,7 +170,7 @@ class KeySpan(TensorPattern):
 
     start: End = 0
     stop: End = None
-    # start and stop as numbers and tuples
+    # start and stop as numbers and tuples, where neither was given as a tensor
     values: tuple[Any, ...] = field(default=(), init=False, repr=False)
 
     query_free = True
@@ -188,12 +189,12 @@ class KeySpan(TensorPattern):
             elif end is not None or name == "start":
                 end = number_by_row(f"KeySpan's {name}", end)
             object.__setattr__(self, name, end)
-        if set(self._tensors()) - set(listed):
+        given_as_tensors = set(self._tensors()) - set(listed)  # lists are held as tensors too
+        if given_as_tensors:
             object.__setattr__(self, "serial", new_serial())
         else:
-            object.__setattr__(
-                self, "values", tuple(listed.get(name, getattr(self, name)) for name in given)
-            )
+            values = tuple(listed.get(name, getattr(self, name)) for name in given)
+            object.__setattr__(self, "values", values)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         assert isinstance(self.start, int | torch.Tensor)
@@ -224,11 +225,9 @@ class KeySpan(TensorPattern):
         return RowKeys(structure, starts=column(self.start), stops=column(self.stop))
 
     def for_row(self, row: int) -> Pattern:
-        return (
-            KeySpan(_in_row(self.start, row), _in_row(self.stop, row))
-            if self.varies_by_row
-            else self
-        )
+        if not self.varies_by_row:
+            return self
+        return KeySpan(_in_row(self.start, row), _in_row(self.stop, row))
 
     def _moved(self, origins: Origins) -> Pattern | None:
         if self.varies_by_row:
@@ -303,11 +302,11 @@ def _span(start: int, stop: int | None, origins: Origins) -> Pattern:
     """Keys from start to stop, counted from the origin of each batch row."""
     if isinstance(origins, torch.Tensor):
         return KeySpan(origins + start, None if stop is None else origins + stop)
-    first = [max(0, start + origin) for origin in origins]
-    after = None if stop is None else [max(0, stop + origin) for origin in origins]
-    if len(first) == 1:
-        return KeySpan(first[0], None if after is None else after[0])
-    return KeySpan(first, after)
+    starts = [max(0, start + origin) for origin in origins]
+    stops = None if stop is None else [max(0, stop + origin) for origin in origins]
+    if len(starts) == 1:
+        return KeySpan(starts[0], None if stops is None else stops[0])
+    return KeySpan(starts, stops)
 
 
 def from_band(band: Band) -> Pattern:

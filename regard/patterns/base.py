@@ -157,12 +157,12 @@ class Pattern(Declared, enrol=False):
         >>> print((Causal() & CausalWindow(512)).canonical())
         causal_window(512)
         """
-        form = self.__dict__.get("_canonical")
-        if form is None:
-            form = self.operations.canonical(self)
-            object.__setattr__(self, "_canonical", form)
-            object.__setattr__(form, "_canonical", form)
-        return form
+        canonical = self.__dict__.get("_canonical")
+        if canonical is None:
+            canonical = self.operations.canonical(self)
+            object.__setattr__(self, "_canonical", canonical)
+            object.__setattr__(canonical, "_canonical", canonical)
+        return canonical
 
     def made_of(self) -> tuple[Pattern, ...]:
         """The patterns that it joins; none for a pattern that joins no others."""
@@ -277,22 +277,23 @@ class Pattern(Declared, enrol=False):
         if period == 1:
             return self
         if not isinstance(origins, torch.Tensor):
-            changes = any(origin % period if period else origin for origin in origins)
-            if not changes:
+            # A move by whole periods changes nothing.
+            moves = [origin % period if period else origin for origin in origins]
+            if not any(moves):
                 return self
         return self._moved(origins)
 
     def _moved(self, origins: Origins) -> Pattern | None:
         """What `moved` returns where the origins change the pattern."""
-        simpler = self.structure()
-        return None if simpler is self else simpler.moved(origins)
+        structure = self.structure()
+        return None if structure is self else structure.moved(origins)
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         """The pattern among the positions `residue + stride · n`, numbered by n; None where no pattern is known."""
         if self._simpler is None:
             return None
-        simpler = self._simpler.on_lattice(stride, residue)
-        return self.operations.from_band(simpler) if isinstance(simpler, Band) else simpler
+        inner = self._simpler.on_lattice(stride, residue)
+        return self.operations.from_band(inner) if isinstance(inner, Band) else inner
 
     def lattice_ends(self) -> set[int] | None:
         """Positions at whose residues the pattern on a lattice changes; None where each residue has its own."""
@@ -476,7 +477,7 @@ class Compound(Pattern, enrol=False):
             if moved is None:
                 return None
             parts.append(moved)
-        following = iter(parts)
+        following = iter(parts)  # `mapped` visits the parts in the order of `made_of`
         return self.mapped(lambda part: next(following))
 
     def lattice_ends(self) -> set[int] | None:
@@ -494,7 +495,7 @@ class Compound(Pattern, enrol=False):
 
 
 class AnyOf(Compound, enrol=False):
-    """A pattern in which a query may look at a key if any part allows it, for its head."""
+    """A pattern in which a query may look at a key if one part allows it: any part, or the one for its head."""
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
         ranges = [part.key_range(first, last, k_len) for part in self.made_of()]

@@ -20,7 +20,7 @@ from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.ranges import Ranges, Segments, hull
 from regard.reprs import brief
 
-# Keys: blocks of so many or more are computed as runs, smaller ones by evaluating pairs.
+# Blocks of so many keys or more are computed as runs, smaller ones by evaluating pairs.
 LEAST_LISTED = 16
 
 
@@ -106,7 +106,7 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         if name not in self._parts:
             group = self._group if lists == slice(None) else 1
             part = self._like(self.listed[rows, lists], self._first, group)
-            if self.block >= LEAST_LISTED:
+            if self.block >= LEAST_LISTED:  # the lists of all parts are sorted at once
                 part.__dict__["ascending"] = self.ascending[rows, lists]
             self._parts[name] = part
         return self._parts[name]
@@ -137,7 +137,7 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         block = _with_four_axes(k_pos // self.block)
         batch = torch.arange(listed.shape[0], device=listed.device).view(-1, 1, 1, 1)
         lists = torch.arange(listed.shape[1], device=listed.device).view(-1, 1, 1)
-        allowed = torch.zeros_like(has_list & (block == block))
+        allowed = torch.zeros_like(has_list & (block == block))  # booleans of the broadcast shape
         for n in range(listed.shape[3] if listed.shape[2] else 0):
             allowed = allowed | (has_list & (listed[batch, lists, row_block, n] == block))
         allowed = self._of_heads(allowed)
@@ -165,9 +165,9 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
     def _of_heads(self, allowed: torch.Tensor) -> torch.Tensor:
         return allowed if self._group == 1 else allowed.repeat_interleave(self._group, 1)
 
-    def _marks(self, groups: range, blocks: range) -> torch.Tensor:
+    def _marks(self, row_blocks: range, blocks: range) -> torch.Tensor:
         """Whether each block of rows may look at each block of keys, (batch, lists, row blocks, key blocks)."""
-        listed = self.listed[:, :, groups.start : groups.stop]
+        listed = self.listed[:, :, row_blocks.start : row_blocks.stop]
         inside = (listed >= blocks.start) & (listed < blocks.stop)
         columns = torch.where(inside, listed - blocks.start, len(blocks))  # the last for all others
         shape = (*listed.shape[:3], len(blocks) + 1)
@@ -181,8 +181,8 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         high = min(last - self._first, self.listed.shape[2] * self.query_block - 1)
         if high < low:
             return Segments((), ())
-        groups = range(low // self.query_block, high // self.query_block + 1)
-        marks = self._marks(groups, range(-(-k_len // self.block))).flatten(0, 2)
+        row_blocks = range(low // self.query_block, high // self.query_block + 1)
+        marks = self._marks(row_blocks, range(-(-k_len // self.block))).flatten(0, 2)
         some = self._keys_of(true_runs(marks.any(0)), k_len)
         if self.block < LEAST_LISTED:
             # Many short runs would take longer to evaluate than the keys between them.
@@ -218,7 +218,8 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
             high = high.minimum(end + grid.q_start + band.right)
         has_keys = (listed >= 0) & (first < end) & (low < high)
         edges = torch.zeros(*listed.shape[:2], len(keys) + 1, dtype=torch.int32, device=grid.device)
-        for edge, step in ((low, 1), (high, -1)):  # how many lists begin and end at a key
+        # A key is visible where more listed blocks have begun than ended; the column behind the keys is for the others.
+        for edge, step in ((low, 1), (high, -1)):
             column = (edge - keys.start).where(has_keys, len(keys)).flatten(2)
             edges.scatter_add_(2, column, torch.full_like(column, step, dtype=torch.int32))
         edges[..., -1] = 0
@@ -236,19 +237,21 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
     def least_pairs(self, first: int, q_len: int, k_len: int, within: Band) -> int:
         """A lower bound of the pairs within a band, from the lists alone; the tensor is read once.
 
-        Counts whole blocks of at least LEAST_LISTED keys; the mean of batch rows and heads that differ."""
+        Counts whole blocks of at least LEAST_LISTED keys; the mean of batch rows and heads that differ.
+        """
         if self.block < LEAST_LISTED or self._first is None:
             return 0
         low = self.ascending * self.block  # (batch or 1, lists, row blocks, n)
-        rows = torch.arange(low.shape[2], device=low.device)[:, None] * self.query_block
-        until = (rows + self.query_block).clamp(max=q_len)
+        first_rows = torch.arange(low.shape[2], device=low.device)[:, None] * self.query_block
+        end_rows = (first_rows + self.query_block).clamp(max=q_len)
         stop = k_len if within.stop is None else min(k_len, within.stop)
         whole = (low >= max(0, within.start or 0)) & (low + self.block <= stop)
         if within.left is not None:
-            whole &= low >= first + until - 1 - within.left
+            whole &= low >= first + end_rows - 1 - within.left
         if within.right is not None:
-            whole &= low + self.block - 1 <= first + rows + within.right
-        return int((whole * (until - rows)).sum()) * self.block // (low.shape[0] * low.shape[1])
+            whole &= low + self.block - 1 <= first + first_rows + within.right
+        pairs = int((whole * (end_rows - first_rows)).sum()) * self.block
+        return pairs // (low.shape[0] * low.shape[1])
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         shape = tuple(self.listed.shape)

@@ -20,7 +20,9 @@ from regard.patterns.row_blocks import ROWS, EvaluatedBlocks, RowBlock, in_row_b
 
 MOST_PAIRS = 1 << 44  # that are counted one by one
 MOST_LOOKS = 1 << 22  # row blocks looked at for one count
-PAIRS_OF_A_LOOK = 1 << 13  # evaluating so many pairs takes as long as looking at one row block
+# What takes about as long as looking at one row block: so many runs of keys, or so many pairs that are evaluated.
+RUNS_OF_A_LOOK = 4
+PAIRS_OF_A_LOOK = 1 << 11
 
 
 def count(pattern: Pattern, q_len: int, k_len: int, q_start: int | torch.Tensor | None) -> int:
@@ -98,7 +100,7 @@ def _count_heads(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: 
             total += pairs
         return total
     try:
-        return _count(pattern, Grid.whole(q_len, k_len, q_start), Looks(looks))
+        return _count_of_head(pattern, Grid.whole(q_len, k_len, q_start), Looks(looks))
     except TooLongError:
         return None
 
@@ -106,13 +108,14 @@ def _count_heads(pattern: Pattern, q_len: int, k_len: int, q_start: int, looks: 
 _remembered_count = lru_cache(maxsize=64)(_count_heads)
 
 
-def _count(pattern: Pattern, grid: Grid, looks: Looks) -> int:
+def _count_of_head(pattern: Pattern, grid: Grid, looks: Looks) -> int:
+    """Allowed pairs of a structured pattern that is alike for all heads, by its bands, lattices and row blocks."""
     if pattern.band() is not None:
         return _count_of_band(pattern, grid)
     rest, on_lattices = off_lattices(simplified(pattern))
     if isinstance(rest, Not) and rest != NOTHING and not on_lattices:
-        return grid.q_len * grid.k_len - _count(rest.part, grid, looks)
-    total = sum(_count_on(there, stride, grid, looks) for stride, there in on_lattices)
+        return grid.q_len * grid.k_len - _count_of_head(rest.part, grid, looks)
+    total = sum(_count_on_lattice(there, stride, grid, looks) for stride, there in on_lattices)
     if rest == NOTHING:
         return total
     if rest.band() is not None:
@@ -127,25 +130,25 @@ def _count_of_band(pattern: Pattern, grid: Grid) -> int:
     return band.count(grid.q_start, grid.q_len, grid.k_len)
 
 
-def _count_on(pattern: Pattern, stride: int, grid: Grid, looks: Looks) -> int:
+def _count_on_lattice(pattern: Pattern, stride: int, grid: Grid, looks: Looks) -> int:
     """Allowed pairs that lie on a lattice, residue by residue."""
     total = 0
     for rows in alike_residues(pattern, stride, grid):
         looks.spend()
-        inner, inner_grid = _residue(pattern, stride, grid, rows.start)
+        inner, inner_grid = _on_residue(pattern, stride, grid, rows.start)
         if inner_grid.k_len > 0:
-            total += len(rows) * _count(inner, inner_grid, looks)
+            total += len(rows) * _count_of_head(inner, inner_grid, looks)
     return total
 
 
-def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> tuple[Pattern, Grid]:
+def _on_residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> tuple[Pattern, Grid]:
     """The pattern on the lattice through a row, and the grid of the positions there."""
     assert isinstance(grid.q_start, int)
     residue = (grid.q_start + row) % stride
     inner = pattern.on_lattice(stride, residue)
     assert inner is not None
-    q_len = -((row - grid.q_len) // stride)
-    k_len = -((residue - grid.k_len) // stride)
+    q_len = -(-(grid.q_len - row) // stride)
+    k_len = -(-(grid.k_len - residue) // stride)
     q_start = (grid.q_start + row - residue) // stride
     return inner.canonical(), Grid.whole(q_len, k_len, q_start)
 
@@ -158,7 +161,7 @@ def _count_in_row_blocks(pattern: Pattern, grid: Grid, looks: Looks) -> int:
     total = 0
     for block in in_row_blocks(pattern, grid):
         runs = len(block.full) + len(block.partial)
-        looks.spend(max(1, runs // 4))
+        looks.spend(max(1, runs // RUNS_OF_A_LOOK))
         total += len(block.rows) * size(block.full)
         total += _count_of_unsure_keys(blocks, block, looks)
     return total
@@ -172,7 +175,7 @@ def _count_of_unsure_keys(blocks: EvaluatedBlocks, block: RowBlock, looks: Looks
     for keys in block.partial:
         for first in range(0, len(keys), step):
             chunk = keys[first : first + step]
-            looks.spend(4 * rows * len(chunk) // PAIRS_OF_A_LOOK)
+            looks.spend(rows * len(chunk) // PAIRS_OF_A_LOOK)
             pairs += int(blocks.allowed(block.rows, chunk).sum())
     return pairs
 

@@ -43,7 +43,7 @@ def _kept_by_all(pattern: Both) -> tuple[int, int] | None:
 def _kept_by_any(pattern: AnyOf) -> tuple[int, int] | None:
     kept = [kept_keys(part) for part in pattern.made_of()]
     limited = [one for one in kept if one is not None]
-    if len(limited) < len(kept):
+    if len(limited) < len(kept):  # a part needs all keys
         return None
     return max(first for first, _ in limited), max(last for _, last in limited)
 
@@ -57,9 +57,12 @@ def misplaced(pattern: Pattern, first: int, last: int) -> Pattern | None:
         ends = [*_numbers_of(pattern.start), *_numbers_of(pattern.stop)]
         return None if all(end <= first for end in ends) else pattern
     band = pattern.band()
-    if band is None or max(band.start or 0, band.stop or 0) > first or (band.right or 0) < 0:
+    if band is None:
         return pattern
-    return None if band.left is None or band.left < last else pattern
+    span_is_kept = max(band.start or 0, band.stop or 0) <= first
+    reaches_own_key = band.right is None or band.right >= 0
+    window_is_kept = band.left is None or band.left < last
+    return None if span_is_kept and reaches_own_key and window_is_kept else pattern
 
 
 def _numbers_of(end: object) -> list[int]:

@@ -101,11 +101,12 @@ class Explicit(RowsOfOneCall, TensorPattern):
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         shape = tuple(self.mask.shape)
-        if (way := _key_mask_of(shape, batch, q_len, k_len)) is not None:
+        way_out = _key_mask_instead(shape, batch, q_len, k_len)
+        if way_out is not None:
             raise ShapeError(
                 f"Explicit's mask {shape} looks like key padding of {count_of(batch, 'rows')} and "
                 f"{count_of(k_len, 'keys')}, and this call needs "
-                f"{(q_len, k_len)} queries and keys; give {way}, or KeySpan(0, lengths) for padding behind the keys"
+                f"{(q_len, k_len)} queries and keys; give {way_out}, or KeySpan(0, lengths) for padding behind the keys"
             )
         if shape[-2:] != (q_len, k_len):
             raise ShapeError(
@@ -123,8 +124,8 @@ class Explicit(RowsOfOneCall, TensorPattern):
         return f"explicit(<{' x '.join(map(str, self.mask.shape))} booleans>)"
 
 
-def _key_mask_of(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> str | None:
-    """The KeyMask of a key padding mask (batch, k_len) or (batch, 1, 1, k_len); None for another shape."""
+def _key_mask_instead(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> str | None:
+    """How a key padding mask (batch, k_len) or (batch, 1, 1, k_len) is written as a KeyMask; None for another shape."""
     if shape[-2:] == (q_len, k_len) or not batch:
         return None
     if shape == (batch, k_len):
@@ -188,15 +189,15 @@ class KeyMask(TensorPattern):
 
     def settled(self, queries: range | None, k_len: int) -> Pattern:
         """The equal span of keys where the visible keys of each batch row are one run."""
-        start = []
-        stop = []
+        starts = []
+        stops = []
         for row in self.rows:
             if len(row.runs) > 1:
                 return self
             span = row.runs[0] if row.runs else range(0)
-            start.append(span.start)
-            stop.append(span.stop)
-        return KeySpan(start, stop) if self.varies_by_row else KeySpan(start[0], stop[0])
+            starts.append(span.start)
+            stops.append(span.stop)
+        return KeySpan(starts, stops) if self.varies_by_row else KeySpan(starts[0], stops[0])
 
     def form(self) -> Pattern | None:
         """Without rows that differ, a set of ranges."""

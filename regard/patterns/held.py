@@ -68,9 +68,11 @@ class TensorPattern(Pattern, enrol=False):
         """Patterns of a traced graph are equal only to themselves: every run of the graph repeats their serials."""
         if not isinstance(other, type(self)) or self.serial != other.serial:
             return False
-        return self is other or (
-            self.serial >= 0 and (bool(self.serial) or self.numbers() == other.numbers())
-        )
+        if self is other:
+            return True
+        if self.serial < 0:
+            return False
+        return self.serial > 0 or self.numbers() == other.numbers()
 
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.serial or self.numbers()))

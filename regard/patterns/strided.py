@@ -63,8 +63,8 @@ class Lattice(Pattern):
         return set()
 
     def on_lattice(self, stride: int, residue: int) -> Pattern:
-        left = self.stride // gcd(self.stride, stride)
-        return Full() if left == 1 else Lattice(left)
+        inner_stride = self.stride // gcd(self.stride, stride)
+        return Full() if inner_stride == 1 else Lattice(inner_stride)
 
 
 @dataclass(frozen=True)
@@ -119,7 +119,7 @@ class DilatedWindow(Pattern):
 
     def __post_init__(self) -> None:
         check_fields(self, size=at_least_one, dilation=at_least_one)
-        whole("DilatedWindow's span", self.span)
+        whole("DilatedWindow's span", self.span)  # the product may need more than 64 bits
 
     @property
     def span(self) -> int:
@@ -165,9 +165,9 @@ class Compressed(Pattern):
         return Band(right=1 - self.length) if self.stride == 1 else None
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
-        return Segments(self._keys_before(first, k_len), self._keys_before(last, k_len))
+        return Segments(self._keys_up_to(first, k_len), self._keys_up_to(last, k_len))
 
-    def _keys_before(self, token: int, k_len: int) -> Ranges:
+    def _keys_up_to(self, token: int, k_len: int) -> Ranges:
         """The compressed keys whose last token is at or before this one."""
         count = (token + 1 - self.length) // self.stride + 1
         return everything(min(k_len, count))

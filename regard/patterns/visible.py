@@ -33,38 +33,34 @@ def visible_keys(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
     [[[0, 0, 1, 1]]]
     """
     if isinstance(pattern, Both):
-        return _visible_to_all(pattern, grid)
+        return _visible_in_both(pattern, grid)
     if isinstance(pattern, Either):
-        return _visible_to_any(pattern, grid)
+        return _visible_in_either(pattern, grid)
     if isinstance(pattern, PerHead):
         return side_by_side([visible_keys(part, grid) for part in pattern.by_head], grid, dim=1)
     if isinstance(pattern, Chosen):
+        # Alone, its lists hold for any positions of the rows, those that differ by batch row included.
         return pattern.visible_within(EVERY_PAIR, replace(grid, q_start=0))
     return _visible(pattern, grid)
 
 
-def _visible_to_all(pattern: Both, grid: Grid) -> torch.Tensor | None:
-    """Parts that are the same for every query only remove keys, so they are not evaluated by pairs."""
+def _visible_in_both(pattern: Both, grid: Grid) -> torch.Tensor | None:
+    """The keys that are visible in all parts: those that are the same for every query only remove keys."""
     band, rest = band_and_rest(pattern.parts)
     if len(rest) == 1 and isinstance(rest[0], Chosen):
         visible = rest[0].visible_within(band, grid)
         if visible is not None:
             return visible
-    free = [part for part in pattern.parts if part.query_free]
-    bound = [part for part in pattern.parts if not part.query_free]
-    if pattern.band() is not None or not free or not bound or not len(grid.rows):
+    query_free = [part for part in pattern.parts if part.query_free]
+    others = [part for part in pattern.parts if not part.query_free]
+    if pattern.band() is not None or not query_free or not others or not len(grid.rows):
         return _visible(pattern, grid)
-    visible = visible_keys(reduce(both, bound), grid)
-    for part in free:
-        keys = visible_keys(part, grid)
-        if visible is None or keys is None:
-            visible = keys if visible is None else visible
-        else:
-            visible = visible & keys
-    return visible
+    parts = [reduce(both, others), *query_free]
+    limited = [keys for keys in (visible_keys(part, grid) for part in parts) if keys is not None]
+    return reduce(torch.logical_and, limited) if limited else None
 
 
-def _visible_to_any(pattern: Either, grid: Grid) -> torch.Tensor | None:
+def _visible_in_either(pattern: Either, grid: Grid) -> torch.Tensor | None:
     parts = [visible_keys(part, grid) for part in pattern.parts]
     limited = [keys for keys in parts if keys is not None]
     return reduce(torch.logical_or, limited) if len(limited) == len(parts) else None
