@@ -27,7 +27,8 @@ from regard.patterns.grid import four_axes
 from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run
 
 KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
-ROWS = costs.ROW_BLOCK_PACE  # the sizes of row blocks among which a problem chooses
+# The sizes of row blocks among which a problem chooses, and their pace in both passes.
+ROWS = costs.ROW_BLOCK_PACE
 MASK_LIMIT = 1 << 22  # numbers in the mask of one row block
 # Numbers in the keys of row blocks that are computed together, whose gradients are held.
 COPIED = 1 << 22
@@ -80,7 +81,7 @@ class _Composed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        grads = (*grads, None)[:2]  # without a log-sum-exp there is one
+        grads = (*grads, None)[:2]  # a call without log-sum-exp has one output, so one gradient
         q, k, v, output, log_sum_exp, row_sums, bias = ctx.saved_tensors
         calls, operands = ctx.lowered
 
@@ -91,7 +92,7 @@ class _Composed(torch.autograd.Function):
             saved = flash.Saved(q, k, v, output, log_sum_exp, grad, grad_log_sum_exp, row_sums)
             dq, dk, dv, *of_bias = calls.backward(operands, saved)
             dbias = of_bias[0] if of_bias else None
-            return dv, dq, dk, dbias, None, None
+            return dv, dq, dk, dbias, None, None  # in the order of `softmax_pieces`
 
         pieces = partial(softmax_pieces, calls.problem, operands)
         inputs = v, q, k, bias, None, None
@@ -232,14 +233,14 @@ class RowBlockCalls:
         """The row blocks, of the size that costs least; a single one of all rows if that needs no mask."""
         problem = self.problem
         if problem.q_start is PER_ROW:
-            return self._divided(self._blocks(problem.q_len))
+            return self._with_work(self._blocks(problem.q_len))
         whole = self._fitted(self._schedule(problem.q_len).whole)
         if not _masked(whole):
-            return self._divided([whole])
+            return self._with_work([whole])
         cheapest = None
         least = math.inf
         for rows in ROWS:
-            division = self._divided(self._blocks(rows))
+            division = self._with_work(self._blocks(rows))
             cost = self._cost(division.work, rows).work_on(problem.device)
             if cheapest is None or cost < least:
                 cheapest = division
@@ -281,7 +282,7 @@ class RowBlockCalls:
         dq = torch.zeros_like(q)
         dk = torch.zeros_like(k, dtype=wide)
         dv = torch.zeros_like(v, dtype=wide)
-        slope = saved.grad_log_sum_exp
+        grad_log_sum_exp = saved.grad_log_sum_exp
         for blocks, call in self._calls(operands):
             part = flash.Saved(
                 blocks.rows(q),
@@ -290,7 +291,7 @@ class RowBlockCalls:
                 blocks.rows(saved.output),
                 blocks.rows(saved.log_sum_exp),
                 blocks.rows(saved.grad),
-                None if slope is None else blocks.rows(slope),
+                None if grad_log_sum_exp is None else blocks.rows(grad_log_sum_exp),
             )
             of_q, of_k, of_v = flash.backward(part, call)
             blocks.write_rows(dq, of_q)
@@ -314,9 +315,9 @@ class RowBlockCalls:
         return flash.FusedCall(None, causal, self.problem.scale, sums=bool(self.problem.want))
 
     def call(self, operands: Operands, block: RowBlock) -> flash.FusedCall:
-        kinds = {run.kind for run in block.runs}
-        if len(block.runs) == 1 and Kind.BITS not in kinds:
-            return flash.FusedCall(None, Kind.BOUNDED in kinds, self.problem.scale)
+        if not _masked(block):
+            causal = block.runs[0].kind == Kind.BOUNDED
+            return flash.FusedCall(None, causal, self.problem.scale)
         if operands.bias is not None or operands.grid.per_batch:
             mask = self._mask(operands, block)
         else:
@@ -349,29 +350,41 @@ class RowBlockCalls:
         return [self._fitted(block) for block in blocks]
 
     def _fitted(self, block: RowBlock) -> RowBlock:
-        """The row block with one run from its first key to its last, BOUNDED only if it is a causal square; or, if most
-        keys lie in gaps, with its runs as they are.
+        """The row block with one run from its first key to its last; if most keys lie in gaps, with its own runs."""
+        if not block.hull:
+            return block
+        kind = self._kind_of_hull(block)
+        if kind == Kind.BITS and self._gathers(block):
+            return block
+        return replace(block, runs=(Run(block.hull, kind),))
+
+    def _kind_of_hull(self, block: RowBlock) -> Kind:
+        """The kind of a run from the first key of a row block to its last; BOUNDED only if it is a causal square.
 
         The runs say which keys all rows may look at. Only where they name none may the pattern know more.
         """
         problem = self.problem
+        if problem.bias is not None or problem.q_start is PER_ROW:
+            return Kind.BITS
         keys = block.hull
-        if not keys:
-            return block
-        kind = Kind.BITS
-        if problem.bias is None and problem.q_start is not PER_ROW:
-            first = problem.q_start + block.rows.start
-            last = problem.q_start + block.rows.stop - 1
-            full = block.full
-            if full == (keys,) or (not full and problem.pattern.sees_all(first, last, keys)):
-                kind = Kind.WHOLE
-            elif block.times == 1 and self._is_causal_square(first, len(block.rows), keys):
-                kind = Kind.BOUNDED
-            elif GAPS * block.width < len(keys) and problem.pattern.structured:
-                pattern = problem.pattern
-                if not (pattern.varies_by_row or pattern.varies_by_head):
-                    return block
-        return replace(block, runs=(Run(keys, kind),))
+        full = block.full
+        first = problem.q_start + block.rows.start
+        last = problem.q_start + block.rows.stop - 1
+        if full == (keys,) or (not full and problem.pattern.sees_all(first, last, keys)):
+            return Kind.WHOLE
+        if block.times == 1 and self._is_causal_square(first, len(block.rows), keys):
+            return Kind.BOUNDED
+        return Kind.BITS
+
+    def _gathers(self, block: RowBlock) -> bool:
+        """Whether the keys of the runs alone are read, since most keys between the first and the last lie in gaps."""
+        problem = self.problem
+        pattern = problem.pattern
+        if problem.bias is not None or problem.q_start is PER_ROW or not pattern.structured:
+            return False
+        if pattern.varies_by_row or pattern.varies_by_head:
+            return False
+        return GAPS * block.width < len(block.hull)
 
     def _is_causal_square(self, first: int, rows: int, keys: range) -> bool:
         band = self.problem.pattern.known_band
@@ -380,7 +393,8 @@ class RowBlockCalls:
         cut = (band.start or 0) > keys.start or (band.stop is not None and band.stop < keys.stop)
         return not cut and first + band.right == keys.start
 
-    def _divided(self, blocks: list[RowBlock]) -> _Division:
+    def _with_work(self, blocks: list[RowBlock]) -> _Division:
+        """A division into these row blocks, with the work of all of them."""
         problem = self.problem
         copies = _mask_copies(problem)
         pairs = keys = gathered = calls = masked = 0
@@ -506,17 +520,20 @@ class RowBlockCalls:
 
 
 def _index_of(block: RowBlock, first: int, device: torch.device) -> torch.Tensor:
+    """The keys of all runs of a row block, counted from the key `first`."""
     parts = [torch.arange(run.keys.start, run.keys.stop, device=device) for run in block.runs]
     return torch.cat(parts).sub_(first)
 
 
 def _masked(block: RowBlock) -> bool:
+    """Whether the call of a row block needs a mask; keys that are gathered always have one."""
     if len(block.runs) == 1:
         return block.runs[0].kind == Kind.BITS
     return len(block.runs) > 1
 
 
 def _pairs(block: RowBlock) -> int:
+    """The pairs that the call of a row block computes; of a causal square about half."""
     if len(block.runs) == 1 and block.runs[0].kind == Kind.BOUNDED:
         return len(block.rows) * (block.width + min(block.width, SKIPPED)) // 2
     return block.pairs

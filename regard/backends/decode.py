@@ -62,20 +62,20 @@ class Decode(Limited):
 
     def offer(self, problem: Problem) -> Offer | Refusal:
         runs = _runs_of(problem)
-        folds = _folds(problem, runs)
-        run = partial(self.run, problem, runs, folds)
-        return strictly(problem, Offer(_cost(problem, runs, folds), run, takes_stored=True))
+        fused = _takes_fused(problem, runs)
+        run = partial(self.run, problem, runs, fused)
+        return strictly(problem, Offer(_cost(problem, runs, fused), run, takes_stored=True))
 
-    def run(self, problem: Problem, runs: Runs, folds: bool, operands: Operands) -> Result:
+    def run(self, problem: Problem, runs: Runs, fused: bool, operands: Operands) -> Result:
         with torch.no_grad():
             if not runs:
                 return _result_without_keys(problem, operands)
-            if folds and not flash.rounds_bias(operands):
-                return _fold(problem, runs, operands)
-            return _weigh(problem, runs, operands)
+            if fused and not flash.rounds_bias(operands):
+                return _by_fused_operation(problem, runs, operands)
+            return _by_weights(problem, runs, operands)
 
 
-def _folds(problem: Problem, runs: Runs) -> bool:
+def _takes_fused(problem: Problem, runs: Runs) -> bool:
     """Whether the fused operation can compute it from keys in their stored dtype.
 
     Keys in bfloat16 are not widened first on any processor: reading them twice is what would take the time. On cuda
@@ -96,7 +96,7 @@ def _folds(problem: Problem, runs: Runs) -> bool:
     return flash.refusal(dtype, problem.device) is None
 
 
-def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
+def _cost(problem: Problem, runs: Runs, fused: bool) -> Cost:
     """Each key and value is read once from memory, as it is stored; a widened chunk stays in the core's cache."""
     width = 8 if problem.dtype == torch.float64 else 4
     keys = sum(len(run.keys) for run in runs)
@@ -108,7 +108,7 @@ def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
     masks = width * max(mask_sizes, default=0)
     flops = 2 * pairs * dims
     moved = stored + rows + 2 * masks
-    if folds:
+    if fused:
         return Cost(flops, moved, 2 * masks, pairs, calls=2 * len(runs))
     numbers_of_key = problem.batch * problem.kv_heads * max(problem.head_dim, problem.v_dim)
     chunks = -(-keys // _chunk_size(numbers_of_key, problem.device))
@@ -117,7 +117,7 @@ def _cost(problem: Problem, runs: Runs, folds: bool) -> Cost:
 
 
 def _mask_size(problem: Problem, run: Run) -> int:
-    by_row = problem.q_start is None or problem.pattern.varies_by_row
+    by_row = problem.q_start is PER_ROW or problem.pattern.varies_by_row
     by_head = problem.bias is not None or problem.pattern.varies_by_head
     rows = problem.batch if by_row else 1
     heads = problem.heads if by_head else problem.group
@@ -158,7 +158,7 @@ def _runs_of(problem: Problem) -> Runs:
     return tuple(Run(run.keys, kind) for run, kind in zip(runs, kinds, strict=True))
 
 
-def _allowed(
+def _allowed_and_bias(
     problem: Problem, operands: Operands, run: Run
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Which pairs of a run are allowed and what is added to their scores, both (batch or 1, heads or 1, q_len or 1,
@@ -179,8 +179,8 @@ def _with_columns(runs: Iterable[Run]) -> Iterator[tuple[Run, slice]]:
         start += len(run.keys)
 
 
-def _fold(problem: Problem, runs: Runs, operands: Operands) -> Result:
-    """Output and log-sum-exp; keys and values must have the dtype in which queries are computed."""
+def _by_fused_operation(problem: Problem, runs: Runs, operands: Operands) -> Result:
+    """Output and log-sum-exp by the fused operation, from keys and values in the dtype in which it computes."""
     k = operands.k.numbers if isinstance(operands.k, Stored) else operands.k
     v = operands.v.numbers if isinstance(operands.v, Stored) else operands.v
     rows = problem.group * problem.q_len
@@ -195,7 +195,7 @@ def _fold(problem: Problem, runs: Runs, operands: Operands) -> Result:
             keys = slice(run.keys.start - first_key, run.keys.stop - first_key)
             run_k = k[:, :, keys]
             run_v = v[:, :, keys]
-        mask = _mask(problem, operands, run, k.dtype)
+        mask = _added_scores(problem, operands, run, k.dtype)
         parts += _attend_to_run(q, run_k, run_v, mask, problem.scale)
     output, log_sum_exp = parts[0] if len(parts) == 1 else merge(parts)
     shape = operands.q.shape[:3]
@@ -204,18 +204,18 @@ def _fold(problem: Problem, runs: Runs, operands: Operands) -> Result:
     if len(parts) > 1 and any(any_far(sums) for _, sums in parts):
         # Parts are merged by their log-sum-exp, which is too coarse for rows that are far in one of them.
         far = reduce(torch.logical_or, (far_rows(sums) for _, sums in parts)).reshape(shape)
-        exact = _weigh(problem, runs, operands)
+        exact = _by_weights(problem, runs, operands)
         output = torch.where(far[..., None], exact.output, output)
         if exact.log_sum_exp is not None:
             log_sum_exp = torch.where(far, exact.log_sum_exp, log_sum_exp)
     return Result(output, log_sum_exp if "log_sum_exp" in problem.want else None)
 
 
-def _mask(
+def _added_scores(
     problem: Problem, operands: Operands, run: Run, dtype: torch.dtype
 ) -> torch.Tensor | None:
     """Scores to add to the rows of a run, (batch or 1, kv_heads or 1, group * q_len, keys)."""
-    allowed, bias = _allowed(problem, operands, run)
+    allowed, bias = _allowed_and_bias(problem, operands, run)
     if allowed is None:
         return None
     if bias is None:
@@ -274,7 +274,7 @@ def _part_count(q: torch.Tensor, keys: int) -> int:
     return max(1, min(-(-torch.get_num_threads() // tasks), keys // LEAST_KEYS_OF_THREAD))
 
 
-def _weigh(problem: Problem, runs: Runs, operands: Operands) -> Result:
+def _by_weights(problem: Problem, runs: Runs, operands: Operands) -> Result:
     """Output and statistics by the weights of every pair."""
     scores, allowed = _scores(problem, runs, operands)  # (batch, heads, q_len, columns)
     if problem.want:
@@ -284,7 +284,7 @@ def _weigh(problem: Problem, runs: Runs, operands: Operands) -> Result:
     weights = scores.sub_(most.masked_fill(empty_rows, 0)).exp_()
     total = weights.sum(-1, keepdim=True).masked_fill(empty_rows, 1)
     weights.div_(total)
-    output = _output(problem, runs, operands, weights)
+    output = _weighted_mean(problem, runs, operands, weights)
 
     wanted: dict[str, Any] = {}
     if "log_sum_exp" in problem.want:
@@ -317,7 +317,7 @@ def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Ten
 
     allowed = torch.ones((), dtype=torch.bool, device=scores.device).expand(shape)
     for run, columns in _with_columns(runs):
-        allowed_in_run, bias = _allowed(problem, operands, run)
+        allowed_in_run, bias = _allowed_and_bias(problem, operands, run)
         if allowed_in_run is None:
             continue
         part = scores[..., columns]
@@ -329,7 +329,7 @@ def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Ten
     return scores, allowed
 
 
-def _output(
+def _weighted_mean(
     problem: Problem, runs: Runs, operands: Operands, weights: torch.Tensor
 ) -> torch.Tensor:
     """The weighted mean of the values, (batch, heads, q_len, v_dim)."""

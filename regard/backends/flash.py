@@ -25,7 +25,7 @@ from regard.core.backend import Operands
 from regard.core.problem import Problem
 
 _aten: Any = torch.ops.aten
-_ONE = torch.ones((), device="cpu")
+_ONE = torch.ones((), device="cpu")  # the 1 of 1 / x in `forward`
 _NO_SUMS = torch.empty(0, device="cpu")  # in the place of a log-sum-exp that is not used
 _PIECE = 1 << 20  # scores computed at once for second derivatives
 LARGEST = 256  # numbers of a vector that FlashAttention takes
@@ -161,7 +161,7 @@ def forward(
     v_dim = v.shape[-1]
     if call.scale <= 0:
         # The operation multiplies masked scores too, and -inf · scale would not be -inf.
-        q = q * _sign(call)
+        q = q * _sign_of_scale(call)
         call = call._replace(scale=abs(call.scale) or 1.0)
     on_cpu = q.is_cpu
     if not on_cpu and call.mask is None and not call.sums and _lies_ready(q, k, v):
@@ -206,8 +206,8 @@ def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor,
     v_dim = v.shape[-1]
     if call.scale <= 0:
         positive = call._replace(scale=abs(call.scale) or 1.0)
-        dq, dk, dv = backward(replace(saved, q=q * _sign(call)), positive)
-        return dq * _sign(call), dk, dv
+        dq, dk, dv = backward(replace(saved, q=q * _sign_of_scale(call)), positive)
+        return dq * _sign_of_scale(call), dk, dv
     if call.mask is not None or (log_sum_exp.is_cpu and (log_sum_exp == -math.inf).any()):
         empty_rows = log_sum_exp == -math.inf
         # Every weight is exp(score - inf) = 0 then, of masked pairs and of pairs whose scores overflowed.
@@ -244,7 +244,7 @@ class _Attend(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         *inputs, output, log_sum_exp = ctx.saved_tensors
         call = ctx.call
-        grads = (*grads, None)[:2]  # without a log-sum-exp there is one
+        grads = (*grads, None)[:2]  # a call without log-sum-exp has one output, so one gradient
 
         def first_order(grads: Any) -> Any:
             grad, grad_log_sum_exp = grads
@@ -270,7 +270,8 @@ class _ByTorch(torch.autograd.Function):
         with torch.enable_grad():
             output, _ = forward(*leaves, call)
         ctx.save_for_backward(q, k, v)
-        ctx.call, ctx.computed = call, (output, leaves)
+        ctx.call = call
+        ctx.computed = output, leaves
         return output.detach()
 
     @staticmethod
@@ -308,6 +309,7 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
         rows = slice(first_row, min(first_row + step, q.shape[2]))
         keys = slice(0, min(rows.stop, k.shape[2]) if call.causal else k.shape[2])
 
+        # The rows are a default, so that a piece may be computed after the loop has gone on.
         def compute(
             q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, rows: slice = rows
         ) -> tuple[torch.Tensor, ...]:
@@ -323,8 +325,9 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
                 hidden = (mask == -math.inf).expand(scores.shape)
                 scores = scores + mask
             else:
-                first = rows.start if call.causal else scores.shape[3]
-                hidden = torch.ones_like(scores, dtype=torch.bool).triu_(first + 1)
+                # The first row may look at the keys up to this one, the next row at one more.
+                last_key = rows.start if call.causal else scores.shape[3]
+                hidden = torch.ones_like(scores, dtype=torch.bool).triu_(last_key + 1)
             weights, log_sum_exp = weigh(scores, hidden | (scores == -math.inf))
             weights = weights.unflatten(1, (v.shape[1], -1))
             return (weights @ v[:, :, None]).flatten(1, 2), log_sum_exp
@@ -473,7 +476,8 @@ def _aligned_mask(
     return padded.expand(q.shape[0], q.shape[1], q.shape[2], k_len)
 
 
-def _sign(call: FusedCall) -> int:
+def _sign_of_scale(call: FusedCall) -> int:
+    """The factor that goes to q where the scale is not above 0, so that the operation gets one that is."""
     return 0 if call.scale == 0 else -1
 
 

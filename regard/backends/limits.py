@@ -52,7 +52,7 @@ class Limited(Described):
     """A backend with limits: `offer` is given the problems that exceed none of them."""
 
     limits: tuple[Limit, ...]
-    precise = False
+    precise = False  # it may round weights to half precision
 
     def assess(self, problem: Problem) -> Offer | Refusal:
         refusal = refusal_by(self.limits, problem)
@@ -99,7 +99,7 @@ def no_weights(problem: Problem) -> str | None:
     return f"it does not compute the weights, which {', '.join(of_weights)} needs"
 
 
-# For softmax over dot products. A problem keeps its answer.
+# For softmax over dot products: the reason is a property of the problem, which computes it once.
 on_dot_products: Limit = attrgetter("not_dot_product")
 not_empty = where("empty", "there is nothing to compute")
 on_structure = where(

@@ -134,19 +134,19 @@ class Schedule:
     def _repetitions(self, block: RowBlock) -> int:
         """How often a row block repeats, itself included, as far as the pattern's structure shows it."""
         size = len(block.rows)
-        blocks_left = (self.q_len - block.rows.stop) // size
-        if blocks_left < 1 or not block.runs:
+        more = (self.q_len - block.rows.stop) // size
+        if more < 1 or not block.runs:
             return 1
         if self.starts is None or self.starts[0] != self.starts[1]:
             return 1
 
-        # The room is computed first: the other questions cost more.
-        blocks_left = min(blocks_left, (self._last_key_end - block.hull.stop) // size)
-        if blocks_left < 1 or size % self.align:
+        # How many more have their keys is computed first: the other questions cost more.
+        more = min(more, (self._last_key_end - block.hull.stop) // size)
+        if more < 1 or size % self.align:
             return 1
         if not self._can_move(size) or not self._is_interior(block):
             return 1
-        return 1 + blocks_left
+        return 1 + more
 
     @cached_property
     def _last_key_end(self) -> int:
@@ -265,19 +265,19 @@ def aligned(block: RowBlock, align: int) -> RowBlock:
     """
     seen = joined(tuple([run.keys for run in block.runs]))
     ends = {keys.start for keys in seen} | {keys.stop for keys in seen}
-    full = []
+    cut = []
     for keys in block.full:
         start = keys.start if keys.start in ends else -(-keys.start // align) * align
         stop = keys.stop if keys.stop in ends else keys.stop // align * align
         if start < stop:
-            full.append(range(start, stop))
-    runs = [Run(keys, Kind.WHOLE) for keys in full]
+            cut.append(range(start, stop))
+    whole = tuple(cut)
 
-    whole = tuple(full)
     kinds = [run.kind for run in block.runs if run.kind != Kind.WHOLE]
-    kind = kinds[0] if kinds else Kind.BITS
+    kind_of_rest = kinds[0] if kinds else Kind.BITS  # those of a row block are of one kind
     rest = without(joined(without(seen, whole), align), whole)
-    runs += [Run(keys, kind) for keys in rest]
+    runs = [Run(keys, Kind.WHOLE) for keys in whole]
+    runs += [Run(keys, kind_of_rest) for keys in rest]
     return replace(block, runs=ascending(runs))
 
 

@@ -33,6 +33,9 @@ from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
 from regard.mechanisms import Softmax
 
+# Pairs of a block that a fused operation computes; it needs a mask but no workspace.
+FUSED_PAIRS = 1 << 20
+
 
 @with_sinks
 class Streamed(Limited):
@@ -124,18 +127,18 @@ class _Stream(torch.autograd.Function):
 
 
 def _backward(
-    sent: ScoreGradients,
+    of_scores: ScoreGradients,
     operands: Operands,
     grad: torch.Tensor,
     grad_log_sum_exp: torch.Tensor | None,
     output: torch.Tensor,
     log_sum_exp: torch.Tensor,
 ) -> torch.Tensor:
-    """The gradient of v; the gradients of the scores are added to `sent`.
+    """The gradient of v; those of the scores go to `of_scores`.
 
     With weights P, dP = grad vᵀ: dS = P (dP - rowsum(grad · output) + grad_log_sum_exp).
     """
-    scores = sent.scores
+    scores = of_scores.scores
     problem = scores.problem
     dv = torch.zeros(operands.v.shape, dtype=scores.dtype, device=operands.v.device)
     v = scores.split(operands.v.to(scores.dtype))
@@ -148,15 +151,16 @@ def _backward(
         offset = offset - grad_log_sum_exp.masked_fill(empty_rows, 0)
     normaliser = Normaliser(scores, log_sum_exp)
     room = scores.workspace()
-    other = scores.workspace()
-    dropping = Dropping(scores, operands)
-    grad = grad * dropping.factor
+    gradient_room = scores.workspace()
+    dropout = WeightDropout(scores, operands)
+    grad = grad * dropout.factor
+    # The derivatives of the softcap.
     slope = scores.workspace() if problem.softcap is not None else None
     for row_block in scores.row_blocks():
         rows = slice(row_block.rows.start, row_block.rows.stop)
         queries = scores.queries(row_block.rows)
-        dropping.open(row_block)
-        sent.open(row_block, queries)
+        dropout.open(row_block)
+        of_scores.open(row_block, queries)
         normaliser.open(row_block)
         lines = queries.shape[:3]
         grads = scores.split(grad[:, :, rows].reshape(*lines, -1))
@@ -164,25 +168,21 @@ def _backward(
         queries = scores.split(queries)
         for block in scores.blocks(row_block):
             unit = block.number
-            kept = dropping.kept(block)
+            kept = dropout.kept(block)
             values = scores.compute(block, queries, room, slope)
             weights = scores.exponentials(normaliser.subtract_from(values, block))
             # of the weights
             gradient = torch.bmm(
-                grads[unit], v[unit][:, block.columns].mT, out=other.shaped(block.units)
+                grads[unit], v[unit][:, block.columns].mT, out=gradient_room.shaped(block.units)
             )
             if kept is not None:
                 gradient.mul_(kept)
             gradient.sub_(offsets[unit]).mul_(weights)  # of the scores
             dropped = weights if kept is None else weights.mul_(kept)
             dv_parts[unit][:, block.columns].baddbmm_(dropped.mT, grads[unit])
-            sent.send(block, gradient, None if slope is None else slope.shaped(block.units))
-        sent.close(row_block.rows)
+            of_scores.send(block, gradient, None if slope is None else slope.shaped(block.units))
+        of_scores.close(row_block.rows)
     return dv
-
-
-# Pairs of a block that a fused operation computes; it needs a mask but no workspace.
-FUSED_PAIRS = 1 << 20
 
 
 def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
@@ -246,10 +246,10 @@ def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, to
     output = scores.q.new_empty(*sizes, problem.v_dim)
     log_sum_exp = scores.q.new_empty(sizes)
     room = scores.workspace()
-    dropping = Dropping(scores, operands)
+    dropout = WeightDropout(scores, operands)
     for row_block in scores.row_blocks():
         queries = scores.queries(row_block.rows)
-        dropping.open(row_block)
+        dropout.open(row_block)
         lines = queries.shape[:3]
         largest = queries.new_full((*lines, 1), torch.finfo(scores.dtype).min)
         total = torch.zeros_like(largest)
@@ -263,13 +263,13 @@ def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, to
                 block,
                 queries,
                 room,
-                dropping.kept(block),
+                dropout.kept(block),
                 v[unit][:, block.columns],
                 *(state[unit] for state in states),
             )
         rows = slice(row_block.rows.start, row_block.rows.stop)
         # The total is at least 1 unless the row is empty, since the largest score adds 1.
-        share = dropping.factor / total.clamp_min(1)
+        share = dropout.factor / total.clamp_min(1)
         output[:, :, rows] = mean.mul_(share).view(*sizes[:2], len(row_block.rows), -1)
         sums = natural(largest.add_(total.log2_()))
         log_sum_exp[:, :, rows] = sums.view(*sizes[:2], len(row_block.rows))
@@ -310,18 +310,21 @@ def _without_spoilt_rows(
     return output, log_sum_exp
 
 
-class Dropping:
+class WeightDropout:
     """Dropout block by block: which weights are kept, and the `factor` that they are multiplied by."""
 
     def __init__(self, scores: Scores, operands: Operands) -> None:
         problem = scores.problem
-        self.dropout, self.seed, self.scores = problem.dropout, operands.dropout_seed, scores
+        self.dropout = problem.dropout
+        self.seed = operands.dropout_seed
+        self.scores = scores
         self.factor = 0.0 if self.dropout >= 1 else 1 / (1 - self.dropout)
         self._room = scores.workspace() if self.dropout else None
 
     def open(self, row_block: RowBlock) -> None:
         if self._room is not None:
-            problem, grid = self.scores.problem, self.scores.grid
+            problem = self.scores.problem
+            grid = self.scores.grid
             rows = grid.block(row_block.rows, grid.keys)
             self._states = row_states(self.seed, problem.batch, problem.heads, rows)
 

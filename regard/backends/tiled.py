@@ -80,7 +80,7 @@ class Tiled(Limited):
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
-        shares = [SharedPattern(problem, divided) for divided in problem.once(_divide)]
+        shares = [Share(problem, divided) for divided in problem.once(_divide)]
         cost = _cost(problem, shares)
         run = partial(_run, problem, LatticeCalls(problem, tuple(shares)))
         return strictly(problem, Offer(with_statistics(cost, problem), run))
@@ -112,7 +112,7 @@ def _divide(problem: Problem) -> list[DividedPattern]:
     return divided
 
 
-def _cost(problem: Problem, shares: list[SharedPattern]) -> Cost:
+def _cost(problem: Problem, shares: list[Share]) -> Cost:
     width = 8 if problem.dtype == torch.float64 else 4  # bytes of a number
     flops = moved = 0.0
     pairs = calls = 0
@@ -120,7 +120,7 @@ def _cost(problem: Problem, shares: list[SharedPattern]) -> Cost:
     for share in shares:
         for part in share.parts:
             cost = part.cost
-            times = part.times
+            times = part.call_count
             flops += times * cost.flops
             moved += times * cost.bytes
             pace = cost.pace
@@ -134,7 +134,8 @@ def _cost(problem: Problem, shares: list[SharedPattern]) -> Cost:
 
 
 def _run(problem: Problem, parts: LatticeCalls, operands: Operands) -> Result:
-    dtype, wide = operands.q.dtype, torch.promote_types(operands.q.dtype, torch.float32)
+    dtype = operands.q.dtype
+    wide = torch.promote_types(dtype, torch.float32)
     if dtype != wide:  # each merge rounds
         operands = operands._replace(**{name: getattr(operands, name).to(wide) for name in "qkv"})
     output, log_sum_exp = compose(parts, operands, sums=bool(problem.want))
@@ -147,7 +148,7 @@ class LatticeCalls:
     """The parts of every share, as one attention."""
 
     problem: Problem
-    shares: tuple[SharedPattern, ...]
+    shares: tuple[Share, ...]
 
     def forward(self, operands: Operands) -> flash.OutputAndSums:
         q, v = operands.q, operands.v
@@ -162,7 +163,7 @@ class LatticeCalls:
             share_operands = share.operands(operands)
             share_output = share.of_queries(output)
             share_sums = share.of_queries(log_sum_exp)
-            for part in share.parts if whole is None else share.parts[1:]:
+            for part in self._parts_to_add(share):
                 part.merge_into(share_output, share_sums, share_operands)
             if share.heads is not None:  # these are copies
                 output[share.rows, list(share.heads)] = share_output
@@ -199,7 +200,7 @@ class LatticeCalls:
             else:
                 of_heads = (share_saved.q, share_saved.k, share_saved.v)
                 sums = [torch.zeros_like(x, dtype=wide) for x in of_heads]
-            for part in share.parts if whole is None else share.parts[1:]:
+            for part in self._parts_to_add(share):
                 part.add_gradients(sums, share_operands, share_saved)
             if share.heads is not None:
                 for grad, added, heads in zip(grads, sums, share.heads_of_inputs, strict=True):
@@ -216,18 +217,22 @@ class LatticeCalls:
         first = share.parts[0]
         return first if first.stride == 1 else None
 
+    def _parts_to_add(self, share: Share) -> list[LatticePart]:
+        """The parts of a share but the first of all, which is computed before them."""
+        return share.parts if self._first_of_all is None else share.parts[1:]
+
 
 def _merge(
     output: torch.Tensor, log_sum_exp: torch.Tensor, more: torch.Tensor, more_lse: torch.Tensor
 ) -> None:
-    """Merge another part into output and log-sum-exp, in place: output += share · (more - output)."""
+    """Merge another part into output and log-sum-exp, in place: output += weight · (more - output)."""
     total = torch.logaddexp(log_sum_exp, more_lse)
-    share = (more_lse - total).exp().nan_to_num_(nan=0.0)  # -inf - -inf if both parts are empty
-    output.lerp_(more, share[..., None].to(output.dtype))
+    weight = (more_lse - total).exp().nan_to_num_(nan=0.0)  # -inf - -inf if both parts are empty
+    output.lerp_(more, weight[..., None].to(output.dtype))
     log_sum_exp.copy_(total)
 
 
-class SharedPattern:
+class Share:
     """The batch rows and query heads (None for all) that share one pattern, and its parts."""
 
     def __init__(self, problem: Problem, divided: DividedPattern) -> None:
@@ -269,7 +274,9 @@ class SharedPattern:
         return operands._replace(q=q, k=k, v=v, bias=bias)
 
     def saved(self, saved: flash.Saved) -> flash.Saved:
-        slope = saved.grad_log_sum_exp
+        grad_sums = saved.grad_log_sum_exp
+        if grad_sums is not None:
+            grad_sums = self.of_queries(grad_sums)
         return flash.Saved(
             q=self.of_queries(saved.q),
             k=self.of_keys(saved.k),
@@ -277,7 +284,7 @@ class SharedPattern:
             output=self.of_queries(saved.output),
             log_sum_exp=self.of_queries(saved.log_sum_exp),
             grad=self.of_queries(saved.grad),
-            grad_log_sum_exp=None if slope is None else self.of_queries(slope),
+            grad_log_sum_exp=grad_sums,
         )
 
 
@@ -318,9 +325,9 @@ class LatticePart:
         self.size = residues.size
         self._residues = residues
         self._by_row = problem.batch <= residues.count  # a call has all residues of one batch row
-        self.times = min(problem.batch, residues.count)
+        self.call_count = min(problem.batch, residues.count)
         keys = range(residues.start_key, residues.start_key + residues.width)
-        # a draw of random blocks depends on it
+        # Random blocks are drawn for the k_len of the call, which the rest of the pattern keeps.
         k_len = problem.k_len if residues.stride == 1 else keys.stop
         rows = range(residues.size)
         self._grid = Grid(residues.size, k_len, residues.start, rows, keys, grid.device)
@@ -392,9 +399,9 @@ class LatticePart:
         outputs = self.rows(saved.output)
         sums = self.rows(saved.log_sum_exp)
         grads = self.rows(saved.grad)
-        slope = saved.grad_log_sum_exp
-        slopes = None if slope is None else self.rows(slope)
-        for call in range(self.times):
+        grad_sums = saved.grad_log_sum_exp
+        grads_of_sums = None if grad_sums is None else self.rows(grad_sums)
+        for call in range(self.call_count):
             yield flash.Saved(
                 q=queries[call],
                 k=keys[call],
@@ -402,7 +409,7 @@ class LatticePart:
                 output=outputs[call],
                 log_sum_exp=sums[call],
                 grad=grads[call],
-                grad_log_sum_exp=None if slopes is None else slopes[call],
+                grad_log_sum_exp=None if grads_of_sums is None else grads_of_sums[call],
             )
 
     def _views(self, x: torch.Tensor, first: int, size: int) -> list[torch.Tensor]:
@@ -412,10 +419,10 @@ class LatticePart:
         shape = (batch, residues.count, heads, size, *x.shape[3:])
         strides = (row, step, head, residues.stride * step, *last)
         # (batch, residues, heads, positions, ...)
-        whole = x.as_strided(shape, strides, x.storage_offset() + first * step)
+        views = x.as_strided(shape, strides, x.storage_offset() + first * step)
         if self._by_row:
-            return [whole[batch_row] for batch_row in range(self.times)]
-        return [whole[:, residue] for residue in range(self.times)]
+            return [views[batch_row] for batch_row in range(self.call_count)]
+        return [views[:, residue] for residue in range(self.call_count)]
 
 
 def _parts_of(problem: Problem, divided: DividedPattern, grid: Grid) -> Iterator[LatticePart]:
@@ -463,15 +470,19 @@ def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residues | 
     start_key = (grid.keys.start + key - residue) // stride
     if inner == NOTHING or width <= 0:
         return None
-    whole = Residues(inner, stride, 1, row, size, start, key, width, start_key)
+    residue_alone = Residues(inner, stride, 1, row, size, start, key, width, start_key)
     band = inner.band()
     if band is None or band.right is None or band.left is not None:
-        return whole
-    # without a limit on the left: omit leading empty rows and trailing hidden keys
+        return residue_alone
+    # Without a limit on the left, leading empty rows and trailing hidden keys are omitted.
     empty = max(0, start_key - (start + band.right))
     visible = min(width, start + size + band.right - start_key)
     if empty >= size or visible <= 0:
         return None
     return replace(
-        whole, first=row + empty * stride, size=size - empty, start=start + empty, width=visible
+        residue_alone,
+        first=row + empty * stride,
+        size=size - empty,
+        start=start + empty,
+        width=visible,
     )

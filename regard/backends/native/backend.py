@@ -47,6 +47,8 @@ from regard.patterns.row_blocks import RowBlock
 
 MOST_GRADIENT_BYTES = 1 << 26  # of every pair, where the bias itself is smaller
 MOST_DIM = 4096  # of a recurrent memory
+# Bytes of the kernel's own memory, as costs count it.
+KERNEL_MEMORY = 1 << 20
 # For so many queries or more, estimating lists of keys on other backends takes longer than computing.
 MANY_QUERIES = 64
 MOST_KEYS = 2**31 - 1 - SPAN
@@ -211,8 +213,8 @@ def _pairs(kernel: Kernel) -> PairsOfTiles:
         estimate = pairs_of_long_band(problem, *tile)
         if estimate is not None:
             return PairsOfTiles(estimate * lines, True)
-        pairs, rows = _pairs_of_band(kernel.band, problem, tile)
-        return PairsOfTiles(pairs * lines // rows, False)
+        pairs, batch_rows = _pairs_of_band(kernel.band, problem, tile)
+        return PairsOfTiles(pairs * lines // batch_rows, False)
     if problem.q_start is PER_ROW:
         return PairsOfTiles(problem.pairs, True)
     lists = kernel.lists
@@ -247,7 +249,7 @@ def _pairs_of_pattern(pattern: Pattern, problem: Problem, tile: tuple[int, int])
 
 
 def _pairs_of_band(band: RowBand, problem: Problem, tile: tuple[int, int]) -> tuple[int, int]:
-    """Pairs of the tiles of one head, over so many batch rows.
+    """Pairs of the tiles of one head, and over how many batch rows they are counted: 1 where all are alike.
 
     A tile is computed from the panel of its first key to the panel of its last.
     """
@@ -255,9 +257,9 @@ def _pairs_of_band(band: RowBand, problem: Problem, tile: tuple[int, int]) -> tu
     q_len = problem.q_len
     keys = problem.reachable_keys
     start = problem.k_len - q_len if problem.q_start is PER_ROW else problem.q_start
-    alone = band.bounds_of_one_query([start], q_len, keys)
-    if alone is not None:
-        low, high = alone
+    bounds = band.bounds_of_one_query([start], q_len, keys)
+    if bounds is not None:
+        low, high = bounds
         if low >= high:
             return 0, 1
         first_key = max(low // panel_keys * panel_keys, keys.start)
@@ -313,7 +315,7 @@ def _cost(kernel: Kernel) -> Cost:
     return Cost(
         flops=2 * pairs.number * dims * (3.5 if problem.needs_grad else 1),
         bytes=(row_bytes + stored_bytes) * (3 if problem.needs_grad else 1) + 2 * gradient_bytes,
-        peak_bytes=4.0 * (1 << 18) + gradient_bytes,
+        peak_bytes=float(KERNEL_MEMORY) + gradient_bytes,
         pairs=pairs.number,
         calls=1,
         estimated=pairs.estimated,

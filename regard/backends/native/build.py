@@ -64,6 +64,7 @@ KERNELS = {
         "-mprefer-vector-width=512",
     ),
 }
+# The kernel for bfloat16 of an instruction set has its flags, but for the first, which names its C++ namespace.
 KERNELS |= {
     f"bf16_{name}": (f"-DRG_SPACE=bf16_{name}", "-DRG_BF16", *KERNELS[name][1:])
     for name in ("avx2", "avx512")
@@ -72,9 +73,10 @@ KERNELS["bf16_pairs"] = ("-DRG_SPACE=bf16_pairs", *KERNELS["bf16_avx512"][1:], "
 # The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
 LOWERED = {
     name: tuple(
-        "-mavx2" if one == "-mavx512f" else one
-        for one in flags
-        if not one.startswith(("-mavx512b", "-mavx512v", "-mavx512d", "-mprefer"))
+        "-mavx2" if flag == "-mavx512f" else flag
+        for flag in flags
+        # All other flags of AVX-512 are left out: -mavx512bw, -mavx512bf16, -mavx512vl, -mavx512dq.
+        if not flag.startswith(("-mavx512b", "-mavx512v", "-mavx512d", "-mprefer"))
     )
     for name, flags in KERNELS.items()
 }
@@ -121,14 +123,15 @@ def build(
         BuildError: no compiler, or it failed; the message holds its first lines.
     """
     stamp = library.with_suffix(".digest")
-    name = digest()
-    if not extra and library.is_file() and stamp.is_file() and stamp.read_text() == name:
+    sources = digest()
+    if not extra and library.is_file() and stamp.is_file() and stamp.read_text() == sources:
         return library
     compiler = find_compiler()
     with tempfile.TemporaryDirectory() as room:
+        # The source and the flags of each object file.
         objects = {
-            "entry": ("entry.cpp", (*WITHOUT_VECTORS, f'-DRG_SOURCES="{name}"')),
-            **{space: ("kernel.cpp", flags) for space, flags in kernels.items()},
+            "entry": ("entry.cpp", (*WITHOUT_VECTORS, f'-DRG_SOURCES="{sources}"')),
+            **{name: ("kernel.cpp", flags) for name, flags in kernels.items()},
         }
         commands = [
             [
@@ -139,18 +142,18 @@ def build(
                 "-c",
                 str(SOURCE / source),
                 "-o",
-                f"{room}/{which}.o",
+                f"{room}/{name}.o",
             ]
-            for which, (source, flags) in objects.items()
+            for name, (source, flags) in objects.items()
         ]
         _run_all(commands)
-        made = [f"{room}/{which}.o" for which in objects]
-        _run_all([[*_linker(compiler), "-shared", *made, *extra, "-o", f"{room}/library.so"]])
+        files = [f"{room}/{name}.o" for name in objects]
+        _run_all([[*_linker(compiler), "-shared", *files, *extra, "-o", f"{room}/library.so"]])
         library.parent.mkdir(parents=True, exist_ok=True)
         fresh = library.with_suffix(f".{os.getpid()}")
         shutil.copyfile(f"{room}/library.so", fresh)
         fresh.replace(library)  # a process that has loaded the old file keeps it
-        stamp.write_text(name)
+        stamp.write_text(sources)
     return library
 
 
@@ -169,20 +172,20 @@ def newest_glibc(library: Path) -> tuple[int, int] | None:
 
 def _run_all(commands: list[list[str]]) -> None:
     try:
-        running = [
-            subprocess.Popen(one, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-            for one in commands
+        processes = [  # all at once
+            subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+            for command in commands
         ]
     except OSError as reason:
         raise BuildError(
             f"the compiler {commands[0][0]} could not be started: {reason}"
         ) from reason
-    outputs = [one.communicate()[0].decode(errors="replace") for one in running]
-    for one, output in zip(running, outputs, strict=True):
-        if one.returncode:
+    outputs = [process.communicate()[0].decode(errors="replace") for process in processes]
+    for process, output in zip(processes, outputs, strict=True):
+        if process.returncode:
             lines = "\n".join(output.splitlines()[:20])
             raise BuildError(
-                f"the compiler {commands[0][0]} failed with code {one.returncode}:\n{lines}"
+                f"the compiler {commands[0][0]} failed with code {process.returncode}:\n{lines}"
             )
 
 

@@ -27,6 +27,7 @@ TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, t
 SETTING = "REGARD_NATIVE"
 BUILD = "run python -m regard.backends.native.build where a C++ compiler is, or after pip install 'regard[compiler]'"
 
+# What a function of the kernel refuses, by the code that it returns.
 _WRONG = {
     1: "this processor has neither AVX2 nor AVX-512",
     2: "a size is below 1 or too large, or heads are no multiple of kv_heads",
@@ -341,12 +342,12 @@ def load(path: Path = LIBRARY) -> Library | str:
     ]
     handle.rg_recur.argtypes = [POINTER(CRecurrence)]
     handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
-    names = {2: "AVX2", 3: "AVX-512", 4: "AVX-512 with BF16"}
-    if (found := handle.rg_instructions()) not in names:
+    instructions = {2: "AVX2", 3: "AVX-512", 4: "AVX-512 with BF16"}.get(handle.rg_instructions())
+    if instructions is None:
         return _WRONG[1]
     if not handle.rg_has_threads():
         reason = "the OpenMP library of this PyTorch has no function GOMP_parallel"
         warnings.warn(
             f"the native backend computes with one thread: {reason}", RuntimeWarning, stacklevel=2
         )
-    return Library(handle, names[found])
+    return Library(handle, instructions)

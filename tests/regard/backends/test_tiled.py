@@ -126,7 +126,7 @@ def test_equal_residues_are_one_part_and_few_pairs_are_computed():
     q = torch.empty(1, 1, 1, 64).expand(1, 4, 4096, 64)
     plan = rg.plan_attention(q, q, q, pattern="causal & strided(64)", backend="tiled")
     window, *residues = plan._offer.run.args[1].shares[0].parts
-    assert [(part.times, part.problem.batch, part.size) for part in residues] == [(1, 64, 63)]
+    assert [(part.call_count, part.problem.batch, part.size) for part in residues] == [(1, 64, 63)]
     assert plan.cost.pairs <= 2 * plan.problem.kept_pairs
     assert window.stride == 1
 
