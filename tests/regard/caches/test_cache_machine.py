@@ -215,18 +215,24 @@ class CacheIsAList(RuleBasedStateMachine):
         places = [at for at in range(first, length) if at not in self.gone]
         assert not isinstance(keys, Stored) or keys.positions[0, 0].tolist() == places
         assert values.shape[-1] == (V_DIM - 3 if self.joined else V_DIM)
-        for found, part in ((wide(keys), 0), (wide(values), 1)):
-            if found.numel():
-                of = 0 if self.joined else part  # values in the keys are rounded with them
-                wanted = torch.stack(
-                    [torch.stack([row[at][of] for at in places], 1) for row in self.rows]
-                )
-                size = found.shape[-1]
-                bound = off_by(wanted.double(), DTYPES[self.dtype])
-                assert ((found - wanted[..., :size]).abs() <= bound[..., :size]).all()
+        self.check_numbers(wide(keys), places, 0)
+        # Values that lie in the keys are rounded with them.
+        self.check_numbers(wide(values), places, 0 if self.joined else 1)
+
+    def check_numbers(self, held, places, part):
+        """Whether the entries at these places are those of the list, the keys (part 0) or the values (part 1)."""
+        if not held.numel():
+            return
+        of_rows = []
+        for row in self.rows:
+            of_rows.append(torch.stack([row[place][part] for place in places], 1))
+        exact = torch.stack(of_rows)
+        size = held.shape[-1]
+        bound = off_by(exact.double(), DTYPES[self.dtype])
+        assert ((held - exact[..., :size]).abs() <= bound[..., :size]).all()
 
 
-PAIRS = {
+DTYPES_BY_KIND = {
     "dynamic": ("float32", "bfloat16", "int8"),
     "static": ("float64", "float16"),
     "ring": ("float32", "int8"),
@@ -237,16 +243,20 @@ PAIRS = {
     "joined ring": ("int8",),
     "joined paged": ("float32", "int8"),
 }
-for _kind, _dtype in [(kind, dtype) for kind, dtypes in PAIRS.items() for dtype in dtypes]:
-    limits = (
-        {"kind": "paged", "unlimited": True}
-        if _kind == "unlimited"
-        else {"kind": _kind.split()[-1]}
-    )
-    limits["joined"] = _kind.startswith("joined")
-    machine = type(
-        f"{_kind}_{_dtype}".replace(" ", "_"), (CacheIsAList,), {**limits, "dtype": _dtype}
-    )
+
+
+def machine_of(name: str, dtype: str) -> type:
+    """The machine of a row of the table."""
+    attributes = {"kind": name.split()[-1], "joined": name.startswith("joined"), "dtype": dtype}
+    if name == "unlimited":
+        attributes |= {"kind": "paged", "unlimited": True}
+    machine = type(f"{name}_{dtype}".replace(" ", "_"), (CacheIsAList,), attributes)
     machine.TestCase.settings = settings(max_examples=15, stateful_step_count=25)
-    globals()[f"Test_{machine.__name__}"] = machine.TestCase
-del machine, CacheIsAList
+    return machine
+
+
+for _name, _dtypes in DTYPES_BY_KIND.items():
+    for _dtype in _dtypes:
+        _machine = machine_of(_name, _dtype)
+        globals()[f"Test_{_machine.__name__}"] = _machine.TestCase
+del _machine

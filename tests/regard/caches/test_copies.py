@@ -43,13 +43,18 @@ def append(cache, added: int, number: float) -> None:
     cache.append(numbers, None if cache.joined else numbers)
 
 
-def held(cache) -> torch.Tensor:
+def held_keys(cache) -> torch.Tensor:
     keys = cache.keys
     return keys.widened(torch.float64) if isinstance(keys, Stored) else keys.double()
 
 
-def same(one, other) -> bool:
-    return one.length == other.length and torch.equal(held(one), held(other))
+def hold_the_same(first, second) -> bool:
+    return first.length == second.length and torch.equal(held_keys(first), held_keys(second))
+
+
+def append_in_steps(cache, number: float) -> None:
+    for step in range(5):
+        append(cache, 1 + step % 2, number + step)
 
 
 @pytest.mark.parametrize("cropped", [0, 3])
@@ -61,24 +66,22 @@ def test_a_cache_and_its_copies_go_on_as_if_each_were_alone(name, way, grad, cro
         cache = empty(name)
         append(cache, PROMPT, 1.0)
         cache.crop(PROMPT - cropped)
-        for at in range(5):
-            append(cache, 1 + at % 2, number + at)
+        append_in_steps(cache, number)
         return cache
 
     with torch.set_grad_enabled(grad):
-        base = empty(name)
-        append(base, PROMPT, 1.0)
-        one = WAYS[way](base)
-        other = WAYS[way](one)
-        numbers = (10.0, 20.0, 30.0)
-        caches = (base, one, other)
-        for cache in caches:
+        original = empty(name)
+        append(original, PROMPT, 1.0)
+        copied = WAYS[way](original)
+        copied_again = WAYS[way](copied)
+        caches = {10.0: original, 20.0: copied, 30.0: copied_again}
+        for cache in caches.values():
             cache.crop(PROMPT - cropped)
-        for at in range(5):
-            for cache, number in zip(caches, numbers, strict=True):
-                append(cache, 1 + at % 2, number + at)
-        for cache, number in zip(caches, numbers, strict=True):
-            assert same(cache, alone(number))
+        for step in range(5):  # in turns
+            for number, cache in caches.items():
+                append(cache, 1 + step % 2, number + step)
+        for number, cache in caches.items():
+            assert hold_the_same(cache, alone(number))
 
 
 @pytest.mark.parametrize("together", [copy.deepcopy, lambda two: pickle.loads(pickle.dumps(two))])
@@ -87,14 +90,14 @@ def test_caches_that_share_entries_and_are_copied_together_share_none_that_they_
     name, together
 ):
     with torch.no_grad():
-        base = empty(name)
-        append(base, PROMPT, 1.0)
-        one, other = together((base, copy.copy(base)))
-        append(one, 2, 10.0)
-        append(other, 2, 20.0)
-        append(base, 2, 10.0)
-        assert same(one, base)
-        assert not torch.equal(held(other), held(one))
+        original = empty(name)
+        append(original, PROMPT, 1.0)
+        first, second = together((original, copy.copy(original)))
+        append(first, 2, 10.0)
+        append(second, 2, 20.0)
+        append(original, 2, 10.0)
+        assert hold_the_same(first, original)
+        assert not torch.equal(held_keys(second), held_keys(first))
 
 
 @pytest.mark.parametrize("name", ["dynamic", "static", "ring", "ring with first entries", "joined"])
@@ -102,12 +105,15 @@ def test_keys_and_values_that_were_read_do_not_change_after_a_crop(name):
     with torch.no_grad():
         cache = empty(name)
         append(cache, PROMPT, 1.0)
-        taken = (cache.keys, cache.values)
-        then = [x.clone() for x in taken]
+        keys = cache.keys
+        values = cache.values
+        keys_before = keys.clone()
+        values_before = values.clone()
         cache.crop(3)
         append(cache, 5, 9.0)
         append(cache, 1, 9.0)
-        assert all(map(torch.equal, taken, then))
+        assert torch.equal(keys, keys_before)
+        assert torch.equal(values, values_before)
 
 
 @pytest.mark.parametrize("name", ["dynamic", "static", "ring", "joined"])
@@ -117,13 +123,13 @@ def test_keys_that_were_read_and_copies_do_not_change_after_a_reorder_and_a_crop
         cache = empty(name)
         append(cache, PROMPT, 1.0)
         cache.reorder(torch.tensor([0]))
-        taken = cache.keys
-        then = taken.clone()
+        keys = cache.keys
+        keys_before = keys.clone()
         shorter = copy.copy(cache)
         shorter.crop(PROMPT - 1)
         append(shorter, 1, 9.0)
-        assert torch.equal(taken, then)
-        assert torch.equal(cache.keys, then)
+        assert torch.equal(keys, keys_before)
+        assert torch.equal(cache.keys, keys_before)
 
 
 def test_a_cache_that_shares_nothing_writes_over_what_it_dropped():
@@ -144,7 +150,7 @@ def test_a_copy_that_replaces_its_cache_at_each_step_copies_no_entry():
     with torch.no_grad():
         cache = empty("static")
         place = cache._held.planes["k"].data_ptr()
-        for at in range(9):
+        for number in range(9):
             cache = copy.copy(cache)
-            append(cache, 1, at)
+            append(cache, 1, number)
         assert cache._held.planes["k"].data_ptr() == place

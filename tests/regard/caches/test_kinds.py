@@ -193,19 +193,15 @@ def filled(batch: int, length: int, **options) -> PagedCache:
 
 def test_reorder_and_fork_take_no_page_and_write_no_memory():
     cache = filled(2, 10)
-    planes, before = (
-        cache._pool.planes,
-        {name: plane.clone() for name, plane in cache._pool.planes.items()},
-    )
+    planes = cache._pool.planes
+    before = {name: plane.clone() for name, plane in planes.items()}
     cache.reorder(torch.tensor([1, 1, 0, 1, 1]))
     forks = [cache.fork() for _ in range(9)]
     assert cache.pages == 6  # ten entries in pages of four, of two texts
     assert all(fork._pool is cache._pool and fork.length == 10 for fork in forks)
-    assert all(planes[name] is cache._pool.planes[name] for name in before)
-    assert all(
-        torch.equal(planes[name].view(torch.int32), before[name].view(torch.int32))
-        for name in before
-    )
+    for name, plane in planes.items():
+        assert cache._pool.planes[name] is plane
+        assert torch.equal(plane.view(torch.int32), before[name].view(torch.int32))
 
 
 def recorded_pages() -> PagedCache:
@@ -240,9 +236,10 @@ def test_a_row_that_continues_copies_the_begun_page_and_no_other():
     cache = filled(1, 10)
     cache.reorder(torch.tensor([0, 0, 0]))
     cache.append(*entries(3, 1))
-    tables = [[page.index for page in row] for row in cache._table.rows]
-    assert len({table[-1] for table in tables}) == 3
-    assert len({tuple(table[:-1]) for table in tables}) == 1
+    rows = cache._table.rows
+    assert len({row[-1].index for row in rows}) == 3
+    first, second, third = (row[:-1] for row in rows)
+    assert first == second == third
     assert cache.pages == 5
 
 

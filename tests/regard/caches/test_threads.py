@@ -172,7 +172,9 @@ def test_an_append_that_is_stopped_at_any_line_loses_no_page_and_does_not_hold_u
             assert not thread.is_alive(), line
             gc.collect()  # the frames that the exception names hold pages too
             pool = fork._pool
-            named = {page for held in (cache, fork) for row in held._table.rows for page in row}
+            named = set()
+            for row in (*cache._table.rows, *fork._table.rows):
+                named.update(row)
             with pool.lock:
                 pool.take(0)
             assert len(pool._not_lent()) == pool.pages - len(named), line
@@ -182,7 +184,8 @@ def test_a_process_that_is_forked_while_a_thread_changes_the_pool_can_go_on():
     with torch.no_grad():
         cache, prompt = filled("paged")
         numbers = torch.ones(1, HEADS, 13, DIM)
-        held, done = Event(), Event()
+        held = Event()
+        done = Event()
 
         def hold() -> None:
             with cache._pool.lock:

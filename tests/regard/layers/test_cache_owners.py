@@ -29,11 +29,10 @@ KINDS: dict[str, dict[str, Any]] = {
 
 def stack(kind: str, depth: int = 3) -> list[rg.MultiHeadAttention]:
     torch.manual_seed(5)
-    mechanism = "linear_transformer" if kind == "state" else None
-    return [
-        rg.MultiHeadAttention(DIM, HEADS, pattern="causal", mechanism=mechanism).double()
-        for _ in range(depth)
-    ]
+    options = {"pattern": "causal"}
+    if kind == "state":
+        options["mechanism"] = "linear_transformer"
+    return [rg.MultiHeadAttention(DIM, HEADS, **options).double() for _ in range(depth)]
 
 
 def cache_of(layer: rg.MultiHeadAttention, kind: str, **options: Any) -> Any:
@@ -42,9 +41,8 @@ def cache_of(layer: rg.MultiHeadAttention, kind: str, **options: Any) -> Any:
 
 
 def inputs(length: int = LENGTH) -> torch.Tensor:
-    return torch.randn(
-        BATCH, length, DIM, dtype=torch.float64, generator=torch.Generator().manual_seed(7)
-    )
+    generator = torch.Generator().manual_seed(7)
+    return torch.randn(BATCH, length, DIM, dtype=torch.float64, generator=generator)
 
 
 @pytest.fixture(autouse=True)
@@ -57,17 +55,17 @@ def _no_gradients():
 def test_a_second_layer_is_refused_with_the_way_and_changes_nothing(kind):
     first, second, _ = stack(kind)
     cache = cache_of(first, kind)
-    other = cache_of(first, kind)
+    untouched = cache_of(first, kind)
     x = inputs()
     hidden = first(x, cache=cache)
-    first(x, cache=other)
+    first(x, cache=untouched)
     with pytest.raises(
         ArgumentError,
         match=r"of another layer.*caches = \[block\.attn\.new_cache\(batch\) for block in",
     ):
         second(hidden, cache=cache)
     assert cache.length == LENGTH
-    assert torch.equal(first(x[:, :1], cache=cache), first(x[:, :1], cache=other))
+    assert torch.equal(first(x[:, :1], cache=cache), first(x[:, :1], cache=untouched))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -87,9 +85,8 @@ def test_a_reordered_or_cropped_cache_keeps_its_owner_and_an_emptied_one_goes_to
     cache.reorder(torch.tensor([2, 0, 1]))
     if kind != "state":
         cache.crop(5)
-    with pytest.raises(
-        ArgumentError, match=f"holds {7 if kind == 'state' else 5} positions of another layer"
-    ):
+    length = 7 if kind == "state" else 5
+    with pytest.raises(ArgumentError, match=f"holds {length} positions of another layer"):
         second(inputs(), cache=cache)
     cache.crop(0)
     second(inputs(), cache=cache)
@@ -102,22 +99,22 @@ def test_copies_belong_to_the_layer_that_continues_them(kind, tmp_path):
     first, second, _ = stack(kind)
     cache = cache_of(first, kind)
     first(inputs(), cache=cache)
+    path = tmp_path / "cache.safetensors"
+    cache.save(path)
     if kind == "state":
-        cache.save(tmp_path / "cache.safetensors")
-        loaded = RecurrentState.load(tmp_path / "cache.safetensors", first.mechanism.declared)
+        loaded = RecurrentState.load(path, first.mechanism.declared)
     else:
-        cache.save(tmp_path / "cache.safetensors")
-        loaded = load_cache(tmp_path / "cache.safetensors")
-    layer, own = copy.deepcopy((first, cache))
-    wanted = first(inputs(1), cache=cache)
-    for one in (loaded, own):
-        assert torch.equal(layer(inputs(1), cache=one), wanted)
+        loaded = load_cache(path)
+    copied_layer, copied = copy.deepcopy((first, cache))
+    expected = first(inputs(1), cache=cache)
+    for free in (loaded, copied):
+        assert torch.equal(copied_layer(inputs(1), cache=free), expected)
         with pytest.raises(ArgumentError, match="of another layer"):
-            second(inputs(1), cache=one)
-    for one in (copy.copy(own), pickle.loads(pickle.dumps(own))):
-        first(inputs(1), cache=one)
+            second(inputs(1), cache=free)
+    for free in (copy.copy(copied), pickle.loads(pickle.dumps(copied))):
+        first(inputs(1), cache=free)
         with pytest.raises(ArgumentError, match="of another layer"):
-            layer(inputs(1), cache=one)
+            copied_layer(inputs(1), cache=free)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,12 +122,13 @@ def test_a_refused_call_gives_a_cache_no_owner(kind):
     first, second, _ = stack(kind)
     cache = cache_of(first, kind)
     first(inputs(), cache=cache)
-    loose = copy.copy(cache)
+    free = copy.copy(cache)
+    mask = rg.patterns.Explicit(torch.ones(7, 7).bool())
     with pytest.raises(rg.RegardError):
-        second(inputs(), cache=loose, pattern=rg.patterns.Explicit(torch.ones(7, 7).bool()))
+        second(inputs(), cache=free, pattern=mask)
     with pytest.raises(rg.RegardError):
-        second(inputs(), cache=loose, bias=torch.zeros(1, 5, 1, 1, dtype=torch.float64))
-    assert torch.equal(first(inputs(1), cache=loose), first(inputs(1), cache=cache))
+        second(inputs(), cache=free, bias=torch.zeros(1, 5, 1, 1, dtype=torch.float64))
+    assert torch.equal(first(inputs(1), cache=free), first(inputs(1), cache=cache))
 
 
 def test_a_cache_does_not_keep_its_layer_alive_and_goes_to_the_next_one():
@@ -150,14 +148,16 @@ def test_wrapped_and_compiled_layers_are_the_layer_that_they_wrap():
     x = inputs()
     compiled = [torch.compile(layer, backend="eager") for layer in layers]
     caches = [layer.new_cache(BATCH, "static", 29) for layer in layers]
-    wanted = x
+    expected = x
     for layer in layers:
-        wanted = layer(wanted)
-    found = []
-    for part, through in zip(x.split((3, 1, 3), 1), (compiled, layers, compiled), strict=True):
-        for layer, cache in zip(through, caches, strict=True):
+        expected = layer(expected)
+    outputs = []
+    for part, stack_of_part in zip(
+        x.split((3, 1, 3), 1), (compiled, layers, compiled), strict=True
+    ):
+        for layer, cache in zip(stack_of_part, caches, strict=True):
             part = layer(part, cache=cache)
-        found.append(part)
-    assert (torch.cat(found, 1) - wanted).abs().max() < 1e-12
+        outputs.append(part)
+    assert (torch.cat(outputs, 1) - expected).abs().max() < 1e-12
     with pytest.raises(ArgumentError, match="of another layer"):
         compiled[1](x, cache=caches[0])

@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from layer_cases import split_heads
 
 import regard as rg
 from regard.layers import MultiHeadAttention
@@ -21,11 +22,8 @@ def layer_of(
 ) -> MultiHeadAttention:
     """Its output is the joined heads themselves, so that an error of attention is seen as it is."""
     torch.manual_seed(3)
-    layer = (
-        MultiHeadAttention(dim=24, heads=4, kv_heads=2, pattern=pattern, positions=Rotary())
-        .to(dtype)
-        .eval()
-    )
+    layer = MultiHeadAttention(dim=24, heads=4, kv_heads=2, pattern=pattern, positions=Rotary())
+    layer.to(dtype).eval()
     with torch.no_grad():
         layer.to_output.weight.copy_(torch.eye(24))
         layer.to_output.bias.zero_()
@@ -33,9 +31,8 @@ def layer_of(
 
 
 def continued(layer, x, cuts, cache, **options) -> torch.Tensor:
-    return torch.cat(
-        [layer(x[:, one:two], cache=cache, **options) for one, two in pairwise(cuts)], 1
-    )
+    parts = [layer(x[:, start:stop], cache=cache, **options) for start, stop in pairwise(cuts)]
+    return torch.cat(parts, 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -45,14 +42,14 @@ def test_continuing_equals_the_whole_at_once(kind, data):
     layer = layer_of()
     length = data.draw(st.sampled_from([WINDOW - 2, WINDOW - 1, WINDOW, WINDOW + 1, 24]))
     cuts = [0, *sorted(data.draw(st.sets(st.integers(1, length - 1)))), length]
-    # padding on the left
-    given = data.draw(st.sampled_from([{}, {"pattern": KeySpan(torch.tensor([0, 4]))}]))
-    x = torch.randn(
-        2, length, 24, generator=torch.Generator().manual_seed(length), dtype=torch.float64
-    )
+    padding_on_the_left = {"pattern": KeySpan(torch.tensor([0, 4]))}
+    options = data.draw(st.sampled_from([{}, padding_on_the_left]))
+    generator = torch.Generator().manual_seed(length)
+    x = torch.randn(2, length, 24, generator=generator, dtype=torch.float64)
     with torch.no_grad():
         cache = layer.new_cache(2, kind, capacity=KINDS[kind])
-        assert (continued(layer, x, cuts, cache, **given) - layer(x, **given)).abs().max() <= 1e-12
+        output = continued(layer, x, cuts, cache, **options)
+        assert (output - layer(x, **options)).abs().max() <= 1e-12
     assert cache.length == length
 
 
@@ -64,18 +61,16 @@ def test_a_narrow_cache_stays_within_the_bound_it_states(kind, dtype, cuts):
     layer = layer_of()
     x = torch.randn(2, 24, 24, dtype=torch.float64)
     with torch.no_grad():
-        whole = layer(x)
-        q, k = (
-            layer._rotate(layer._split(to(x), heads), 0)
-            for to, heads in ((layer.to_q, 4), (layer.to_k, 2))
-        )
-        v = layer._split(layer.to_v(x), 2)
-        found = continued(layer, x, cuts, layer.new_cache(2, kind, KINDS[kind], dtype))
-    part = {"bfloat16": 1 / 256, "float16": 1 / 2048, "int8": 1 / 254 + 2**-24}[dtype]
-    moved = 6**-0.5 * q.abs().sum(-1).max() * k.abs().max() * part
-    bound = v.abs().max() * (part + torch.expm1(2 * moved))
-    assert 0 < (found - whole).abs().max() <= bound
-    assert (found - whole).abs().max() <= 40 * part  # and no excuse for anything but rounding
+        q = layer._rotate(split_heads(layer.to_q(x), 4), 0)
+        k = layer._rotate(split_heads(layer.to_k(x), 2), 0)
+        v = split_heads(layer.to_v(x), 2)
+        output = continued(layer, x, cuts, layer.new_cache(2, kind, KINDS[kind], dtype))
+        error = (output - layer(x)).abs().max()
+    rounding = {"bfloat16": 1 / 256, "float16": 1 / 2048, "int8": 1 / 254 + 2**-24}[dtype]
+    score_error = 6**-0.5 * q.abs().sum(-1).max() * k.abs().max() * rounding
+    bound = v.abs().max() * (rounding + torch.expm1(2 * score_error))
+    assert 0 < error <= bound
+    assert error <= 40 * rounding  # the bound leaves room for more than rounding
 
 
 def test_a_ring_refuses_what_looks_further_back_than_it_holds():
@@ -97,17 +92,12 @@ def test_a_ring_refuses_what_looks_further_back_than_it_holds():
 def test_training_through_a_cache_gives_the_gradients_of_the_whole(kind):
     layer = layer_of()
     x = torch.randn(1, 14, 24, dtype=torch.float64)
-    found = []
-    for run in (
-        layer,
-        lambda x: continued(layer, x, (0, 5, 6, 13, 14), layer.new_cache(1, kind, KINDS[kind])),
-    ):
-        layer.zero_grad()
-        run(x).square().sum().backward()
-        found.append([weight.grad.clone() for weight in layer.parameters()])
-    assert all(
-        torch.allclose(one, two, rtol=0, atol=1e-12) for one, two in zip(*found, strict=True)
-    )
+    weights = list(layer.parameters())
+    cache = layer.new_cache(1, kind, KINDS[kind])
+    output = continued(layer, x, (0, 5, 6, 13, 14), cache)
+    grads = torch.autograd.grad(output.square().sum(), weights)
+    expected = torch.autograd.grad(layer(x).square().sum(), weights)
+    torch.testing.assert_close(grads, expected, rtol=0, atol=1e-12)
 
 
 BY_LENGTH = r"depends on the number of keys.*past=True"
@@ -125,11 +115,9 @@ OF_ONE_CALL = {
 
 @pytest.mark.parametrize("name", OF_ONE_CALL)
 def test_patterns_of_one_length_are_refused_with_a_cache_and_leave_it_as_it_was(name):
-    (pattern, words), layer, x = (
-        OF_ONE_CALL[name],
-        layer_of(),
-        torch.randn(1, 5, 24, dtype=torch.float64),
-    )
+    pattern, words = OF_ONE_CALL[name]
+    layer = layer_of()
+    x = torch.randn(1, 5, 24, dtype=torch.float64)
     with torch.no_grad():
         for kind, capacity in KINDS.items():
             cache = layer.new_cache(1, kind, capacity)

@@ -1,4 +1,4 @@
-"""The formula of all mechanisms of features: patterns, positions, statistics, and keys that nobody may see."""
+"""The formula of all mechanisms of features: patterns, positions, statistics, and queries without features."""
 
 import math
 from dataclasses import dataclass
@@ -16,28 +16,28 @@ from regard.mechanisms.features import Features, Kernelised
 
 @dataclass(frozen=True)
 class Squared(Kernelised):
-    """φ(x) = x² + 0.1, the simplest there is; `lowered` ones hand over half of it as logarithms."""
+    """φ(x) = x² + 0.1, the simplest there is; `lowered` ones give part of it as logarithms."""
 
     lowered: bool = False
     statistics = frozenset(STATISTICS)
 
     def lift(self, q, k, scale, parameters):
-        of_q = q.square() + 0.1
-        of_k = k.square() + 0.1
+        q_features = q.square() + 0.1
+        k_features = k.square() + 0.1
         if not self.lowered:
-            return Features(of_q, of_k)
-        q_log, k_log = (x.square().sum(-1) - 700 for x in (q, k))
-        return Features(
-            of_q * (-q_log - 700).exp()[..., None],
-            of_k * (-k_log - 700).exp()[..., None],
-            k_log,
-            q_log=q_log,
-        )
+            return Features(q_features, k_features)
+        q_log = q.square().sum(-1) - 700
+        k_log = k.square().sum(-1) - 700
+        q_features = q_features * (-q_log - 700).exp()[..., None]
+        k_features = k_features * (-k_log - 700).exp()[..., None]
+        return Features(q_features, k_features, k_log, q_log=q_log)
 
 
 def tensors(k_len: int = 11) -> list[torch.Tensor]:
-    shapes = (2, 6, 7, 5), (2, 2, k_len, 5), (2, 2, k_len, 3)
-    return [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    q = torch.randn(2, 6, 7, 5, dtype=torch.float64)
+    k = torch.randn(2, 2, k_len, 5, dtype=torch.float64)
+    v = torch.randn(2, 2, k_len, 3, dtype=torch.float64)
+    return [q, k, v]
 
 
 def squared(x: torch.Tensor) -> np.ndarray:
@@ -60,25 +60,21 @@ CASES: dict[str, tuple[p.Pattern, int | torch.Tensor | None]] = {
 def test_the_formula_holds_for_every_pattern_and_position(pattern, q_start, lowered):
     q, k, v = tensors()
     options = {"want": ["log_sum_exp", "weights", "received"], "backend": "reference"}
-    found = rg.attention_detail(
+    detail = rg.attention_detail(
         q, k, v, mechanism=Squared(lowered), pattern=pattern, q_start=q_start, **options
     )
-    alike = pattern.dense(7, 11, q_start=q_start).numpy() * (
-        squared(q) @ squared(k).repeat(3, 1).swapaxes(-1, -2)
-    )
-    sums = alike.sum(-1)
-    weights = alike / np.where(sums > 0, sums, 1)[..., None]
+
+    products = squared(q) @ squared(k).repeat(3, 1).swapaxes(-1, -2)
+    products = products * pattern.dense(7, 11, q_start=q_start).numpy()
+    sums = products.sum(-1)
+    weights = products / np.where(sums > 0, sums, 1)[..., None]
     with np.errstate(divide="ignore"):
         log_sum_exp = np.log(sums) - (1400 if lowered else 0)
-    expected = {
-        "output": weights @ v.numpy().repeat(3, 1),
-        "weights": weights,
-        "received": weights.sum(2),
-    }
-    for name, one in {**expected, "log_sum_exp": log_sum_exp}.items():
-        np.testing.assert_allclose(
-            getattr(found, name), one, rtol=1e-10, atol=1e-10 if "sum" in name else 1e-13
-        )
+    output = weights @ v.numpy().repeat(3, 1)
+    np.testing.assert_allclose(detail.output, output, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(detail.weights, weights, rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(detail.received, weights.sum(2), rtol=1e-10, atol=1e-13)
+    np.testing.assert_allclose(detail.log_sum_exp, log_sum_exp, rtol=1e-10, atol=1e-10)
 
 
 class Cut(Kernelised):
@@ -90,15 +86,18 @@ class Cut(Kernelised):
         return Features(q.relu(), k.relu())
 
 
-def test_a_query_whose_features_are_all_0_sees_nobody():
-    q, k, v = (x.requires_grad_() for x in tensors())
-    cut = torch.where(torch.arange(7)[:, None] == 3, -q.abs(), q.abs()).detach().requires_grad_()
-    found = rg.attention_detail(cut, k, v, mechanism=Cut(), want="log_sum_exp", backend="reference")
-    assert (found.output[:, :, 3] == 0).all()
-    assert (found.log_sum_exp[:, :, 3] == -math.inf).all()
-    assert (found.output[:, :, 4:] != 0).all()
-    (found.output.sum() + found.log_sum_exp[:, :, 4:].sum()).backward()
-    assert all(x.grad.isfinite().all() for x in (cut, k, v))
+def test_a_query_whose_features_are_all_0_is_an_empty_row():
+    q, k, v = tensors()
+    q = q.abs()
+    q[:, :, 3] *= -1
+    for x in (q, k, v):
+        x.requires_grad_()
+    detail = rg.attention_detail(q, k, v, mechanism=Cut(), want="log_sum_exp", backend="reference")
+    assert (detail.output[:, :, 3] == 0).all()
+    assert (detail.log_sum_exp[:, :, 3] == -math.inf).all()
+    assert (detail.output[:, :, 4:] != 0).all()
+    (detail.output.sum() + detail.log_sum_exp[:, :, 4:].sum()).backward()
+    assert all(x.grad.isfinite().all() for x in (q, k, v))
 
 
 def test_top_keys_of_weights_below_zero_are_still_ranked():
@@ -108,10 +107,9 @@ def test_top_keys_of_weights_below_zero_are_still_ranked():
         "want": ["weights", rg.top_keys(5)],
         "backend": "reference",
     }
-    found = rg.attention_detail(q, k, v, **options)
-    assert (found.weights < 0).any()
-    assert (found.weights < -1).any()
-    ranked, order = found.weights.sort(-1, descending=True)
-    assert torch.equal(found.top_keys.indices[..., :3], order)
-    assert torch.equal(found.top_keys.weights[..., :3], ranked)
-    assert (found.top_keys.indices[..., 3:] == -1).all()
+    detail = rg.attention_detail(q, k, v, **options)
+    assert (detail.weights < -1).any()
+    weights, indices = detail.weights.sort(-1, descending=True)
+    assert torch.equal(detail.top_keys.indices[..., :3], indices)
+    assert torch.equal(detail.top_keys.weights[..., :3], weights)
+    assert (detail.top_keys.indices[..., 3:] == -1).all()
