@@ -88,6 +88,8 @@ def steps_of_int8() -> list[Run]:
 
 BIAS = torch.randn(4, 1, 53, generator=torch.Generator().manual_seed(5))
 SPANS = p.Causal() & p.KeySpan(torch.tensor([0, 5]), torch.tensor([37, 30]))
+MASK = torch.rand(2, 53, generator=torch.Generator().manual_seed(6)) < 0.7
+PADDINGS = (p.KeyMask(MASK), p.KeyMask(MASK.flip(1)), p.KeyMask(torch.arange(53) < 40))
 DROPOUT = {"dropout": 0.3, "dropout_seed": 7}
 # Calls of one kind share a plan or a step, and so what it keeps between calls.
 KINDS: dict[str, Callable[[], list[Run]]] = {
@@ -101,6 +103,14 @@ KINDS: dict[str, Callable[[], list[Run]]] = {
     "statistics": lambda: in_two_layouts(statistics, 23, 31, pattern="causal"),
     "backward": lambda: in_two_layouts(gradients, 37, 53, pattern="causal"),
     "backward with a bias": lambda: in_two_layouts(gradients, 37, 53, bias=BIAS, softcap=3.0),
+    "masks": lambda: [
+        run for mask in PADDINGS for run in in_two_layouts(outputs, 37, 53, pattern=mask)
+    ],
+    "backward with masks": lambda: [
+        run
+        for mask in PADDINGS
+        for run in in_two_layouts(gradients, 37, 53, pattern=p.Causal() & mask)
+    ],
     "step": lambda: steps(pattern="causal"),
     "step of two bands": lambda: steps(pattern="causal & (causal_window(9) | prefix(4))"),
     "step by batch row": lambda: steps(pattern=SPANS, q_start=torch.tensor([40, 31])),
