@@ -21,9 +21,14 @@ from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
 from regard.errors import RegardError
 from regard.patterns import Grid, Pattern
+from regard.patterns.band import EVERY_PAIR
 from regard.patterns.bands import with_every_key
+from regard.patterns.row_keys import RowKeys
 
 KEPT_GRIDS = 64
+MOST_BITS = (
+    1 << 29
+)  # of the pairs of a mask in a window, which the kernel writes down: 64 MiB; larger calls are planned
 READS_ROW_KEYS = "native"  # the backend that reads the keys of batch rows from the operands
 
 
@@ -37,8 +42,8 @@ class StructurePlan:
     def compute(self, call: Call) -> Result | None:
         """The result of a call with the key of this plan; None if it needs a plan of its own.
 
-        That is so if a mask has no boolean for some key, which a plan refuses, if a cache dropped keys, and if a number
-        that is not finite could reach queries that may not look at it.
+        That is so if a mask does not fit, which a plan refuses, if a cache dropped keys, and if a number that is not
+        finite could reach queries that may not look at it.
         """
         k_len = call.k.shape[2]
         if isinstance(call.k, Stored) and call.k.first:
@@ -46,8 +51,7 @@ class StructurePlan:
         pattern = call.pattern
         assert isinstance(pattern, Pattern)
         assert pattern.row_keys is not None
-        mask = pattern.row_keys.mask
-        if mask is not None and mask.shape[1] < k_len:
+        if not _fits(pattern.row_keys, call.q.shape[2], k_len):
             return None
         result = self.plan.compute_row_keys(call, pattern, self._grid_of(call, k_len))
         return result if looks_sound(result) else None
@@ -89,6 +93,18 @@ class StructurePlans:
         if plan is None:
             plan = self.kept.keep(key, _plan_of(call))
         return plan if isinstance(plan, StructurePlan) else None
+
+
+def _fits(row_keys: RowKeys, q_len: int, k_len: int) -> bool:
+    """Whether a mask has a boolean for each key, and not too many with a window."""
+    mask = row_keys.mask
+    if row_keys.of_call is not None:
+        return row_keys.of_call == (q_len, k_len)
+    if mask is None:
+        return True
+    if mask.shape[-1] < k_len:
+        return False
+    return row_keys.window == EVERY_PAIR or mask.shape[0] * q_len * k_len <= MOST_BITS
 
 
 def _plan_of(call: Call) -> StructurePlan | bool:

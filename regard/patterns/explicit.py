@@ -99,6 +99,16 @@ class Explicit(RowsOfOneCall, TensorPattern):
     def for_row(self, row: int) -> Pattern:
         return Explicit(self.mask[row : row + 1]) if self.varies_by_row else self
 
+    @cached_property
+    def row_keys(self) -> RowKeys | None:  # ty: ignore[incompatible-attribute-override]
+        if not has_numbers(self.mask):
+            return None
+        q_len, k_len = self.mask.shape[-2:]
+        mask = self.mask.cpu()
+        if mask.dim() == 2:
+            mask = mask[None, None]  # (1, 1, q_len, k_len)
+        return RowKeys(("explicit", *mask.shape[:2]), mask=mask, of_call=(q_len, k_len))
+
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         shape = tuple(self.mask.shape)
         way_out = _key_mask_instead(shape, batch, q_len, k_len)
@@ -214,8 +224,8 @@ class KeyMask(TensorPattern):
     def row_keys(self) -> RowKeys | None:  # ty: ignore[incompatible-attribute-override]
         if not has_numbers(self.mask):
             return None
-        mask = self.mask.cpu().view(-1, self.mask.shape[-1])
-        return RowKeys(("key_mask", len(mask)), mask=mask)
+        mask = self.mask.cpu().view(-1, 1, 1, self.mask.shape[-1])
+        return RowKeys(("key_mask", mask.shape[0]), mask=mask)
 
     @cached_property
     def rows(self) -> tuple[KeySet, ...]:

@@ -25,7 +25,8 @@ class RowKeys:
     window: a band without start and stop.
     starts: int64 (1,) or (batch,) on the CPU; None for the first key.
     stops: likewise; None for the last key.
-    mask: booleans (1 or batch, keys) on the CPU; None where every key is allowed.
+    mask: booleans (1 or batch, 1 or heads, 1 or q_len, keys) on the CPU; None where every key is allowed.
+    of_call: q_len and k_len of the one call that the mask is for, if it has a row for each query.
     """
 
     structure: Hashable
@@ -33,6 +34,7 @@ class RowKeys:
     starts: torch.Tensor | None = None
     stops: torch.Tensor | None = None
     mask: torch.Tensor | None = None
+    of_call: tuple[int, int] | None = None
 
     def within(self, band: Band) -> RowKeys:
         """The keys that lie in a band as well."""
@@ -46,14 +48,15 @@ class RowKeys:
         if mask is None:
             mask = other.mask
         elif other.mask is not None:
-            length = min(mask.shape[1], other.mask.shape[1])
-            mask = mask[:, :length] & other.mask[:, :length]
+            length = min(mask.shape[-1], other.mask.shape[-1])
+            mask = mask[..., :length] & other.mask[..., :length]
         return RowKeys(
             self.structure,
             other.window,
             _chosen(torch.maximum, self.starts, other.starts),
             _chosen(torch.minimum, self.stops, other.stops),
             mask,
+            self.of_call or other.of_call,
         )
 
 

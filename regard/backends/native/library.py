@@ -99,11 +99,12 @@ class CVisible(Structure):
     """rg_visible."""
 
     _fields_ = [
-        *((name, c_int32) for name in ("rows", "q_len", "keys")),
+        *((name, c_int32) for name in ("rows", "heads", "q_len", "keys")),
         ("mask", c_void_p),
-        ("mask_row", c_int64),
-        ("mask_key", c_int64),
-        ("mask_size", c_int64),
+        *(
+            (name, c_int64)
+            for name in ("mask_row", "mask_head", "mask_query", "mask_key", "mask_size")
+        ),
         ("start", c_void_p),
         ("stop", c_void_p),
         ("start_row", c_int64),

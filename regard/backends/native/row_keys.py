@@ -33,40 +33,52 @@ class RowSchedules:
     lists: None = None
 
     def __init__(self, library: Library, problem: Problem) -> None:
-        batch = problem.batch
-        q_len = problem.q_len
-        blocks = -(-q_len // ROWS_OF_BITS)
         self._library = library
-        self._batch = batch
+        self._batch = problem.batch
         self._heads = problem.heads
-        self._structs = (CSchedule * batch)()
-        self._blocks = (c_int32 * (batch * blocks * 4))()
-        self._runs = (c_int32 * (batch * blocks * 4))()
-        self._bounds = (c_int32 * (2 * batch * q_len))()
+        self._q_len = problem.q_len
+        self._visible = CVisible(q_len=problem.q_len)
         self._bits = (c_uint32 * 0)()
+        self._make_room(problem.batch)
         self._position = c_int64()  # of the first query, where all batch rows have the same
         self._read: Any = None  # what C read last, which lives as long as the schedules
         self._written: tuple[Any, ...] | None = None  # the keys whose schedules these are
-        self._visible = CVisible(
-            q_len=q_len,
-            schedule=ctypes.addressof(self._structs),
-            block=ctypes.addressof(self._blocks),
-            run=ctypes.addressof(self._runs),
-            lo=ctypes.addressof(self._bounds),
-            hi=ctypes.addressof(self._bounds) + batch * q_len * ctypes.sizeof(c_int32),
-        )
-        self.address = ctypes.addressof(self._structs)
-        rows = torch.arange(batch, dtype=torch.int32, device="cpu")
-        self._schedule_of = rows.repeat_interleave(problem.heads)  # of each batch row and head
+        rows = torch.arange(problem.batch, dtype=torch.int32, device="cpu")
+        self._schedule_of_row = rows.repeat_interleave(problem.heads)
+        # Which schedule each batch row and head has, (batch · heads,); None if all have the first.
+        self.schedule_of: torch.Tensor | None = None
+
+    def _make_room(self, count: int) -> None:
+        """Memory for so many schedules."""
+        blocks = -(-self._q_len // ROWS_OF_BITS)
+        self._room = count
+        self._structs = (CSchedule * count)()
+        self._blocks = (c_int32 * (count * blocks * 4))()
+        self._runs = (c_int32 * (count * blocks * 4))()
+        self._lo = (c_int32 * (count * self._q_len))()
+        self._hi = (c_int32 * (count * self._q_len))()
+        visible = self._visible
+        visible.schedule = ctypes.addressof(self._structs)
+        visible.block = ctypes.addressof(self._blocks)
+        visible.run = ctypes.addressof(self._runs)
+        visible.lo = ctypes.addressof(self._lo)
+        visible.hi = ctypes.addressof(self._hi)
+
+    @property
+    def address(self) -> int:
+        return ctypes.addressof(self._structs)
 
     @property
     def schedule_count(self) -> int:
-        """One for all batch rows where they are alike."""
-        return self._visible.rows
+        """One for all batch rows, and for all heads, where they are alike."""
+        return self._visible.rows * self._visible.heads
 
-    @property
-    def schedule_of(self) -> torch.Tensor | None:
-        return None if self._visible.rows == 1 else self._schedule_of
+    def _numbers_of_schedules(self) -> torch.Tensor | None:
+        rows = self._visible.rows
+        if self._visible.heads == 1:
+            return None if rows == 1 else self._schedule_of_row
+        numbers = torch.arange(rows * self._heads, dtype=torch.int32, device="cpu")
+        return numbers if rows > 1 else numbers.repeat(self._batch)
 
     # The keys whose schedules these are live in `_read`, so that no other object has their id.
     def write(self, row_keys: RowKeys, k_len: int, q_start: int | torch.Tensor) -> None:
@@ -85,9 +97,16 @@ class RowSchedules:
         self._read = row_keys, positions
         visible.keys = k_len
         visible.mask = address_of(mask)
-        visible.mask_row = 0 if mask is None or mask.shape[0] == 1 else mask.stride(0)
-        visible.mask_key = 0 if mask is None else mask.stride(1)
-        visible.mask_size = 0 if mask is None else extent(mask)
+        visible.heads = 1
+        visible.mask_row = 0
+        if mask is not None:
+            strides = [
+                0 if size == 1 else stride
+                for size, stride in zip(mask.shape, mask.stride(), strict=True)
+            ]
+            visible.mask_row, visible.mask_head, visible.mask_query, visible.mask_key = strides
+            visible.mask_size = extent(mask)
+            visible.heads = mask.shape[1]
         visible.start = address_of(row_keys.starts)
         visible.start_row = _stride_of(row_keys.starts)
         visible.stop = address_of(row_keys.stops)
@@ -100,6 +119,9 @@ class RowSchedules:
         visible.right = NO_LIMIT if right is None else right
         differ = visible.mask_row or visible.start_row or visible.stop_row or visible.position_row
         visible.rows = self._batch if differ else 1
+        self.schedule_of = self._numbers_of_schedules()
+        if self.schedule_count > self._room:
+            self._make_room(self.schedule_count)
 
         words = self._library.lower(visible)
         if words > len(self._bits):

@@ -38,6 +38,11 @@ KINDS = {
         Diagonals(-1, 4) & p.KeySpan(draw.ends() // 4) & p.KeyMask(draw.booleans())
     ),
     "a window of no pair": lambda draw: Diagonals(-3, 1) & p.KeyMask(draw.booleans()),
+    "a boolean for each pair": lambda draw: p.Explicit(draw.pairs(1, 1)),
+    "one for each pair and head": lambda draw: p.Explicit(draw.pairs(draw.batch, HEADS)),
+    "one for each pair, and causal": lambda draw: (
+        p.Causal() & p.Explicit(draw.pairs(1, HEADS)) & p.KeyMask(draw.booleans())
+    ),
     "a prefix and a mask": lambda draw: p.Prefix(9) & p.KeyMask(draw.booleans()),
 }
 
@@ -45,10 +50,15 @@ KINDS = {
 class Drawn:
     """Numbers and booleans of batch rows, from a seed."""
 
-    def __init__(self, seed: int, batch: int = BATCH, k_len: int = K_LEN) -> None:
+    def __init__(self, seed: int, q_len: int = Q_LEN, k_len: int = K_LEN) -> None:
         self.generator = torch.Generator().manual_seed(seed)
-        self.batch = batch
+        self.batch = BATCH
+        self.q_len = q_len
         self.k_len = k_len
+
+    def pairs(self, batch: int, heads: int) -> torch.Tensor:
+        share = torch.rand(batch, heads, 1, 1, generator=self.generator)
+        return torch.rand(batch, heads, self.q_len, self.k_len, generator=self.generator) < share
 
     def booleans(self) -> torch.Tensor:
         share = torch.rand(self.batch, 1, generator=self.generator)
@@ -57,8 +67,8 @@ class Drawn:
     def ends(self) -> torch.Tensor:
         return torch.randint(0, self.k_len + 3, (self.batch,), generator=self.generator)
 
-    def vectors(self, q_len: int = Q_LEN, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
-        shapes = (HEADS, q_len), (KV_HEADS, self.k_len), (KV_HEADS, self.k_len)
+    def vectors(self, dtype: torch.dtype = torch.float32) -> list[torch.Tensor]:
+        shapes = (HEADS, self.q_len), (KV_HEADS, self.k_len), (KV_HEADS, self.k_len)
         return [
             torch.randn(self.batch, *shape, DIM, generator=self.generator).to(dtype)
             for shape in shapes
@@ -112,19 +122,23 @@ def numbers_at(address: int | None, count: int) -> torch.Tensor:
 @pytest.mark.parametrize("name", KINDS)
 def test_schedules_allow_the_pairs_of_the_pattern(name, q_len):
     k_len = 77
-    x = torch.zeros(BATCH, 1, q_len, 4)
-    k = torch.zeros(BATCH, 1, k_len, 4)
+    x = torch.zeros(BATCH, HEADS, q_len, 4)
+    k = torch.zeros(BATCH, HEADS, k_len, 4)
     schedules = RowSchedules(load(), make_problem(x, k, k))
-    for seed in range(4):
-        draw = Drawn(seed, k_len=k_len)
+    for seed, start in enumerate((k_len - q_len, -5, torch.tensor([0, 40, -7]))):
+        draw = Drawn(seed, q_len, k_len)
         pattern = KINDS[name](draw)
-        for start in (k_len - q_len, -5, torch.tensor([0, 40, -7])):
-            schedules.write(pattern.row_keys, k_len, start)
-            wanted = pattern.dense(q_len, k_len, q_start=start).expand(BATCH, 1, -1, -1)
-            for row in range(BATCH):
-                number = 0 if schedules.schedule_of is None else int(schedules.schedule_of[row])
-                found = allowed_pairs(schedules._structs[number], q_len, k_len)
-                assert torch.equal(found, wanted[row, 0]), (seed, start, row)
+        schedules.write(pattern.row_keys, k_len, start)
+        numbers = schedules.schedule_of
+        if numbers is None:
+            numbers = torch.zeros(BATCH * HEADS, dtype=torch.int64)
+        found = [
+            allowed_pairs(schedules._structs[number], q_len, k_len)
+            for number in range(schedules.schedule_count)
+        ]
+        allowed = torch.stack(found)[numbers.long()].view(BATCH, HEADS, q_len, k_len)
+        wanted = pattern.dense(q_len, k_len, q_start=start)
+        assert torch.equal(allowed, wanted.expand_as(allowed)), start
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
@@ -132,9 +146,9 @@ def test_schedules_allow_the_pairs_of_the_pattern(name, q_len):
 @pytest.mark.parametrize("name", KINDS)
 def test_fresh_keys_give_the_bits_of_their_own_plan_and_equal_gradients(name, q_len, dtype):
     for seed in range(3):
-        draw = Drawn(seed, k_len=q_len + 4)
+        draw = Drawn(seed, q_len, q_len + 4)
         pattern = KINDS[name](draw)
-        vectors = draw.vectors(q_len, dtype)
+        vectors = draw.vectors(dtype)
         seen = torch.randn(BATCH, HEADS, q_len, DIM, generator=draw.generator).to(dtype)
         for start in (None, 2, torch.tensor([0, 5, -2])):
             results = []
@@ -155,7 +169,7 @@ def test_fresh_keys_give_the_bits_of_their_own_plan_and_equal_gradients(name, q_
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "a window of no pair"])
 def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, problems):
     for seed in range(9):
-        draw = Drawn(seed, k_len=K_LEN + seed)
+        draw = Drawn(seed, Q_LEN, K_LEN + seed)
         q, k, v = (x.requires_grad_(grad) for x in draw.vectors())
         rg.attention(q, k, v, pattern=KINDS[name](draw))
     assert len(problems) == 1
@@ -163,13 +177,15 @@ def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, problems
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize("sink", [None, 0.5])
-@pytest.mark.parametrize("name", ["a mask", "a span", "causal and a mask"])
+@pytest.mark.parametrize(
+    "name", ["a mask", "a span", "causal and a mask", "one for each pair and head"]
+)
 def test_numbers_behind_a_mask_reach_no_output_and_no_gradient(name, sink, bad):
     for seed in range(4):
         draw = Drawn(seed)
         pattern = KINDS[name](draw)
         vectors = draw.vectors()
-        hidden = ~pattern.dense(Q_LEN, K_LEN).expand(BATCH, 1, -1, -1).any(2)[:, 0]  # (batch, keys)
+        hidden = ~pattern.dense(Q_LEN, K_LEN).any(2).any(1).expand(BATCH, -1)  # (batch, keys)
         spoilt = [x.clone() for x in vectors]
         for x in spoilt[1:]:
             x.transpose(1, 2)[hidden] = bad
@@ -320,8 +336,8 @@ def test_transforms_and_autocast_see_the_mask():
 
 def test_few_plans_and_grids_are_kept_however_many_masks_come():
     for length in range(4, 204):
-        draw = Drawn(length, k_len=length)
-        rg.attention(*draw.vectors(q_len=4), pattern=p.KeyMask(draw.booleans()))
+        draw = Drawn(length, 4, length)
+        rg.attention(*draw.vectors(), pattern=p.KeyMask(draw.booleans()))
     (plan,) = PLANS.structures.kept.values()
     assert len(plan._grids) == structures.KEPT_GRIDS
     assert not PLANS.unequal

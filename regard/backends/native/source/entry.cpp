@@ -265,13 +265,19 @@ int check_gradients(const rg_recurrence &c, const rg_recurrence_gradients *g) {
 bool near(int64_t x) { return -(INT64_C(1) << 62) < x && x < INT64_C(1) << 62; }
 
 bool fits(const rg_visible &x) {
-  if (x.rows < 1 || x.q_len < 1 || x.keys < 1 || x.words < 0 || x.q_len > INT32_MAX - RG_MOST_ROWS) return false;
+  if (x.rows < 1 || x.heads < 1 || x.q_len < 1 || x.keys < 1 || x.words < 0 || x.q_len > INT32_MAX - RG_MOST_ROWS) return false;
   if (!x.position || !x.schedule || !x.block || !x.run || !x.lo || !x.hi || (x.words && !x.bits)) return false;
   const int64_t strides[] = {x.start_row, x.stop_row, x.position_row}, most = INT64_C(1) << 40;
   for (int64_t stride : strides)
     if (stride != 0 && stride != 1) return false;
-  if (x.mask_row < 0 || x.mask_key < 0 || x.mask_row > most || x.mask_key > most) return false;
-  if (x.mask && x.mask_row * (x.rows - 1) + x.mask_key * (x.keys - 1) >= x.mask_size) return false;
+  int64_t last = 0;
+  const int64_t steps[] = {x.mask_row, x.mask_head, x.mask_query, x.mask_key};
+  const int64_t counts[] = {x.rows, x.heads, x.q_len, x.keys};
+  for (int i = 0; i < 4; i++) {
+    if (steps[i] < 0 || steps[i] > most) return false;
+    last += steps[i] * (counts[i] - 1);
+    if (x.mask && last >= x.mask_size) return false;
+  }
   for (int32_t row = 0; row < x.rows; row++)
     if (!near(x.position[row * x.position_row])) return false;
   return (x.left == RG_NO_LIMIT || near(x.left)) && (x.right == RG_NO_LIMIT || near(x.right));

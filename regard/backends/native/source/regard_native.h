@@ -52,19 +52,22 @@ typedef struct {
 } rg_tensor;
 
 // Which keys the queries of each batch row may look at, as data of a call: those of the row's span that its mask allows, within
-// the window of the query. `rg_lower` writes a schedule for each row; the arrays have room for all of them.
+// the window of the query. `rg_lower` writes a schedule for each row and head, number row * heads + head; the arrays have room
+// for all of them.
 typedef struct {
-  int32_t rows, q_len, keys;        // rows: batch, or 1 if all batch rows are alike. Keys are counted from 0
-  const uint8_t *mask;              // key j of row r may be looked at if mask[r * mask_row + j * mask_key] is not 0; NULL: each
-  int64_t mask_row, mask_key, mask_size;  // mask_size: booleans that may be read from mask on
+  int32_t rows, heads, q_len, keys; // rows: batch, or 1 if all batch rows are alike; heads likewise. Keys are counted from 0
+  const uint8_t *mask;              // query i of row r and head h may look at key j if
+                                    // mask[r * mask_row + h * mask_head + i * mask_query + j * mask_key] is not 0; NULL: each
+  int64_t mask_row, mask_head, mask_query, mask_key;  // mask_query 0: the same keys for every query
+  int64_t mask_size;                // booleans that may be read from mask on
   const int64_t *start, *stop;      // row r: start[r * start_row] <= key < stop[r * stop_row]; NULL: from 0, and to the last key
   int64_t start_row, stop_row;      // 0 or 1, like position_row
   const int64_t *position;          // of the first query of row r: position[r * position_row]
   int64_t position_row;
   int64_t left, right;              // a query at position p may look at p - left <= key <= p + right; RG_NO_LIMIT: no limit
-  rg_schedule *schedule;            // [rows]
-  int32_t *block, *run;             // [rows][ceil(q_len / RG_ROWS_OF_BITS)][4]
-  int32_t *lo, *hi;                 // [rows][q_len]
+  rg_schedule *schedule;            // [rows][heads]
+  int32_t *block, *run;             // [rows][heads][ceil(q_len / RG_ROWS_OF_BITS)][4]
+  int32_t *lo, *hi;                 // [rows][heads][q_len]
   uint32_t *bits;                   // [words]
   int64_t words;
 } rg_visible;

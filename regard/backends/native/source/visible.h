@@ -15,40 +15,58 @@ struct Span {
   bool empty() const { return start >= stop; }
 };
 
-// Keys of one batch row by a boolean for each; all of them where there are no booleans.
+// Neighbouring queries.
+struct Queries {
+  int32_t first, end;
+};
+
+// The keys of one batch row and head by a boolean for each, or for each of a query; all of them where there are no booleans.
 class Mask {
  public:
-  Mask(const rg_visible &x, int32_t row) : first(x.mask ? x.mask + row * x.mask_row : nullptr), step(x.mask_key) {}
+  Mask(const rg_visible &x, int32_t row, int32_t head)
+      : first(x.mask ? x.mask + row * x.mask_row + head * x.mask_head : nullptr), by_query(x.mask_query), by_key(x.mask_key) {}
 
-  bool allows(int64_t key) const { return !first || first[key * step]; }
+  bool differs_by_query() const { return first && by_query; }
 
-  // From the first allowed key of a span to its last; the span itself where all are allowed.
-  Span hull(Span span) const {
-    while (!span.empty() && !allows(span.start)) span.start++;
-    while (!span.empty() && !allows(span.stop - 1)) span.stop--;
+  bool allows(int64_t query, int64_t key) const { return !first || first[query * by_query + key * by_key]; }
+
+  // Whether some of the queries may look at a key.
+  bool allows_any(Queries queries, int64_t key) const {
+    if (!differs_by_query()) return allows(0, key);
+    for (int32_t i = queries.first; i < queries.end; i++)
+      if (allows(i, key)) return true;
+    return false;
+  }
+
+  // From the first key of a span that some of the queries may look at to the last; the span itself where all may look at all.
+  Span hull(Queries queries, Span span) const {
+    while (!span.empty() && !allows_any(queries, span.start)) span.start++;
+    while (!span.empty() && !allows_any(queries, span.stop - 1)) span.stop--;
     return span;
   }
 
-  bool allows_all(Span span) const {
+  bool allows_all(Queries queries, Span span) const {
     if (!first) return true;
-    for (int64_t key = span.start; key < span.stop; key++)
-      if (!allows(key)) return false;
+    const int32_t end = differs_by_query() ? queries.end : queries.first + 1;
+    for (int32_t i = queries.first; i < end; i++)
+      for (int64_t key = span.start; key < span.stop; key++)
+        if (!allows(i, key)) return false;
     return true;
   }
 
-  // A bit for each key of a span, 32 in a word.
-  void write_bits(Span span, uint32_t *words) const {
+  // A bit for each key of a span that a query may look at, 32 in a word.
+  void write_bits(int32_t query, Span span, uint32_t *words) const {
     const int64_t count = (span.stop - span.start + 31) / 32;
     memset(words, 0, sizeof(uint32_t) * count);
     for (int64_t key = span.start; key < span.stop; key++) {
       const int64_t at = key - span.start;
-      words[at / 32] |= (uint32_t)allows(key) << (at % 32);
+      words[at / 32] |= (uint32_t)allows(query, key) << (at % 32);
     }
   }
 
  private:
   const uint8_t *first;
-  int64_t step;
+  int64_t by_query, by_key;
 };
 
 // The nearest number from the start of a span to its stop; its start if the span is empty.
@@ -70,22 +88,24 @@ inline int64_t end_of(const rg_visible &x, int64_t position, Span keys) {
   return x.right == RG_NO_LIMIT ? keys.stop : clamp(position + x.right + 1, keys);
 }
 
-// Writes the schedule of one batch row.
+// Writes the schedule of one batch row and head.
 class Writer {
  public:
-  Writer(const rg_visible &x, int32_t row, int64_t words_before)
-      : call(x), mask(x, row), words_end(words_before), lo(x.lo + (int64_t)row * x.q_len), hi(x.hi + (int64_t)row * x.q_len) {
-    const int64_t blocks = ((int64_t)x.q_len + RG_ROWS_OF_BITS - 1) / RG_ROWS_OF_BITS;
-    block = x.block + 4 * blocks * row;
-    run = x.run + 4 * blocks * row;
+  Writer(const rg_visible &x, int32_t row, int32_t head, int64_t words_before) : call(x), mask(x, row, head), words_end(words_before) {
+    const int64_t blocks = ((int64_t)x.q_len + RG_ROWS_OF_BITS - 1) / RG_ROWS_OF_BITS, number = (int64_t)row * x.heads + head;
+    block = x.block + 4 * blocks * number;
+    run = x.run + 4 * blocks * number;
+    lo = x.lo + number * x.q_len;
+    hi = x.hi + number * x.q_len;
     span = span_of(x, row);
-    const Span every = {0, x.keys}, seen_of_mask = mask.hull(every);
-    has_holes = !mask.allows_all(seen_of_mask);
+    const Queries all = {0, x.q_len};
+    const Span every = {0, x.keys}, seen_of_mask = mask.differs_by_query() ? every : mask.hull(all, every);
+    has_holes = mask.differs_by_query() || !mask.allows_all(all, seen_of_mask);
     // Where the sums of a row begin, and the size of row blocks, which orders the sums of gradients, are those of a plan that
     // was made for these keys alone: results have the same bits.
     origin = std::max(span.start, seen_of_mask.empty() ? 0 : seen_of_mask.start);
     if (has_holes && x.left != RG_NO_LIMIT) origin = std::max(origin, -x.left);
-    span = mask.hull(span);
+    if (!mask.differs_by_query()) span = mask.hull(all, span);
     position = x.position[row * x.position_row];
   }
 
@@ -128,11 +148,12 @@ class Writer {
 
   void write_block(int32_t number, int32_t first, int32_t end) {
     // Both bounds grow with the query, so these hold the keys of all.
-    const Span keys = mask.hull({lo[first], hi[end - 1]});
+    const Queries queries = {first, end};
+    const Span keys = mask.hull(queries, {lo[first], hi[end - 1]});
     for (int32_t i = first; i < end; i++) lo[i] = (int32_t)clamp(lo[i], keys), hi[i] = (int32_t)clamp(hi[i], keys);
-    const bool alike = lo[end - 1] == keys.start && hi[first] == keys.stop;
-    int32_t kind = alike ? RG_WHOLE : RG_BOUNDED, place = first;
-    if (!mask.allows_all(keys)) {
+    const bool within = lo[end - 1] == keys.start && hi[first] == keys.stop, alike = within && !mask.differs_by_query();
+    int32_t kind = within ? RG_WHOLE : RG_BOUNDED, place = first;
+    if (!mask.allows_all(queries, keys)) {
       kind = RG_BITS;
       const bool as_before = alike && alike_place >= 0 && keys.start == alike_keys.start && keys.stop == alike_keys.stop;
       place = (int32_t)(as_before ? alike_place : words_end);
@@ -149,10 +170,15 @@ class Writer {
     const int64_t words = (keys.stop - keys.start + 31) / 32, begin = words_end;
     words_end += words * (end - first);
     if (words_end > call.words) return;
-    uint32_t *of_row = call.bits + begin;
-    mask.write_bits(keys, of_row);
-    for (int32_t i = first + 1; i < end; i++) memcpy(of_row + (i - first) * words, of_row, sizeof(uint32_t) * words);
-    for (int32_t i = first; i < end && !alike; i++) keep(of_row + (i - first) * words, keys, lo[i], hi[i]);
+    uint32_t *bits = call.bits + begin;
+    for (int32_t i = first; i < end; i++) {
+      uint32_t *of_row = bits + (i - first) * words;
+      if (i == first || mask.differs_by_query())
+        mask.write_bits(i, keys, of_row);
+      else
+        memcpy(of_row, bits, sizeof(uint32_t) * words);
+    }
+    for (int32_t i = first; i < end && !alike; i++) keep(bits + (i - first) * words, keys, lo[i], hi[i]);
   }
 
   // Clears the bits of keys outside of a row's bounds.
@@ -170,7 +196,8 @@ class Writer {
 // The words of bits that the schedules of a call need. Where they exceed its room, some bits are missing.
 inline int64_t write_all(const rg_visible &x) {
   int64_t words = 0;
-  for (int32_t row = 0; row < x.rows; row++) words = Writer(x, row, words).write(x.schedule[row]);
+  for (int32_t row = 0; row < x.rows; row++)
+    for (int32_t head = 0; head < x.heads; head++) words = Writer(x, row, head, words).write(x.schedule[row * x.heads + head]);
   return words;
 }
 
@@ -200,13 +227,45 @@ inline bool extreme(const rg_tensor &x, int64_t at, int32_t dim, double limit) {
   return any;
 }
 
+// The keys that some query of a batch row and head may look at, by the bounds that a Writer wrote.
+class Seen {
+ public:
+  Seen(const rg_visible &x, int32_t row, int32_t head) : mask(x, row, head) {
+    const int64_t number = (int64_t)row * x.heads + head;
+    lo = x.lo + number * x.q_len;
+    hi = x.hi + number * x.q_len;
+    // Bounds grow with the query by at most one key, so those of all queries have no gap between them.
+    for (int32_t i = 0; i < x.q_len; i++)
+      if (lo[i] < hi[i]) queries.first = std::min(queries.first, i), queries.end = i + 1;
+  }
+
+  bool has(int64_t key) const {
+    if (queries.first >= queries.end) return false;
+    if (!mask.differs_by_query()) return lo[queries.first] <= key && key < hi[queries.end - 1] && mask.allows(0, key);
+    for (int32_t i = queries.first; i < queries.end; i++)
+      if (lo[i] <= key && key < hi[i] && mask.allows(i, key)) return true;
+    return false;
+  }
+
+ private:
+  Mask mask;
+  const int32_t *lo, *hi;
+  Queries queries = {INT32_MAX, 0};  // from the first that may look at a key to the last
+};
+
+inline bool seen_by_any_head(const rg_visible &call, int32_t row, int64_t key, const Seen &first_head) {
+  if (first_head.has(key)) return true;
+  for (int32_t head = 1; head < call.heads; head++)
+    if (Seen(call, row, head).has(key)) return true;
+  return false;
+}
+
 inline bool hides_extreme(const rg_visible &call, const rg_tensor &x, int32_t batch, int32_t heads, int32_t dim, double limit) {
   for (int32_t b = 0; b < batch; b++) {
     const int32_t row = call.rows == 1 ? 0 : b;
-    const Mask mask(call, row);
-    const Span span = span_of(call, row);
+    const Seen first_head(call, row, 0);
     for (int64_t key = 0; key < call.keys; key++) {
-      if (key >= span.start && key < span.stop && mask.allows(key)) continue;
+      if (seen_by_any_head(call, row, key, first_head)) continue;
       for (int32_t h = 0; h < heads; h++)
         if (extreme(x, b * x.batch + h * x.head + key * x.row, dim, limit)) return true;
     }
