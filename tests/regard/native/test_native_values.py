@@ -15,6 +15,7 @@ from regard.core.call import Call
 from regard.core.hidden import grid_of_call, prepare
 from regard.core.tensors import Stored
 from regard.functional.compiled import traced_attention
+from regard.functional.operation import OperationOptions, OperationTensors
 from regard.functional.plain import plain_attention
 from regard.testing import Budget, answer, make_qkv
 
@@ -349,11 +350,22 @@ def test_what_would_round_the_weights_of_a_precise_call_refuses_it():
 
 def test_a_precise_call_of_an_exported_program_is_rounded_once():
     q, k, v = (torch.randn(2, heads, 37, 32).bfloat16() for heads in (4, 2, 2))
-    none = dict.fromkeys(
-        ("bias", "sink", "q_start", "dropout_seed", "held", "parameters", "mechanism")
+    tensors = OperationTensors(q, k, v, *[None] * 7)
+    options = OperationOptions(
+        pattern="full",
+        mechanism=None,
+        names=(),
+        first=None,
+        lowest=None,
+        softcap=None,
+        scale=None,
+        dropout=0.0,
+        strict=False,
+        backend="auto",
+        learns=(),
+        precise=True,
     )
-    none |= dict.fromkeys(("first", "lowest", "softcap", "scale"))
-    found = plain_attention(q, k, v, **none, pattern="full", dropout=0.0, precise=True)
+    found = plain_attention(tensors, options)
     k, v = (x.repeat_interleave(2, 1).float() for x in (k, v))
     assert torch.equal(found, F.scaled_dot_product_attention(q.float(), k, v).bfloat16())
 
