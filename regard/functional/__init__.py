@@ -1,7 +1,8 @@
 """The public functions: attention, its plan, its statistics, and merging of attention over several sets of keys.
 
 `api` holds the five functions, `kept` the plans that equal calls share. The other modules compute a call inside
-torch.compile (`compiled`), inside torch.func (`transforms`) and with packed and nested tensors (`jagged`).
+torch.compile (`compiled`, with the arguments of `operation`), in an exported program (`plain`), inside torch.func
+(`transforms`) and with packed and nested tensors (`jagged`), and tell PyTorch's counters of it (`measured`).
 """
 
 from regard.functional.api import (

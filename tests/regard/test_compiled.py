@@ -56,11 +56,11 @@ def assert_same(
     function: Callable[..., torch.Tensor], *tensors: torch.Tensor, inside: Any = None
 ) -> torch.Tensor:
     """Assert that a function compiled as `inside`, or by aot_eager, gives the same bits; return the output."""
-    wanted = answers(function, *tensors)
-    found = answers(inside or compiled(function), *tensors)
-    assert [x.shape for x in found] == [x.shape for x in wanted]
-    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
-    return found[0].detach()
+    expected = answers(function, *tensors)
+    results = answers(inside or compiled(function), *tensors)
+    assert [x.shape for x in results] == [x.shape for x in expected]
+    assert all(map(torch.equal, results, expected))
+    return results[0].detach()
 
 
 def refusal(function: Callable[..., Any], *tensors: torch.Tensor) -> str:
@@ -94,13 +94,10 @@ def test_one_compiled_function_serves_every_pattern_and_is_exact():
         return rg.attention(q, k, v, pattern=pattern)
 
     with torch._dynamo.config.patch(recompile_limit=len(PATTERNS)):
-        inside = compiled(function)
+        whole = compiled(function)
         for pattern in PATTERNS:
-            assert_same(
-                partial(function, pattern=pattern),
-                *make_qkv(),
-                inside=partial(inside, pattern=pattern),
-            )
+            inside = partial(whole, pattern=pattern)
+            assert_same(partial(function, pattern=pattern), *make_qkv(), inside=inside)
 
 
 @pytest.mark.parametrize(
@@ -132,20 +129,15 @@ def test_every_option_is_exact(options):
 )
 def test_a_mechanism_is_one_operation_with_the_gradients_of_its_parameters(name):
     call = make_call(name, dtype=torch.float32)
-    names = call.parameters or {}
+    learned = call.parameters or {}
+    pattern = None if name == "linformer" else "causal"
 
-    def function(q, k, v, *given):
-        pattern = None if name == "linformer" else "causal"
-        parameters = dict(zip(names, given, strict=True)) or None
-        return rg.attention(
-            q, k, v, pattern=pattern, mechanism=call.mechanism, parameters=parameters
-        )
+    def function(q, k, v, *parameters):
+        named = dict(zip(learned, parameters, strict=True)) or None
+        return rg.attention(q, k, v, pattern=pattern, mechanism=call.mechanism, parameters=named)
 
-    assert_same(
-        function,
-        *(x.transpose(1, 2).contiguous().transpose(1, 2) for x in call.tensors),
-        *names.values(),
-    )
+    transposed = [x.transpose(1, 2).contiguous().transpose(1, 2) for x in call.tensors]
+    assert_same(function, *transposed, *learned.values())
 
 
 def test_value_heads_that_share_keys_every_length_and_a_second_decay_are_one_graph():
@@ -155,11 +147,11 @@ def test_value_heads_that_share_keys_every_length_and_a_second_decay_are_one_gra
         q = torch.randn(2, 2, length, 5)
         k = torch.randn(2, 2, length, 5)
         v = torch.randn(2, 4, length, 3)
-        options = {"pattern": "causal", "mechanism": "ssd"}
-        options["parameters"] = {
+        parameters = {
             "log_decay": torch.full((2, 4, length), decay),
             "strength": torch.rand(2, 4, length),
         }
+        options = {"pattern": "causal", "mechanism": "ssd", "parameters": parameters}
         assert torch.equal(inside(q, k, v, **options), rg.attention(q, k, v, **options))
     assert counter.frame_count <= 3
 
@@ -190,13 +182,13 @@ def test_a_bias_by_distance_learns():
     ids=str,
 )
 def test_every_dtype_and_layout_is_exact(dtype, layout):
-    q, k, v = make_qkv(dtype=dtype, layout=layout)
+    def function(q, k, v):
+        return rg.attention(q, k, v, pattern="causal")
+
+    qkv = make_qkv(dtype=dtype, layout=layout)
     with torch.no_grad():
-        wanted = rg.attention(q, k, v, pattern="causal")
-        assert torch.equal(
-            compiled(lambda *qkv: rg.attention(*qkv, pattern="causal"))(q, k, v), wanted
-        )
-    assert_same(lambda *qkv: rg.attention(*qkv, pattern="causal"), *make_qkv(dtype=dtype))
+        assert torch.equal(compiled(function)(*qkv), function(*qkv))
+    assert_same(function, *make_qkv(dtype=dtype))
 
 
 @pytest.mark.parametrize(("bias", "dynamic"), [(None, None), (b.ALiBi(), None), (b.ALiBi(), True)])
@@ -227,18 +219,18 @@ LAYERS: dict[str, dict[str, Any]] = {
 @pytest.mark.parametrize("options", LAYERS.values(), ids=LAYERS)
 def test_a_compiled_layer_trains_exactly(options):
     layer = rg.MultiHeadAttention(dim=32, heads=4, **options)
-    found = []
-    for module in (layer, compiled(layer)):
+
+    def train(module):
         torch.manual_seed(3)
         output = module(torch.randn(2, 7, 32))
-        found.append(
-            [output, *torch.autograd.grad(output.square().sum(), tuple(layer.parameters()))]
-        )
-    # layers that compute gates sum the gradients of these in another order
-    for one, other in zip(*found, strict=True):
-        assert torch.equal(one, other) or (
-            "mechanism" in options and torch.allclose(one, other, rtol=1e-5, atol=1e-7)
-        )
+        loss = output.square().sum()
+        return [output, *torch.autograd.grad(loss, tuple(layer.parameters()))]
+
+    for x, expected in zip(train(compiled(layer)), train(layer), strict=True):
+        if "mechanism" in options:  # its gates sum the gradients in another order
+            torch.testing.assert_close(x, expected, rtol=1e-5, atol=1e-7)
+        else:
+            assert torch.equal(x, expected)
 
 
 @torch.no_grad()
@@ -273,12 +265,11 @@ def test_what_has_no_place_in_a_graph_is_refused_by_name_and_computed_beside_it(
         return rg.attention(q + 1, k, v, **options)
 
     assert words in refusal(function, *make_qkv())
-    assert torch.equal(
-        torch.compile(function, backend="aot_eager")(*make_qkv()), function(*make_qkv())
-    )
+    beside = torch.compile(function, backend="aot_eager")
+    assert torch.equal(beside(*make_qkv()), function(*make_qkv()))
 
 
-# Of the length: a tensor, and the pattern that holds it.
+# By name: of the length a tensor, and of the tensor the pattern that holds it.
 HELD: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[torch.Tensor], p.Pattern]]] = {
     "left padding": (
         lambda n: torch.tensor([n // 3, 0]),
@@ -304,28 +295,30 @@ HELD: dict[str, tuple[Callable[[int], torch.Tensor], Callable[[torch.Tensor], p.
 def test_patterns_that_hold_tensors_are_exact_in_one_graph_that_recompiles_once_for_all_lengths(
     name,
 ):
-    (tensor, pattern), made_inside = HELD[name], list(HELD).index(name) % 2
+    tensor_of, pattern_of = HELD[name]
+    made_inside = list(HELD).index(name) % 2
 
-    def function(q, k, v, given):
-        return rg.attention(
-            q, k, v, pattern=pattern(given) if made_inside else given & p.Prefix(40)
-        )
+    def function_of_tensor(q, k, v, held):
+        return rg.attention(q, k, v, pattern=pattern_of(held))
 
+    def function_of_pattern(q, k, v, held):
+        return rg.attention(q, k, v, pattern=held & p.Prefix(40))
+
+    function = function_of_tensor if made_inside else function_of_pattern
     counter = CompileCounterWithBackend("aot_eager")
     inside = torch.compile(function, fullgraph=True, backend=counter)
     for length in (9, 17, 33, 17):
-        given = tensor(length) if made_inside else pattern(tensor(length))
+        held: Any = tensor_of(length)
+        pattern = pattern_of(held)
+        if not made_inside:
+            held = pattern
+            pattern = pattern & p.Prefix(40)
         qkv = make_qkv(q_len=length, k_len=length)
-        found = assert_same(
-            partial(function, given=given), *qkv, inside=partial(inside, given=given)
-        )
-        truth = pattern(tensor(length)) if made_inside else given & p.Prefix(40)
-        expected = oracle.answer(
-            *(x.numpy() for x in qkv), truth.dense(length, length).numpy(), scale=5**-0.5
-        )
-        torch.testing.assert_close(
-            found.double(), torch.from_numpy(expected.output), atol=2e-5, rtol=0
-        )
+        output = assert_same(partial(function, held=held), *qkv, inside=partial(inside, held=held))
+        mask = pattern.dense(length, length).numpy()
+        expected = oracle.answer(*(x.numpy() for x in qkv), mask, scale=5**-0.5)
+        expected_output = torch.from_numpy(expected.output)
+        torch.testing.assert_close(output.double(), expected_output, atol=2e-5, rtol=0)
     assert counter.frame_count <= 2
 
 
@@ -336,19 +329,18 @@ def test_numbers_that_change_in_the_memory_of_a_tensor_change_the_pattern():
     inside = compiled(lambda x, stop: rg.attention(x, x, x, pattern=p.KeySpan(0, stop)))
     for numbers in ([2, 3], [1, 5], [4, 4], [2, 3]):
         stop.copy_(torch.tensor(numbers))
-        assert torch.equal(
-            inside(x, stop), rg.attention(x, x, x, pattern=p.KeySpan(0, torch.tensor(numbers)))
-        )
+        span = p.KeySpan(0, torch.tensor(numbers))
+        assert torch.equal(inside(x, stop), rg.attention(x, x, x, pattern=span))
 
 
 def test_patterns_that_a_graph_returns_in_two_runs_are_not_equal():
     """Their tensors differ and their serial does not, since it is a constant of the graph."""
-    made = compiled(lambda ids: (ids + 1, p.SameDocument(ids)))
-    one = made(torch.tensor([1, 1, 2]))[1]
-    other = made(torch.tensor([1, 2, 2]))[1]
-    assert one == one
-    assert one != other
-    assert p.SameDocument(torch.tensor([1])) not in (one, other)
+    make = compiled(lambda ids: (ids + 1, p.SameDocument(ids)))
+    _, first = make(torch.tensor([1, 1, 2]))
+    _, second = make(torch.tensor([1, 2, 2]))
+    assert first == first
+    assert first != second
+    assert p.SameDocument(torch.tensor([1])) not in (first, second)
 
 
 def test_the_text_of_a_pattern_with_tensors_is_read_with_its_tensors_only():
@@ -391,9 +383,8 @@ def test_a_wrong_call_raises_what_it_raises_outside(options, kind, words):
         compiled(lambda q, k, v: rg.attention(q, k, v, **options))(*make_qkv())
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The .grad attribute of a Tensor that is not a leaf"
-)  # torch's own, 2.15
+# The warning is torch's own, of 2.15.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor that is not a leaf")
 @pytest.mark.parametrize("sizes", [(5, 13), (13, 5)], ids=str)
 def test_the_operation_keeps_every_promise_to_the_compiler(sizes):
     q, k, v = make_qkv(head_dim=sizes[0], v_dim=sizes[1], requires_grad=True, layout="transposed")
@@ -441,11 +432,12 @@ def test_the_default_compiler_calls_the_operation_forward_and_backward():
         torch._inductor.config.patch(fx_graph_cache=False),
         torch._functorch.config.patch(enable_autograd_cache=False),
     ):
-        found = inside(q, k, v)
+        output = inside(q, k, v)
         expected = rg.attention(q, k, v, pattern="causal")
-    assert torch.equal(found, expected)
-    grads = [torch.autograd.grad(one.sin().sum(), (q, k, v)) for one in (found, expected)]
-    assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+    assert torch.equal(output, expected)
+    gradients = torch.autograd.grad(output.sin().sum(), (q, k, v))
+    expected_gradients = torch.autograd.grad(expected.sin().sum(), (q, k, v))
+    assert all(map(torch.equal, gradients, expected_gradients))
 
 
 @pytest.mark.slow
@@ -482,10 +474,7 @@ def test_a_call_between_two_graphs_is_not_compiled_though_its_plan_is_kept():
     assert all(len(calls) == 1 for calls in graphs), graphs  # the addition, or nothing
 
 
-# Layers: dropout whose backward pass is computed again, caches
-
-
-# torch's own
+# The warning is torch's own.
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script_method:DeprecationWarning")
 
 
@@ -502,11 +491,9 @@ def in_a_region(x: torch.Tensor) -> torch.Tensor:
 
 
 def keeping_products(_, operation, *args, **options):
-    return (
-        CheckpointPolicy.MUST_SAVE
-        if operation is torch.ops.aten.addmm.default
-        else CheckpointPolicy.PREFER_RECOMPUTE
-    )
+    if operation is torch.ops.aten.addmm.default:
+        return CheckpointPolicy.MUST_SAVE
+    return CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def checkpointed(x: torch.Tensor, **options) -> torch.Tensor:
@@ -545,11 +532,10 @@ def test_a_backward_pass_that_computes_again_has_the_dropout_of_the_forward_pass
     budget, function, options, backend
 ):
     with config.patch(activation_memory_budget=budget):
-        found = of_the_same_draws(
-            torch.compile(partial(function, **options), fullgraph=True, backend=backend)
-        )
-    for one, other in zip(found, of_the_same_draws(twice), strict=True):
-        torch.testing.assert_close(one, other, atol=1e-6, rtol=1e-6)
+        inside = torch.compile(partial(function, **options), fullgraph=True, backend=backend)
+        results = of_the_same_draws(inside)
+    for x, expected in zip(results, of_the_same_draws(twice), strict=True):
+        torch.testing.assert_close(x, expected, atol=1e-6, rtol=1e-6)
 
 
 def test_equal_calls_in_one_graph_draw_different_seeds():
@@ -558,8 +544,9 @@ def test_equal_calls_in_one_graph_draw_different_seeds():
     def function(x):
         return [rg.attention(x, x, x, dropout=0.5) for _ in range(2)]
 
-    one, other = torch.compile(function, fullgraph=True, backend="aot_eager_decomp_partition")(x)
-    assert not torch.equal(one, other)
+    inside = torch.compile(function, fullgraph=True, backend="aot_eager_decomp_partition")
+    first, second = inside(x)
+    assert not torch.equal(first, second)
 
 
 STEPPING = rg.MultiHeadAttention(
@@ -570,10 +557,8 @@ STEPPING = rg.MultiHeadAttention(
 def in_steps(layer, kind: str, **options: int) -> torch.Tensor:
     """The output of seven vectors in three calls with a cache."""
     cache = STEPPING.new_cache(1, kind, **options)
-    x = torch.arange(42.0).view(1, 7, 6).sin()
-    return torch.cat(
-        [layer(x[:, start:stop], cache=cache) for start, stop in ((0, 3), (3, 4), (4, 7))], 1
-    )
+    pieces = torch.arange(42.0).view(1, 7, 6).sin().split([3, 1, 3], dim=1)
+    return torch.cat([layer(piece, cache=cache) for piece in pieces], 1)
 
 
 STATIC = {
@@ -602,40 +587,38 @@ FORMS = {"latent": {"form": "absorbed"}}
 def test_one_graph_serves_every_step_of_a_static_cache_bit_for_bit(name, options):
     layer = STATIC[name]().eval()
     x = torch.arange(240.0).view(1, 40, 6).sin()
-    (own, other), counter = (
-        (layer.new_cache(1, "static", 40) for _ in range(2)),
-        CompileCounterWithBackend("eager"),
-    )
+    tokens = x.split(1, dim=1)
+    cache = layer.new_cache(1, "static", 40)
+    cache_outside = layer.new_cache(1, "static", 40)
+    counter = CompileCounterWithBackend("eager")
     step = torch.compile(layer, fullgraph=True, backend=counter)
-    # as memory that was never written may be
-    [plane.fill_(torch.nan) for plane in own._now.planes.values()]
-    for at in range(34):
-        found, wanted = (
-            one(x[:, at : at + 1], cache=cache, **options)
-            for one, cache in ((step, own), (layer, other))
-        )
-        assert torch.equal(found, wanted)
-    torch.testing.assert_close(found, layer(x[:, :34], **options)[:, -1:])
-    assert (own.length, torch.equal(own.keys, other.keys), counter.frame_count) == (34, True, 1)
-    own.crop(5)
-    for at in range(5, 40):  # from steps outside of the graph to those inside, and back
-        found = (layer if at % 9 < 2 else step)(x[:, at : at + 1], cache=own, **options)
-    torch.testing.assert_close(found, layer(x, **options)[:, -1:])
+    for plane in cache._now.planes.values():
+        plane.fill_(torch.nan)  # as memory that was never written may be
+
+    for token in tokens[:34]:
+        output = step(token, cache=cache, **options)
+        assert torch.equal(output, layer(token, cache=cache_outside, **options))
+    torch.testing.assert_close(output, layer(x[:, :34], **options)[:, -1:])
+    assert (cache.length, counter.frame_count) == (34, 1)
+    assert torch.equal(cache.keys, cache_outside.keys)
+    cache.crop(5)
+    for number, token in enumerate(tokens[5:], start=5):  # some steps outside of the graph
+        either = layer if number % 9 < 2 else step
+        output = either(token, cache=cache, **options)
+    torch.testing.assert_close(output, layer(x, **options)[:, -1:])
+
     with pytest.raises(rg.RegardError, match="this cache holds 40 of 40"):
-        step(x[:, :1], cache=own, **options)
-    assert (own.length, counter.frame_count) == (40, 1)
+        step(tokens[0], cache=cache, **options)
+    assert (cache.length, counter.frame_count) == (40, 1)
+    step_of_another = torch.compile(copy.deepcopy(layer), fullgraph=True, backend="eager")
     with pytest.raises((Unsupported, rg.ArgumentError), match="of another layer"):
-        torch.compile(copy.deepcopy(layer), fullgraph=True, backend="eager")(
-            x[:, :1], cache=own, **options
-        )
+        step_of_another(tokens[0], cache=cache, **options)
 
 
 @torch.inference_mode()
 def test_a_static_cache_in_a_graph_refuses_to_round_and_to_learn():
-    found = in_steps(
-        torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "static", capacity=11
-    )
-    torch.testing.assert_close(found, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
+    output = in_steps(compiled(STEPPING), "static", capacity=11)
+    torch.testing.assert_close(output, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
     for cache, grad in (
         (STEPPING.new_cache(1, "static", 9, torch.bfloat16), False),
         (STEPPING.new_cache(1, "static", 9), True),
@@ -645,9 +628,7 @@ def test_a_static_cache_in_a_graph_refuses_to_round_and_to_learn():
             torch.set_grad_enabled(grad),
             pytest.raises(Unsupported, match="give new_cache no"),
         ):
-            torch.compile(STEPPING, fullgraph=True, backend="eager")(
-                torch.ones(1, 1, 6), cache=cache
-            )
+            compiled(STEPPING, "eager")(torch.ones(1, 1, 6), cache=cache)
         assert not cache.length
 
 
@@ -655,10 +636,10 @@ def test_a_static_cache_in_a_graph_refuses_to_round_and_to_learn():
 def test_pages_are_taken_and_freed_outside_of_every_graph(monkeypatch):
     unraisable = []
     monkeypatch.setattr(sys, "unraisablehook", unraisable.append)
-    found = in_steps(torch.compile(STEPPING, backend="aot_eager"), "paged")
-    torch.testing.assert_close(found, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
+    output = in_steps(torch.compile(STEPPING, backend="aot_eager"), "paged")
+    torch.testing.assert_close(output, STEPPING(torch.arange(42.0).view(1, 7, 6).sin()))
     torch._dynamo.reset()
     with pytest.raises(Unsupported, match=r"PagedCache\.append_gated is not compiled"):
-        in_steps(torch.compile(STEPPING, fullgraph=True, backend="aot_eager"), "paged")
+        in_steps(compiled(STEPPING), "paged")
     gc.collect()
     assert not unraisable

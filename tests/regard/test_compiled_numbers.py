@@ -62,19 +62,15 @@ def assert_each_equal(
     inside = torch.compile(function, fullgraph=True, backend=counter, dynamic=dynamic)
     outputs = []
     for tensors, value in cases:
-        found = answers(inside, tensors, value)
-        expected = answers(function, tensors, value)
-        for one, other in zip(found, expected, strict=True):
-            assert torch.equal(one, other), value
-        outputs.append(found[0])
+        results = answers(inside, tensors, value)
+        assert all(map(torch.equal, results, answers(function, tensors, value))), value
+        outputs.append(results[0])
     assert not torch.equal(outputs[0], outputs[1]), "the number changes nothing here"
     return counter.frame_count
 
 
 static_or_dynamic = pytest.mark.parametrize("dynamic", [None, True], ids=["static", "dynamic"])
 
-
-# --- options of a call ---
 
 OPTIONS: dict[str, tuple[list[Any], dict[str, Any]]] = {  # values, and what else the call is given
     "sink": (SEQUENCE, {}),
@@ -87,8 +83,10 @@ OPTIONS: dict[str, tuple[list[Any], dict[str, Any]]] = {  # values, and what els
 
 
 def test_every_number_that_attention_takes_is_in_the_table():
-    taken = inspect.signature(rg.attention).parameters.values()
-    numbers = {one.name for one in taken if "float" in one.annotation or "int" in one.annotation}
+    numbers = set()
+    for parameter in inspect.signature(rg.attention).parameters.values():
+        if "float" in parameter.annotation or "int" in parameter.annotation:
+            numbers.add(parameter.name)
     assert numbers == set(OPTIONS)
 
 
@@ -112,11 +110,12 @@ def test_dropout_that_changes_draws_the_seeds_of_the_generator(dynamic):
 
     inside = torch.compile(function, fullgraph=True, backend="aot_eager", dynamic=dynamic)
     x = torch.randn(1, 2, 5, 4)
-    drawn = []
-    for one in (inside, function):
-        torch.manual_seed(3)
-        drawn.append([one(x, share) for share in (0.5, 0.25, 0.0, 0.75)])
-    assert all(map(torch.equal, *drawn))
+    shares = (0.5, 0.25, 0.0, 0.75)
+    torch.manual_seed(3)
+    outputs = [inside(x, share) for share in shares]
+    torch.manual_seed(3)
+    expected = [function(x, share) for share in shares]
+    assert all(map(torch.equal, outputs, expected))
 
 
 @static_or_dynamic
@@ -129,8 +128,6 @@ def test_a_number_as_sink_is_not_rounded_to_half_precision(dynamic):
     for sink in (6.03, 5.07, 7.01):
         assert torch.equal(inside(x, sink), function(x, sink))
 
-
-# --- mechanisms, with their scores and feature maps ---
 
 OF_VECTORS = {"query_dim", "key_dim"}  # the size of vectors, which no call can choose
 STEPS = {"buckets": 2}  # the other whole numbers become larger by 1
@@ -148,10 +145,13 @@ def numbers_in(declared: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str,
 
 def with_number(declared: Any, path: tuple[str, ...], number: float) -> Any:
     """The same declaration with another number at a place."""
-    given = {field: getattr(declared, field) for field in type(declared).__match_args__}
+    values = {field: getattr(declared, field) for field in type(declared).__match_args__}
     name, *rest = path
-    given[name] = with_number(given[name], tuple(rest), number) if rest else number
-    return type(declared)(**given)
+    if rest:
+        values[name] = with_number(values[name], tuple(rest), number)
+    else:
+        values[name] = number
+    return type(declared)(**values)
 
 
 def number_at(declared: Any, path: tuple[str, ...]) -> float:
@@ -168,13 +168,11 @@ def others_like(name: str, number: float) -> list[Any]:
 
 
 MAPS = [m.LinearTransformer(kind()) for kind in m.FeatureMap.registry.of_package("regard").values()]
-EVERY = {str(one): one for one in [*MECHANISMS.values(), *MAPS]}
-FIELDS = {
-    f"{text}: {'.'.join(path)}": (mechanism, path)
-    for text, mechanism in EVERY.items()
-    for path in numbers_in(mechanism)
-    if path[-1] not in OF_VECTORS
-}
+FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {}  # a mechanism, and the place of a number in it
+for declared in (*MECHANISMS.values(), *MAPS):
+    for path in numbers_in(declared):
+        if path[-1] not in OF_VECTORS:
+            FIELDS[f"{declared}: {'.'.join(path)}"] = (declared, path)
 
 
 def test_every_class_with_a_number_is_in_the_table():
@@ -183,17 +181,17 @@ def test_every_class_with_a_number_is_in_the_table():
         *m.Score.registry.of_package("regard").values(),
         *m.FeatureMap.registry.of_package("regard").values(),
     ]
-    wanted = {
-        (kind, field.name)
-        for kind in kinds
-        for field in fields(kind)
-        if ("int" in str(field.type) or "float" in str(field.type)) and field.name not in OF_VECTORS
-    }
-    found = set()
+    declared_numbers = set()
+    for kind in kinds:
+        for field in fields(kind):
+            is_number = "int" in str(field.type) or "float" in str(field.type)
+            if is_number and field.name not in OF_VECTORS:
+                declared_numbers.add((kind, field.name))
+    in_table = set()
     for mechanism, path in FIELDS.values():
-        owner = mechanism if len(path) == 1 else number_at(mechanism, path[:-1])
-        found.add((type(owner), path[-1]))
-    assert wanted == found
+        owner = number_at(mechanism, path[:-1])
+        in_table.add((type(owner), path[-1]))
+    assert in_table == declared_numbers
 
 
 def tensors_of(mechanism: Mechanism) -> tuple[list[torch.Tensor], list[str]]:
@@ -249,13 +247,12 @@ WAYS = {
 @pytest.mark.parametrize("place", FIELDS)
 def test_a_number_of_a_mechanism_may_change(place, made_inside, dynamic):
     mechanism, path = FIELDS[place]
-    names = tensors_of(mechanism)[1]
+    _, names = tensors_of(mechanism)
     shares_keys = mechanism.shares_keys
     pattern = None if isinstance(mechanism, m.Linformer) else "causal"
 
-    def function(*given):
-        *tensors, value = given
-        q, k, v, *learned = tensors
+    def function(q, k, v, *learned_and_value):
+        *learned, value = learned_and_value
         declared = with_number(mechanism, path, value) if made_inside else value
         parameters = dict(zip(names, learned, strict=True)) or None
         if shares_keys:
@@ -265,7 +262,7 @@ def test_a_number_of_a_mechanism_may_change(place, made_inside, dynamic):
     cases = []
     for number in others_like(path[-1], number_at(mechanism, path)):
         declared = with_number(mechanism, path, number)
-        tensors = tensors_of(declared)[0]
+        tensors, _ = tensors_of(declared)
         cases.append((tensors, number if made_inside else declared))
     if made_inside and len(path) > 1 and not traces_defaults():
         with pytest.raises(Unsupported, match="sourceless builder"):
@@ -306,14 +303,13 @@ def test_two_floats_of_one_call_do_not_change_places(dynamic):
         assert torch.equal(inside(x, mechanism, scale), function(x, mechanism, scale))
 
 
-# --- patterns ---
-
-
 def examples(name: str) -> list[p.Pattern]:
     """Patterns of one class that differ in their numbers."""
-    at = Places(2, HEADS, LENGTH, LENGTH, (0,))
-    drawn = [build(plain_leaf(random.Random(seed), name, LENGTH), at) for seed in range(20)]
-    by_text = {str(one): one for one in drawn}
+    places = Places(2, HEADS, LENGTH, LENGTH, (0,))
+    by_text = {}
+    for seed in range(20):
+        pattern = build(plain_leaf(random.Random(seed), name, LENGTH), places)
+        by_text[str(pattern)] = pattern
     return list(by_text.values())[:4]
 
 
@@ -326,23 +322,21 @@ def test_the_numbers_of_a_pattern_may_change(name, dynamic):
     inside = torch.compile(function, fullgraph=True, backend="eager", dynamic=dynamic)
     tensors = make_qkv(q_len=LENGTH, k_len=LENGTH)
     for pattern in examples(name):
-        found = answers(inside, tensors, pattern)
-        expected = answers(function, tensors, pattern)
-        assert all(map(torch.equal, found, expected)), pattern
+        results = answers(inside, tensors, pattern)
+        assert all(map(torch.equal, results, answers(function, tensors, pattern))), pattern
 
 
-# --- biases ---
-
+SLOPES = [[share / head for head in range(1, 1 + HEADS)] for share in SEQUENCE]
 BIASES: dict[str, dict[str, tuple[Callable[[Any], b.Bias], list[Any]]]] = {
-    "ALiBi": {"slopes": (b.ALiBi, [[s / n for n in range(1, 1 + HEADS)] for s in SEQUENCE])},
+    "ALiBi": {"slopes": (b.ALiBi, SLOPES)},
     "T5Relative": {
-        "buckets": (lambda one: b.T5Relative(HEADS, buckets=one), [8, 12, 32]),
-        "max_distance": (lambda one: b.T5Relative(HEADS, 8, max_distance=one), [5, 9, 16]),
-        "bidirectional": (lambda one: b.T5Relative(HEADS, 8, bidirectional=one), [False, True]),
+        "buckets": (lambda buckets: b.T5Relative(HEADS, buckets=buckets), [8, 12, 32]),
+        "max_distance": (lambda most: b.T5Relative(HEADS, 8, max_distance=most), [5, 9, 16]),
+        "bidirectional": (lambda both: b.T5Relative(HEADS, 8, bidirectional=both), [False, True]),
     },
     "GridRelative": {
-        "shape": (lambda one: b.GridRelative(HEADS, one, 2), [(3, 4), (4, 3), (2, 6)]),
-        "window": (lambda one: b.GridRelative(HEADS, (3, 4), one), [1, 2]),
+        "shape": (lambda shape: b.GridRelative(HEADS, shape, 2), [(3, 4), (4, 3), (2, 6)]),
+        "window": (lambda window: b.GridRelative(HEADS, (3, 4), window), [1, 2]),
     },
 }
 NO_NUMBERS = {"Bias", "Forgetting"}  # a base class; a tensor

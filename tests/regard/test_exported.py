@@ -33,10 +33,11 @@ class Calling(nn.Module):
 
     def __init__(self, call: Callable[..., torch.Tensor], **options: Any) -> None:
         super().__init__()
-        self.call, self.layer = call, rg.MultiHeadAttention(dim=6, heads=2, head_dim=4, **options)
+        self.call = call
+        self.layer = rg.MultiHeadAttention(dim=6, heads=2, head_dim=4, **options)
 
-    def forward(self, *given: torch.Tensor) -> torch.Tensor:
-        return self.call(self.layer, *given)
+    def forward(self, *inputs: torch.Tensor) -> torch.Tensor:
+        return self.call(self.layer, *inputs)
 
 
 def vectors(batch: int, length: int) -> torch.Tensor:
@@ -89,19 +90,20 @@ def test_one_exported_program_serves_every_batch_and_every_length(call, options,
     layer = Calling(call, **options)
     program = export(layer, inputs(2, 7), dynamic_shapes=(axes,)).module()
     for batch, length in ((3, 5), (2, 13), (7, 3)):
-        given = inputs(batch, length)
-        torch.testing.assert_close(program(*given), layer(*given))
+        tensors = inputs(batch, length)
+        torch.testing.assert_close(program(*tensors), layer(*tensors))
 
 
 @pytest.mark.parametrize("numbers", [True, False], ids=["numbers", "booleans"])
 def test_pytorchs_layer_with_a_mask_is_exported_and_compiled_as_one_graph(numbers):
-    ours, theirs = (
-        kind(6, 2, batch_first=True).eval() for kind in (MultiheadAttention, nn.MultiheadAttention)
-    )
+    ours = MultiheadAttention(6, 2, batch_first=True).eval()
+    theirs = nn.MultiheadAttention(6, 2, batch_first=True).eval()
     ours.load_state_dict(theirs.state_dict())
     mask = nn.Transformer.generate_square_subsequent_mask(5)
     padding = torch.zeros(3, 5).masked_fill(torch.arange(5) > 3, -torch.inf)
-    mask, padding = (mask, padding) if numbers else (mask.isinf(), padding.isinf())
+    if not numbers:
+        mask = mask.isinf()
+        padding = padding.isinf()
 
     class Masked(nn.Module):
         def __init__(self, layer: nn.Module) -> None:
@@ -109,9 +111,9 @@ def test_pytorchs_layer_with_a_mask_is_exported_and_compiled_as_one_graph(number
             self.layer = layer
 
         def forward(self, x, mask, padding):
-            return self.layer(
-                x, x, x, attn_mask=mask, key_padding_mask=padding, need_weights=False
-            )[0]
+            masks = {"attn_mask": mask, "key_padding_mask": padding}
+            output, _ = self.layer(x, x, x, need_weights=False, **masks)
+            return output
 
     x = vectors(3, 5)
     expected = Masked(theirs)(x, mask, padding)
@@ -164,16 +166,17 @@ def test_a_program_in_pytorchs_own_operations_keeps_empty_rows_and_hidden_keys(o
     program = export(module, tuple(tensors(2, 9, 7)), dynamic_shapes=axes).run_decompositions()
     assert "regard" not in str(program.graph)
     with whole_attention():
-        assert "regard.attention" in str(
-            export(module, tuple(tensors(2, 9, 7))).run_decompositions().graph
-        )
+        whole = export(module, tuple(tensors(2, 9, 7))).run_decompositions()
+        assert "regard.attention" in str(whole.graph)
     for batch, q_len, k_len in ((3, 9, 5), (2, 6, 9), (7, 8, 8)):
         q, k, v = tensors(batch, q_len, k_len)
         if q_len < k_len:  # the first keys are hidden
-            k[:, :, 0], v[:, :, 0] = torch.nan, torch.nan
-        found = program.module()(q, k, v)
-        torch.testing.assert_close(found, module(q, k, v))
-        assert not found[:, :, : q_len - k_len].any() if q_len > k_len else True
+            k[:, :, 0] = torch.nan
+            v[:, :, 0] = torch.nan
+        output = program.module()(q, k, v)
+        torch.testing.assert_close(output, module(q, k, v))
+        if q_len > k_len:  # the first queries have no key
+            assert not output[:, :, : q_len - k_len].any()
 
 
 @pytest.mark.parametrize("name", ["retention", "ssd", "gated_linear", "kimi_delta"])

@@ -27,13 +27,20 @@ def loop(
     q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, pattern: Any, **options: Any
 ) -> list[torch.Tensor]:
     """The output of each document (heads, length, size), called by itself."""
-    rows = zip(*(x.transpose(1, 2).unbind() for x in (q, k, v)), strict=True)
-    return [
-        rg.attention(
-            *(x[None] for x in row), pattern=pattern.for_row(place), backend="reference", **options
-        )[0]
-        for place, row in enumerate(rows)
-    ]
+    outputs = []
+    documents = zip(*(x.transpose(1, 2).unbind() for x in (q, k, v)), strict=True)
+    for number, document in enumerate(documents):
+        alone = [x[None] for x in document]
+        of_document = pattern.for_row(number)
+        output = rg.attention(*alone, pattern=of_document, backend="reference", **options)
+        outputs.append(output[0])
+    return outputs
+
+
+def assert_each_close(output: torch.Tensor, expected: list[torch.Tensor]) -> None:
+    """Assert that a jagged output has these documents."""
+    for document, expected_document in zip(output.unbind(), expected, strict=True):
+        torch.testing.assert_close(document, expected_document)
 
 
 PATTERNS = (
@@ -61,43 +68,37 @@ def test_jagged_attention_is_that_of_each_document(pattern, k_lengths):
     q = jagged(LENGTHS, 4)
     k = jagged(k_lengths, 2)
     v = jagged(k_lengths, 2, size=3)
-    wanted = loop(q, k, v, pattern)
+    expected = loop(q, k, v, pattern)
     output = rg.attention(*(x.transpose(1, 2) for x in (q, k, v)), pattern=pattern)
     assert (output.layout, output.shape[1:2], output.shape[-1]) == (torch.jagged, (4,), 3)
     assert torch.equal(output.offsets(), q.offsets())
-    for one, other in zip(output.unbind(), wanted, strict=True):
-        torch.testing.assert_close(one, other)
+    assert_each_close(output, expected)
+
     weights = torch.randn_like(output.values())
-    parts = torch.split(weights, LENGTHS, dim=1)
-    expected = torch.autograd.grad(
-        sum((x * y).sum() for x, y in zip(wanted, parts, strict=True)), (q, k, v)
-    )
-    found = torch.autograd.grad((output.values() * weights).sum(), (q, k, v))
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one.values(), other.values())
+    expected_loss = (torch.cat(expected, 1) * weights).sum()
+    expected_gradients = torch.autograd.grad(expected_loss, (q, k, v))
+    gradients = torch.autograd.grad((output.values() * weights).sum(), (q, k, v))
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient.values(), expected_gradient.values())
 
 
 @pytest.mark.parametrize("pattern", [p.Causal(), p.Full(), p.Prefix(3), p.KeySpan(0, 6)], ids=str)
 @pytest.mark.parametrize("backend", ["fused", "streamed", "reference"])
 def test_every_backend_computes_the_packed_row(backend, pattern):
     x = jagged((70, 1, 40), 2)
-    output = rg.attention(
-        *(x.transpose(1, 2),) * 3, pattern=pattern, backend=backend, bias=b.ALiBi()
-    )
-    for one, other in zip(output.unbind(), loop(x, x, x, pattern, bias=b.ALiBi()), strict=True):
-        torch.testing.assert_close(one, other)
+    heads = x.transpose(1, 2)
+    bias = b.ALiBi()
+    output = rg.attention(heads, heads, heads, pattern=pattern, backend=backend, bias=bias)
+    assert_each_close(output, loop(x, x, x, pattern, bias=bias))
 
 
 @pytest.mark.parametrize("pattern", [p.Causal(), p.Full()], ids=str)
 def test_mechanisms_of_features_take_documents(pattern):
     x = jagged(LENGTHS, 2)
-    output = rg.attention(
-        *(x.transpose(1, 2),) * 3, pattern=pattern, mechanism=m.LinearTransformer()
-    )
-    for one, other in zip(
-        output.unbind(), loop(x, x, x, pattern, mechanism=m.LinearTransformer()), strict=True
-    ):
-        torch.testing.assert_close(one, other)
+    heads = x.transpose(1, 2)
+    mechanism = m.LinearTransformer()
+    output = rg.attention(heads, heads, heads, pattern=pattern, mechanism=mechanism)
+    assert_each_close(output, loop(x, x, x, pattern, mechanism=mechanism))
 
 
 def test_the_cost_of_documents_is_that_of_their_pairs_and_never_that_of_the_packed_square():
@@ -113,13 +114,10 @@ def test_the_cost_of_documents_is_that_of_their_pairs_and_never_that_of_the_pack
 
 def test_dropout_is_that_of_the_packed_row_in_every_backend():
     x = jagged(LENGTHS, 2).transpose(1, 2)
-    outputs = [
-        rg.attention(
-            x, x, x, pattern="causal", dropout=0.5, dropout_seed=1, backend=backend
-        ).values()
-        for backend in ("streamed", "reference")
-    ]
-    torch.testing.assert_close(*outputs)
+    options = {"pattern": "causal", "dropout": 0.5, "dropout_seed": 1}
+    streamed = rg.attention(x, x, x, backend="streamed", **options)
+    expected = rg.attention(x, x, x, backend="reference", **options)
+    torch.testing.assert_close(streamed.values(), expected.values())
 
 
 @pytest.mark.parametrize(
@@ -127,27 +125,32 @@ def test_dropout_is_that_of_the_packed_row_in_every_backend():
 )
 @pytest.mark.parametrize("k_lengths", [None, (7, 2, 3, 2, 0)], ids=["self", "cross"])
 def test_packed_tensors_are_computed_as_jagged_ones(pattern, k_lengths):
-    q, (k, v) = jagged(LENGTHS, 4), (jagged(k_lengths or LENGTHS, 2, size) for size in (4, 3))
-    wanted = rg.attention(
-        *(x.transpose(1, 2) for x in (q, k, v)), pattern=pattern, softcap=2.0, sink=0.3
-    )
+    q = jagged(LENGTHS, 4)
+    k = jagged(k_lengths or LENGTHS, 2, size=4)
+    v = jagged(k_lengths or LENGTHS, 2, size=3)
+    options = {"pattern": pattern, "softcap": 2.0, "sink": 0.3}
+    expected = rg.attention(*(x.transpose(1, 2) for x in (q, k, v)), **options).values()
+
     packed = [x.values().detach().requires_grad_() for x in (q, k, v)]
-    ends = [q.offsets().int(), k.offsets()][: 1 if k_lengths is None else 2]
-    found = rg.attention_varlen(*packed, *ends, pattern=pattern, softcap=2.0, sink=0.3)
-    torch.testing.assert_close(found, wanted.values().transpose(0, 1))
-    for one, other in zip(
-        torch.autograd.grad(found.square().sum(), packed),
-        torch.autograd.grad(wanted.values().square().sum(), (q, k, v)),
-        strict=True,
-    ):
-        torch.testing.assert_close(one, other.values())
+    ends = [q.offsets().int()]
+    if k_lengths is not None:
+        ends.append(k.offsets())
+    output = rg.attention_varlen(*packed, *ends, **options)
+    torch.testing.assert_close(output, expected.transpose(0, 1))
+    gradients = torch.autograd.grad(output.square().sum(), packed)
+    expected_gradients = torch.autograd.grad(expected.square().sum(), (q, k, v))
+    for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+        torch.testing.assert_close(gradient, expected_gradient.values())
 
 
 def refusals() -> dict[str, tuple[Any, str]]:
     x = jagged(LENGTHS, 2).transpose(1, 2)
     dense = torch.zeros(5, 2, 9, 4, dtype=torch.float64)
+    packed = (torch.zeros(9, 2, 4, dtype=torch.float64),) * 3
+    starts = torch.tensor([0, 1])
+    lengths = torch.tensor([2, 3])
     gaps = torch.nested.narrow(
-        torch.zeros(2, 6, 2, 4), 1, torch.tensor([0, 1]), torch.tensor([2, 3]), layout=torch.jagged
+        torch.zeros(2, 6, 2, 4), 1, starts, lengths, layout=torch.jagged
     ).transpose(1, 2)
     return {
         "dense keys": (
@@ -177,19 +180,15 @@ def refusals() -> dict[str, tuple[Any, str]]:
             r"q is .*packed tensors",
         ),
         "packed ends": (
-            lambda: rg.attention_varlen(*(dense[0].transpose(0, 1),) * 3, torch.tensor([0, 5, 4])),
+            lambda: rg.attention_varlen(*packed, torch.tensor([0, 5, 4])),
             "ends at 9",
         ),
         "packed documents": (
-            lambda: rg.attention_varlen(
-                *(dense[0].transpose(0, 1),) * 3, *map(torch.tensor, ([0, 9], [0, 4, 9]))
-            ),
+            lambda: rg.attention_varlen(*packed, torch.tensor([0, 9]), torch.tensor([0, 4, 9])),
             "cu_seqlens_q has 1 document and cu_seqlens_k 2",
         ),
         "packed start": (
-            lambda: rg.attention_varlen(
-                *(dense[0].transpose(0, 1),) * 3, torch.tensor([0, 9]), q_start=1
-            ),
+            lambda: rg.attention_varlen(*packed, torch.tensor([0, 9]), q_start=1),
             "q_start",
         ),
         "tensors of the wrong size": (
@@ -226,29 +225,37 @@ LAYERS = {
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_layer_takes_documents_of_different_lengths(name):
     layer = LAYERS[name].double()
-    x, context = (
-        torch.nested.nested_tensor(
-            [torch.randn(length, dim, dtype=torch.float64) for length in lengths],
-            layout=torch.jagged,
-            requires_grad=True,
-        )
-        for lengths, dim in ((LENGTHS, 12), ((7, 2, 3, 2, 0), 7))
-    )
-    given = (x, context) if name == "context" else (x,)
-    for options in (
-        [{"form": form} for form in ("absorbed", "expanded", "auto")] if name == "latent" else [{}]
-    ):
-        rows = zip(*(one.unbind() for one in given), strict=True)
-        alone = torch.cat([layer(*(one[None] for one in row), **options)[0] for row in rows])
-        output = layer(*given, **options)
-        assert torch.equal(output.offsets(), x.offsets())
-        torch.testing.assert_close(output.values(), alone)
-        leaves = (*given, *layer.parameters())
-        found, expected = (
-            torch.autograd.grad(one.square().sum(), leaves) for one in (output.values(), alone)
-        )
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(*(t.values() if t.is_nested else t for t in (one, other)))
+    inputs = [vectors(LENGTHS, 12)]
+    if name == "context":
+        inputs.append(vectors((7, 2, 3, 2, 0), 7))
+    forms: list[dict[str, Any]] = [{}]
+    if name == "latent":
+        forms = [{"form": "absorbed"}, {"form": "expanded"}, {"form": "auto"}]
+    leaves = (*inputs, *layer.parameters())
+    for options in forms:
+        documents = zip(*(x.unbind() for x in inputs), strict=True)
+        alone = []
+        for document in documents:
+            output_of_document = layer(*(x[None] for x in document), **options)
+            alone.append(output_of_document[0])
+        expected = torch.cat(alone)
+        output = layer(*inputs, **options)
+        assert torch.equal(output.offsets(), inputs[0].offsets())
+        torch.testing.assert_close(output.values(), expected)
+        gradients = torch.autograd.grad(output.values().square().sum(), leaves)
+        expected_gradients = torch.autograd.grad(expected.square().sum(), leaves)
+        for gradient, expected_gradient in zip(gradients, expected_gradients, strict=True):
+            torch.testing.assert_close(plain(gradient), plain(expected_gradient))
+
+
+def vectors(lengths: tuple[int, ...], dim: int) -> torch.Tensor:
+    """(batch, ragged length, dim), with documents of these lengths."""
+    documents = [torch.randn(length, dim, dtype=torch.float64) for length in lengths]
+    return torch.nested.nested_tensor(documents, layout=torch.jagged, requires_grad=True)
+
+
+def plain(x: torch.Tensor) -> torch.Tensor:
+    return x.values() if x.is_nested else x
 
 
 @torch.no_grad()
@@ -256,8 +263,8 @@ def test_forget_gates_of_many_documents_keep_their_digits():
     layer = rg.MultiHeadAttention(12, 4, pattern="causal", forgetting=True)
     rows = torch.randn(1000, 5, 12)
     layer.to_forget.bias.fill_(-2)  # their logarithms sum to -10,000
-    found = layer(torch.nested.nested_tensor([*rows], layout=torch.jagged)).values()
-    torch.testing.assert_close(found.view_as(rows), layer(rows), rtol=0, atol=1e-5)
+    output = layer(torch.nested.nested_tensor([*rows], layout=torch.jagged)).values()
+    torch.testing.assert_close(output.view_as(rows), layer(rows), rtol=0, atol=1e-5)
 
 
 def test_a_layer_refuses_what_documents_have_no_place_for():
@@ -267,12 +274,10 @@ def test_a_layer_refuses_what_documents_have_no_place_for():
         layer(x, cache=layer.new_cache(2))
     with pytest.raises(rg.ShapeError, match=r"context is a tensor .* beside a nested tensor"):
         layer(x, torch.randn(2, 4, 12))
+    context = torch.nested.nested_tensor([torch.randn(4, 12)], layout=torch.jagged)
     with pytest.raises(rg.ShapeError, match="x holds 2 documents and its context 1"):
-        rg.MultiHeadAttention(12, 2)(
-            x, torch.nested.nested_tensor([torch.randn(4, 12)], layout=torch.jagged)
-        )
+        rg.MultiHeadAttention(12, 2)(x, context)
     with pytest.raises(rg.UnsupportedError, match="give a bias by distance"):
         layer(x, bias=torch.zeros(3, 3))
-    torch.testing.assert_close(
-        layer(x, bias=b.ALiBi()).unbind()[1], layer(x.unbind()[1][None], bias=b.ALiBi())[0]
-    )
+    second = layer(x, bias=b.ALiBi()).unbind()[1]
+    torch.testing.assert_close(second, layer(x.unbind()[1][None], bias=b.ALiBi())[0])

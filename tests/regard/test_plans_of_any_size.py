@@ -17,9 +17,8 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns import Where, parse
 from regard.patterns.counts import counted
 
-GUARD = (
-    60  # CPU seconds in which each plan is made on any machine; here it takes a tenth of a second
-)
+# CPU seconds in which each plan is made on any machine; here it takes a tenth of a second.
+GUARD = 60
 
 
 def outlined(size, pattern, device="cpu", grad=True, **options):
@@ -79,19 +78,18 @@ def test_the_cost_of_a_long_band_is_near_that_of_its_blocks(monkeypatch, text):
     "text", ["causal & strided(1000003)", "strided(64, local=false)", "~lattice(64)", "lattice(6)"]
 )
 def test_a_count_on_lattices_is_exact_at_any_size(text):
-    pattern = parse(text)
     size = 10**18
-    stride = {"causal & strided(1000003)": 1000003, "lattice(6)": 6}.get(text, 64)
-    found = counted(pattern.canonical(), size, size, 0, looks=300)
-    if text == "lattice(6)":  # rows of each residue times the keys of it
+    share_allowed = {
+        "causal & strided(1000003)": 1 / 2 / 1_000_003,
+        "strided(64, local=false)": 1 / 64,
+        "~lattice(64)": 63 / 64,
+        "lattice(6)": 1 / 6,
+    }
+    pairs = counted(parse(text).canonical(), size, size, 0, looks=300)
+    assert pairs == pytest.approx(size**2 * share_allowed[text], rel=1e-5)
+    if text == "lattice(6)":  # rows of each residue times its keys, which are as many
         sizes = [-(-(size - residue) // 6) for residue in range(6)]
-        assert found == sum(one * one for one in sizes)
-    assert found == pytest.approx(
-        {"~lattice(64)": size**2 * 63 / 64, "causal & strided(1000003)": size**2 / 2 / stride}.get(
-            text, size**2 / stride
-        ),
-        rel=1e-5,
-    )
+        assert pairs == sum(rows**2 for rows in sizes)
 
 
 @pytest.mark.parametrize(
@@ -121,9 +119,6 @@ def test_a_plan_from_sizes_computes_what_a_plan_of_tensors_does(monkeypatch):
     assert json.loads(plan.to_json())["cost"]["estimated"]
     assert "about: an estimate" in str(plan)
     torch.testing.assert_close(plan.run(q, q, q), expected)
-
-
-# Memory is planned before it is taken, and what would be quadratic is refused unless it was named
 
 
 def problem(length, **options):
@@ -160,21 +155,19 @@ def test_a_long_window_is_planned_in_linear_memory():
 
 def test_a_refusal_for_memory_names_the_least_that_any_backend_would_hold():
     """Of several backends that are too large none is said to be the only one."""
+    too_large = problem(65_536, pattern="causal_window(256)", want=("weights",))
     with pytest.raises(UnsupportedError) as refused:
-        make_plan(problem(65_536, pattern="causal_window(256)", want=("weights",)), BACKENDS)
-    assert "only backend" not in str(refused.value)
-    offers = {name: backend.assess(refused_problem()) for name, backend in BACKENDS.items()}
-    holding = {
-        name: offer.cost.peak_bytes for name, offer in offers.items() if isinstance(offer, Offer)
-    }
-    assert len(holding) > 1
-    assert (
-        f"every backend that computes this would hold at least {short(min(holding.values()))}B"
-        in str(refused.value)
-    )
-    for name in holding:
-        assert f"{name}: " in str(refused.value)
+        make_plan(too_large, BACKENDS)
+    message = str(refused.value)
+    assert "only backend" not in message
 
-
-def refused_problem():
-    return problem(65_536, pattern="causal_window(256)", want=("weights",)).projected
+    held_bytes = {}
+    for name, backend in BACKENDS.items():
+        offer = backend.assess(too_large.projected)
+        if isinstance(offer, Offer):
+            held_bytes[name] = offer.cost.peak_bytes
+    assert len(held_bytes) > 1
+    least = short(min(held_bytes.values()))
+    assert f"every backend that computes this would hold at least {least}B" in message
+    for name in held_bytes:
+        assert f"{name}: " in message
