@@ -393,23 +393,23 @@ class Table(Bias):
 
 @torch.library.impl("regard::attention", "CompositeExplicitAutograd")
 def _forward(*args: Any, **options: Any) -> torch.Tensor:
-    of_call = OperationOptions(**options)
-    tensors = _detached(OperationTensors(*args), of_call.learns)
-    return _compute(tensors, of_call, with_graph=False).contiguous()
+    call_options = OperationOptions(**options)
+    tensors = _detached(OperationTensors(*args), call_options.learns)
+    return _compute(tensors, call_options, with_graph=False).contiguous()
 
 
 @torch.library.impl("regard::attention_backward", "CompositeExplicitAutograd")
 def _backward(grad: torch.Tensor, *args: Any, **options: Any) -> list[torch.Tensor]:
     """Gradients of what learns, in the order of `learns`. The forward pass is computed again, by any backend."""
-    of_call = OperationOptions(**options)
-    tensors = _detached(OperationTensors(*args), of_call.learns)
-    learning = _learning(tensors, of_call.learns)
+    call_options = OperationOptions(**options)
+    tensors = _detached(OperationTensors(*args), call_options.learns)
+    learning = _learning(tensors, call_options.learns)
     # A mode, as of a FLOP counter, excludes autograd.
     excluded = torch._C._dispatch_tls_local_exclude_set() - _AUTOGRAD
     with torch._C._ForceDispatchKeyGuard(torch._C._dispatch_tls_local_include_set(), excluded):
-        output = _compute(tensors, of_call, with_graph=True)
+        output = _compute(tensors, call_options, with_graph=True)
         grads = torch.autograd.grad(output, learning, grad, materialize_grads=True)
-    return _laid_out(grads, learning, sum(of_call.learns[:MAY_LEARN]))
+    return _in_promised_layout(grads, learning, sum(call_options.learns[:MAY_LEARN]))
 
 
 def _learning(tensors: OperationTensors, learns: Sequence[bool]) -> list[Any]:
@@ -424,10 +424,8 @@ def _detached(tensors: OperationTensors, learns: Sequence[bool]) -> OperationTen
         if x is not None and (need or x.requires_grad):
             x = x.detach().requires_grad_(need)
         leaves.append(x)
-    parameters = leaves[MAY_LEARN:]
-    return OperationTensors(*leaves[:MAY_LEARN], *tensors[MAY_LEARN:])._replace(
-        parameters=parameters
-    )
+    q, k, v, bias, sink, *parameters = leaves
+    return tensors._replace(q=q, k=k, v=v, bias=bias, sink=sink, parameters=parameters)
 
 
 def _compute(
@@ -588,10 +586,10 @@ def _gradients_like(
 ) -> list[torch.Tensor]:
     learning = _learning(OperationTensors(*args), learns)
     grads = [torch.empty_like(x) for x in learning]
-    return _laid_out(grads, learning, sum(learns[:MAY_LEARN]))
+    return _in_promised_layout(grads, learning, sum(learns[:MAY_LEARN]))
 
 
-def _laid_out(
+def _in_promised_layout(
     grads: Sequence[torch.Tensor], tensors: Sequence[torch.Tensor], fused: int
 ) -> list[torch.Tensor]:
     """Gradients in the memory layout that the fake operation promises.

@@ -43,7 +43,7 @@ def measured(call: Call, compute: Callable[[Call], torch.Tensor]) -> torch.Tenso
         for operation in _OPERATIONS:  # a counter that is older than the formulas lacks them
             counter.flop_registry.setdefault(operation, flop_registry[operation])
         try:
-            return _counted(call)
+            return _compute_by_operation(call)
         except UnsupportedError as reason:
             warnings.warn(
                 f"a FLOP counter counts only what this call computes by PyTorch's own operations, because it cannot be "
@@ -56,7 +56,7 @@ def measured(call: Call, compute: Callable[[Call], torch.Tensor]) -> torch.Tenso
         return compute(call)
 
 
-def _counted(call: Call) -> torch.Tensor:
+def _compute_by_operation(call: Call) -> torch.Tensor:
     """The output of a call by the operation whose FLOPs a counter knows."""
     mechanism = checked_mechanism(call.mechanism)
     if mechanism != _SOFTMAX:
