@@ -106,7 +106,7 @@ class Engine(Protocol):
     ) -> tuple[torch.Tensor, torch.Tensor, Any]: ...
 
     def backward(
-        self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors
+        self, rule: Rule, inputs: RecurrenceInputs, saved: Any, grads: Tensors
     ) -> Tensors: ...
 
 
@@ -132,7 +132,7 @@ def _at_unit_length(x: torch.Tensor, added: float) -> torch.Tensor:
 class _Scan(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, engine: Engine, rule: Rule, *tensors: Any) -> Any:
-        output, memory, ctx.kept = engine.forward(rule, RecurrenceInputs(*tensors), True)
+        output, memory, ctx.saved = engine.forward(rule, RecurrenceInputs(*tensors), True)
         ctx.engine, ctx.rule = engine, rule
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
@@ -141,8 +141,8 @@ class _Scan(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         inputs = RecurrenceInputs(*ctx.saved_tensors)
-        first = partial(ctx.engine.backward, ctx.rule, inputs, ctx.kept)
-        whole = Piece(partial(_followed, ctx.rule), (...,) * len(inputs), (..., ...))
+        first = partial(ctx.engine.backward, ctx.rule, inputs, ctx.saved)
+        whole = Piece(partial(_scan_plainly, ctx.rule), (...,) * len(inputs), (..., ...))
         pieces = [whole] if inputs.v.shape[2] else []
         return None, None, *gradients(first, lambda: pieces, inputs, grads)
 
@@ -161,7 +161,7 @@ def _blocks(rule: Rule, inputs: RecurrenceInputs) -> Iterator[slice]:
     return (slice(first, min(first + size, length)) for first in range(0, length, size))
 
 
-def _followed(rule: Rule, *tensors: Any) -> Outputs:
+def _scan_plainly(rule: Rule, *tensors: Any) -> Outputs:
     """The recurrence by plain differentiable operations; autograd's memory for it grows linearly with the length."""
     inputs = RecurrenceInputs(*(None if x is None else x.to(tensors[-1].dtype) for x in tensors))  # ty: ignore[invalid-argument-type]
     outputs = []
@@ -189,12 +189,12 @@ class Plain:
                 output[:, :, positions], memory = block(rule, inputs.part(positions, memory))
         return output, memory, memories
 
-    def backward(self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors) -> Tensors:
+    def backward(self, rule: Rule, inputs: RecurrenceInputs, saved: Any, grads: Tensors) -> Tensors:
         grad_output, grad_memory = grads
         results = [None if x is None else torch.empty_like(x) for x in inputs[:5]]
         if grad_memory is None:
             grad_memory = torch.zeros_like(inputs.memory)
-        for positions, memory in reversed([*zip(_blocks(rule, inputs), kept, strict=True)]):
+        for positions, memory in reversed([*zip(_blocks(rule, inputs), saved, strict=True)]):
             tensors = inputs.part(positions, memory)
             leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
             with torch.enable_grad():
@@ -236,7 +236,7 @@ def block(rule: Rule, inputs: RecurrenceInputs) -> Outputs:
     v = cut(inputs.v)
     strength = None if inputs.strength is None else cut(inputs.strength)[..., None]  # (u, c, n, 1)
     rows = torch.cat((q, k[:, :, None]), 2) if rule.corrects else q  # (u, c, r, n, head_dim)
-    kept = None
+    memory_decay = None
     read = rows
     added = k
     if inputs.log_decay is None:
@@ -247,18 +247,21 @@ def block(rule: Rule, inputs: RecurrenceInputs) -> Outputs:
         pairs_of = _pairs if log_decay.shape[-1] == 1 else _pairs_by_channel
         pairs = pairs_of(rows, k, log_decay).tril()
         decay = log_decay.cumsum(-2).exp()  # e_i0, (u, c, n, 1 or head_dim)
-        kept = decay[:, :, -1, :, None]
+        memory_decay = decay[:, :, -1, :, None]
         read = rows * decay[:, :, None]
-        added = k * _later(log_decay).exp()
+        added = k * _sum_of_later(log_decay).exp()
     read = read.flatten(2, 3)
     first = inputs.memory.flatten(0, 1)
     weights = pairs[:, :, :group].flatten(2, 3)
     if rule.corrects:
         solved = _inverse(pairs[:, :, -1].tril(-1), strength)
-        output, memory = _corrected(read, weights, solved, added, kept, v, strength, first)
+        output, memory = _correct_chunks(
+            read, weights, solved, added, memory_decay, v, strength, first
+        )
     else:
         update = v if strength is None else v * strength
-        memories = _summed(added.mT @ update, kept, first)  # before each chunk, and after the last
+        # Before each chunk, and after the last.
+        memories = _sum_chunks(added.mT @ update, memory_decay, first)
         output = torch.stack(memories[:-1], 1)
         memory = memories[-1]
         output = read @ output + weights @ update
@@ -268,23 +271,23 @@ def block(rule: Rule, inputs: RecurrenceInputs) -> Outputs:
     return output, memory.view(inputs.memory.shape)
 
 
-def _summed(
-    added: torch.Tensor, kept: torch.Tensor | None, memory: torch.Tensor
+def _sum_chunks(
+    added: torch.Tensor, memory_decay: torch.Tensor | None, memory: torch.Tensor
 ) -> list[torch.Tensor]:
     """The memory (u, head_dim, v_dim) before each chunk and after the last, given what each adds, (u, c, ...)."""
     memories = [memory]
     for chunk in range(added.shape[1]):
-        memory = memories[-1] if kept is None else kept[:, chunk] * memories[-1]
+        memory = memories[-1] if memory_decay is None else memory_decay[:, chunk] * memories[-1]
         memories.append(memory + added[:, chunk])
     return memories
 
 
-def _corrected(
+def _correct_chunks(
     read: torch.Tensor,
     weights: torch.Tensor,
     solved: torch.Tensor,
     added: torch.Tensor,
-    kept: torch.Tensor | None,
+    memory_decay: torch.Tensor | None,
     v: torch.Tensor,
     strength: torch.Tensor | None,
     memory: torch.Tensor,
@@ -298,13 +301,13 @@ def _corrected(
         if strength is not None:
             update = update * strength[:, chunk]
         outputs.append(torch.baddbmm(from_memory[:, :-size], weights[:, chunk], update))
-        if kept is not None:
-            memory = kept[:, chunk] * memory
+        if memory_decay is not None:
+            memory = memory_decay[:, chunk] * memory
         memory = torch.baddbmm(memory, added[:, chunk].mT, update)
     return torch.stack(outputs, 1), memory
 
 
-def _later(log_decay: torch.Tensor) -> torch.Tensor:
+def _sum_of_later(log_decay: torch.Tensor) -> torch.Tensor:
     """The sum over the positions after each, along the axis before the last."""
     return functional.pad(log_decay[..., 1:, :], (0, 0, 0, 1)).flip(-2).cumsum(-2).flip(-2)
 
@@ -336,7 +339,7 @@ def _pairs_by_channel(rows: torch.Tensor, k: torch.Tensor, log_decay: torch.Tens
         first_keys = k.unflatten(-2, (-1, 2, half))[..., 0, :, :]
         log_decays = log_decay.unflatten(-2, (-1, 2, half))
         to_rows = log_decays[..., 1, :, :].cumsum(-2).exp()
-        from_keys = _later(log_decays[..., 0, :, :]).exp()
+        from_keys = _sum_of_later(log_decays[..., 0, :, :]).exp()
         across = (second_rows * to_rows[:, :, None]) @ (first_keys * from_keys)[:, :, None].mT
         first, second = pairs.unflatten(3, (-1, 2)).unbind(4)  # (u, c, r, blocks, half, half)
         pairs = _lower_triangle(first, across, second)

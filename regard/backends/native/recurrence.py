@@ -49,14 +49,14 @@ class RecurrenceKernel:
         del borrowed
         return output, after, (memory, memories, solved)
 
-    def backward(self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors) -> Tensors:
-        if kept is None:
+    def backward(self, rule: Rule, inputs: RecurrenceInputs, saved: Any, grads: Tensors) -> Tensors:
+        if saved is None:
             return [*(None if x is None else torch.zeros_like(x) for x in inputs[:5]), grads[1]]
-        memory, *saved = kept
+        memory, *saved_by_chunk = saved
         heads = max(inputs.q.shape[1], inputs.v.shape[1])
         # The call describes an output, which is not written.
         output = inputs.v.new_empty(inputs.v.shape[0], heads, *inputs.v.shape[2:])
-        call, borrowed = self._call(rule, inputs._replace(memory=memory), output, saved)
+        call, borrowed = self._call(rule, inputs._replace(memory=memory), output, saved_by_chunk)
         gradients = [None if x is None else memory.new_empty(x.shape) for x in inputs[:5]]
         of_memory = torch.empty_like(memory)
         grad, grad_after = (None if x is None else x.to(memory.dtype).contiguous() for x in grads)

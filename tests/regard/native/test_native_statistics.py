@@ -61,7 +61,7 @@ def test_statistics_equal_the_formula(sizes):
     *lengths_and_heads, top = sizes
     q_len, k_len, heads, kv_heads = lengths_and_heads
     last_and_first = [q_len - 1, 0][:q_len]
-    chosen = rg.weights_of(last_and_first, [heads - 1])
+    chosen = rg.weights_of(last_and_first, [heads - 1, 0])
     want = ["entropy", "received", "distance", "weights", rg.top_keys(top), chosen]
     for seed, pattern in enumerate(PATTERNS):
         qkv = make_qkv(batch=2, heads=heads, kv_heads=kv_heads, q_len=q_len, k_len=k_len, seed=seed)

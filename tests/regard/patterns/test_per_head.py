@@ -12,6 +12,7 @@ from regard.patterns import (
     KeySpan,
     PerHead,
     Prefix,
+    Strided,
     Where,
 )
 from regard.patterns.visible import visible_keys
@@ -31,6 +32,18 @@ def test_a_part_that_differs_by_head_gives_each_head_its_own():
     assert pattern.count(4, 5) == int(expected.sum())
     for head, of_head in enumerate(of_heads):
         assert pattern.for_head(head).canonical() == of_head.canonical()
+
+
+@pytest.mark.parametrize(
+    "join",
+    [lambda pattern: ~pattern, lambda pattern: pattern & Strided(3)],
+    ids=["not", "and"],
+)
+def test_hidden_keys_of_a_joined_pattern_are_those_of_each_head(join):
+    pattern = join(PerHead([CausalWindow(2), Prefix(3)]))
+    expected = pattern.dense(3, 9, q_start=2).any(2)
+    assert not torch.equal(expected[:, 0], expected[:, 1])
+    assert torch.equal(visible_keys(pattern, Grid.whole(3, 9, 2)), expected)
 
 
 def test_where_every_head_has_queries_for_every_key_none_is_hidden():
