@@ -80,8 +80,8 @@ class Kernels:
         output, memory = outputs
         return output.detach(), memory.detach(), (leaves, outputs)
 
-    def backward(self, rule: Rule, inputs: RecurrenceInputs, kept: Any, grads: Tensors) -> Tensors:
-        leaves, outputs = kept
+    def backward(self, rule: Rule, inputs: RecurrenceInputs, saved: Any, grads: Tensors) -> Tensors:
+        leaves, outputs = saved
         used = [place for place, grad in enumerate(grads) if grad is not None]
 
         gradients = torch.autograd.grad(
