@@ -196,22 +196,41 @@ SIGNS = {
 }
 
 
+IN_BRACES = r"\{((?:[^{}]|\{[^{}]*\})*)\}"  # with braces inside, one deep
+
+
 def in_words(markdown: str) -> str:
     r"""Markdown whose formulas a terminal can print.
 
     >>> in_words(r"It costs $n \cdot w$, not $\frac{n^2}{2}$.")
     'It costs `n · w`, not `n^2/2`.'
+    >>> in_words(r"$\frac{a + b}{\sqrt{d / H}}$")
+    '`(a + b)/√(d / H)`'
     """
+
+    def fraction(match: re.Match[str]) -> str:
+        return f"{_one_factor(match[1])}/{_one_factor(match[2])}"
+
+    def root(match: re.Match[str]) -> str:
+        return f"√{_one_factor(match[1])}"
 
     def formula(match: re.Match[str]) -> str:
         text = re.sub(r"\\(?:text|operatorname|mathrm)\{([^{}]*)\}", r"\1", match[1] or match[2])
-        text = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1/\2", text)
+        text = re.sub(rf"\\frac{IN_BRACES}{IN_BRACES}", fraction, text)
+        text = re.sub(r"\\sqrt\{([^{}]*)\}", root, text)
         text = re.sub(r"\\(?:left|right|displaystyle|[,;! ])", "", text)
         text = re.sub(r"\\([a-zA-Z]+)", lambda sign: SIGNS.get(sign[1], sign[1]), text)
         text = re.sub(r"([_^])\{(\w)\}", r"\1\2", text)
         return f"\n```text\n{text.strip()}\n```\n" if match[1] else f"`{text.strip()}`"
 
     return re.sub(r"\$\$(.+?)\$\$|(?<!\\)\$([^$\n]+)\$", formula, markdown, flags=re.DOTALL)
+
+
+def _one_factor(formula: str) -> str:
+    """The formula in parentheses, unless it is a letter, a number or a root."""
+    factor = formula.strip()
+    alone = re.fullmatch(rf"\w+(\^\w)?|\\sqrt{IN_BRACES}", factor)
+    return factor if alone else f"({factor})"
 
 
 def _print_table(table: Table, console: Console) -> None:

@@ -31,14 +31,8 @@ from regard_lab.teaching import (
     words_of,
 )
 
-WRITTEN = (
-    "das",
-    "Tier",
-    "überquerte",
-    "die",
-    "Straße",
-    "nicht",
-)  # the inputs of the decoder's steps
+# the inputs of the decoder's steps: in training, the words of the translation
+WRITTEN = ("das", "Tier", "überquerte", "die", "Straße", "nicht")
 STEPS = len(WRITTEN)
 EDITED = 2  # the step whose input is replaced
 DIM = 12  # numbers of a word
@@ -84,13 +78,13 @@ decoders = {
 
 def run(cell, written, h):
     """The weights of every step, (STEPS, words), and the states, (STEPS, HIDDEN)."""
-    memory = cell.attention.remember(h)
-    state = cell.begin(torch.zeros(1, HIDDEN).double())
+    memory = cell.attention.remember(h)  # computes once what the score needs of every h_j
+    state = cell.begin(torch.zeros(1, HIDDEN).double())  # of the recurrent cell and what it is fed
     states = []
     with record_attention(cell) as recording, torch.no_grad():
         for y in written.unbind(1):
             _, state = cell(y, state, memory)
-            states.append(top(state.recurrent))
+            states.append(top(state.recurrent))  # s_t
     weights = [detail.weights[0, 0] for detail in recording["attention"]]
     return torch.cat(weights), torch.cat(states)
 
@@ -101,7 +95,7 @@ states_moved = {}  # how far the states move when the source is replaced
 for name, cell in decoders.items():
     weights[name], states = run(cell, written, h)
     weights_of_edited, _ = run(cell, edited, h)
-    _, states_of_other_source = run(cell, written, -h)
+    _, states_of_other_source = run(cell, written, -h)  # any other source would do
     weights_moved[name] = (weights_of_edited - weights[name]).abs().amax(1)  # (STEPS,)
     states_moved[name] = (states_of_other_source - states).abs().amax(1)  # (STEPS,)
 
@@ -132,8 +126,13 @@ with figure("When the decoders attend", 7.9, 5.4, caption) as drawing:
     scale_beside(drawing, image, panels[0], "attention weight")
 
 # %% [markdown]
-# Both decoders give weights to the source words at each word that they write. **Bahdanau's** decoder attends with its
-# previous state $s_{t-1}$. Then it updates the state with what it has read, the context $c_t$:
+# A recurrent **encoder** reads the source, and gives each source word $j$ a state, the vector $h_j$. A recurrent
+# **decoder** writes the translation word by word. It keeps a state too: $s_t$ after step $t$. The input of step $t$ is
+# $y_{t-1}$, the vector of the word that was written last, and a recurrent cell $f$, such as a GRU, computes the next
+# state. In each step the decoder also gives a weight to each source word. The mean of the $h_j$ with these weights is
+# the context $c_t$.
+#
+# **Bahdanau's** decoder attends with its previous state $s_{t-1}$. Then it updates the state with what it has read:
 #
 # $$
 # c_t = \sum_j \operatorname{softmax}_j(v^\top \tanh(W s_{t-1} + U h_j)) \, h_j, \qquad
@@ -146,22 +145,27 @@ with figure("When the decoders attend", 7.9, 5.4, caption) as drawing:
 # s_t = f(s_{t-1}, y_{t-1}), \qquad c_t = \sum_j \operatorname{softmax}_j(s_t^\top W h_j) \, h_j
 # $$
 #
-# The scores differ too. Bahdanau's is additive. Luong's is multiplicative, a single matrix product for all words.
+# $[y;\, c]$ joins two vectors to one. The vector $v$ and the matrices $W$ and $U$ are learned, and Luong's $W$ is
+# another one. So the scores differ too. Bahdanau's is additive. Luong's is multiplicative, a single matrix product for
+# all words; his paper calls it general.
+#
+# In the code below a recurrent cell of PyTorch and an attention make a decoder. `remember` prepares the states $h$ for
+# the attention, `begin` makes the decoder's first state, and a call computes one step.
 
 # %%
 encoded = torch.randn(1, 7, 16)  # h of seven words
-y = torch.randn(1, 12)
+y = torch.randn(1, 12)  # the word that was written last
 
-attend_before = MemoryAttention(Additive(query_dim=16, key_dim=16, hidden=16))
-cell = BahdanauCell(nn.GRUCell(12 + 16, 16), attend_before)  # the input of a step is [y; c]
+additive = MemoryAttention(Additive(query_dim=16, key_dim=16, hidden=16))
+cell = BahdanauCell(nn.GRUCell(12 + 16, 16), additive)  # the input of a step is [y; c]
 state = cell.begin(torch.zeros(1, 16))
-output, state = cell(y, state, attend_before.remember(encoded))
+output, state = cell(y, state, additive.remember(encoded))
 print(tuple(output.shape))  # the state and the context
 
-attend_after = MemoryAttention(General(query_dim=16, key_dim=16))
-cell = LuongCell(nn.GRUCell(12, 16), attend_after, memory_dim=16, output_dim=16)
+multiplicative = MemoryAttention(General(query_dim=16, key_dim=16))
+cell = LuongCell(nn.GRUCell(12, 16), multiplicative, memory_dim=16, output_dim=16)
 state = cell.begin(torch.zeros(1, 16))
-output, state = cell(y, state, attend_after.remember(encoded))
+output, state = cell(y, state, multiplicative.remember(encoded))
 print(tuple(output.shape))  # one vector, computed from the state and the context
 
 # %% [markdown]
@@ -173,7 +177,7 @@ print(tuple(output.shape))  # one vector, computed from the state and the contex
 #
 # Other words for what these decoders do: their attention is *soft*, because every word gets some weight (*hard*
 # attention picks one word), and *global*, because it covers the whole source. Luong's *local* attention covers a window
-# around one place: `MemoryAttention(score, window=D)`.
+# around one place, such as `D` words on each side of word $t$ in step $t$: `MemoryAttention(score, window=D)`.
 #
 # **Any recurrent cell** can be wrapped so, also your own: a module that is called as `cell(x, state)` and returns the
 # next state. The state may be nested. Then `hidden` says which of its tensors attends.
@@ -196,16 +200,17 @@ def upper_hidden(state):
 
 
 own = LuongCell(
-    TwoCells(), attend_after, memory_dim=16, output_dim=16, hidden_dim=16, hidden=upper_hidden
+    TwoCells(), multiplicative, memory_dim=16, output_dim=16, hidden_dim=16, hidden=upper_hidden
 )
 zeros = torch.zeros(1, 16)
 state = own.begin([(zeros, zeros), (zeros, zeros)])
-output, state = own(y, state, attend_after.remember(encoded))
+output, state = own(y, state, multiplicative.remember(encoded))
 print(tuple(output.shape))
 
 # %% [markdown]
-# To see the order, one input word is replaced. The decoders are not trained, so only the step at which their weights
-# change has a meaning, not the words to which they attend.
+# To see the order, one input word is replaced, as in the figure. If the weights of its own step move, the decoder has
+# read the word before it attends. The decoders are not trained, so only the step at which their weights change has a
+# meaning, not the words to which they attend.
 
 # %% tags=["folded"]
 rows = []
@@ -222,6 +227,7 @@ table(title, ("step", "input", "replaced", *weights_moved), rows)
 
 # %% tags=["folded"]
 def learned_by(cell):
+    """The learned tensors of the score, of its only head."""
     return {name: tensor[0] for name, tensor in cell.attention.learned.items()}
 
 
@@ -243,6 +249,7 @@ def bahdanau_weights():
 
 
 def luong_weights():
+    """The same for Luong's formula: the state is updated first."""
     cell = decoders["Luong"]
     W = learned_by(cell)["weight"]
     s = torch.zeros(1, HIDDEN).double()
@@ -270,7 +277,7 @@ h_0, c_0 = normal(SEED + 3, 2, 1, HIDDEN)  # of the lower layer
 h_1, c_1 = normal(SEED + 4, 2, 1, HIDDEN)  # of the upper layer
 sizes = {"memory_dim": HIDDEN, "output_dim": HIDDEN, "hidden_dim": HIDDEN, "input_feeding": False}
 own = seeded(SEED, LuongCell, two_cells, attention(General), hidden=upper_hidden, **sizes)
-torchs = seeded(SEED, LuongCell, lstm, attention(General), **sizes)
+with_lstm = seeded(SEED, LuongCell, lstm, attention(General), **sizes)
 
 
 def outputs_of(cell, start):
@@ -278,7 +285,7 @@ def outputs_of(cell, start):
 
 
 own_outputs = outputs_of(own, [(h_0, c_0), (h_1, c_1)])
-torchs_outputs = outputs_of(torchs, (torch.stack([h_0, h_1]), torch.stack([c_0, c_1])))
+outputs_of_lstm = outputs_of(with_lstm, (torch.stack([h_0, h_1]), torch.stack([c_0, c_1])))
 
 # %% tags=["claims"]
 holds(
@@ -315,7 +322,7 @@ holds(
 )
 holds(
     "Two LSTM cells of your own, wrapped, give what PyTorch's LSTM of two layers gives.",
-    largest(own_outputs - torchs_outputs) < EXACT,
+    largest(own_outputs - outputs_of_lstm) < EXACT,
     f"{STEPS} steps, {ROUNDING}",
 )
 

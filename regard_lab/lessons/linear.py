@@ -120,17 +120,28 @@ with figure("The same product in two orders", 8.0, 3.9, caption) as drawing:
     mark_column(right, D, f"n = d = {D}")
 
 # %% [markdown]
-# Softmax attention, $\operatorname{softmax}(Q K^\top) V$, cannot be computed in another order, because the softmax
-# needs the score of every pair. **Linear attention** takes a product of features as the weight, $φ(q) \cdot φ(k)$:
+# A text has $n$ words. The rows of $Q$, $K$ and $V$ are their queries $q_i$, keys $k_j$ and values $v_j$, each of $d$
+# numbers. Softmax attention, $\operatorname{softmax}(Q K^\top) V$, cannot be computed in another order, because the
+# softmax needs the score of every pair. (The scale $1 / \sqrt{d}$ is left out here.) The output of word $i$ is the row
 #
 # $$
-# z_i = \frac{φ(q_i) \sum_j φ(k_j) \, v_j^\top}{φ(q_i) \sum_j φ(k_j)}
-# \qquad \text{instead of} \qquad z_i = \frac{\sum_j \exp(q_i \cdot k_j) \, v_j}{\sum_j \exp(q_i \cdot k_j)}
+# z_i = \frac{\sum_j \exp(q_i k_j^\top) \, v_j}{\sum_j \exp(q_i k_j^\top)}
 # $$
 #
-# With $Q' = φ(Q)$ and $K' = φ(K)$, either product may come first: $(Q' K'^\top) V = Q' (K'^\top V)$. The left side
-# needs $n \times n$ weights, the right side one matrix of $d \times d$ numbers for any length. So $4 n^2 d$ operations
-# become $4 n d^2$, which is less for texts longer than $d$ words.
+# **Linear attention** takes another weight, the product $φ(q_i) \, φ(k_j)^\top$. The features $φ(x)$ of a vector are as
+# many numbers, all positive: here $φ(x) = \operatorname{elu}(x) + 1$, which is $x + 1$ for $x > 0$, else $\exp(x)$. Now
+# $φ(q_i)$ can be taken out of the sums:
+#
+# $$
+# z_i = \frac{\sum_j φ(q_i) \, φ(k_j)^\top \, v_j}{\sum_j φ(q_i) \, φ(k_j)^\top}
+# = \frac{φ(q_i) \sum_j φ(k_j)^\top \, v_j}{φ(q_i) \sum_j φ(k_j)^\top}
+# $$
+#
+# With $Q' = φ(Q)$ and $K' = φ(K)$ the numerators of all words are one product, in which either part may come first:
+# $(Q' K'^\top) V = Q' (K'^\top V)$. The left side needs $n \times n$ weights, the right side one matrix of $d \times d$
+# numbers for any length. A product of matrices of $a \times b$ and $b \times c$ numbers takes $2 a b c$ operations. So
+# the two products on the left take $4 n^2 d$, those on the right $4 n d^2$, which is less for texts longer than $d$
+# words.
 
 # %%
 # each (batch, heads, length, head_dim)
@@ -138,27 +149,27 @@ q, k, v = torch.randn(3, 1, 1, 1000, 64, dtype=torch.float64)
 phi_q = EluPlusOne()(q)
 phi_k = EluPlusOne()(k)
 weights = phi_q @ phi_k.mT  # 1000 x 1000; LinearTransformer never computes this matrix
-z = (weights @ v) / weights.sum(-1, keepdim=True)
+z = (weights @ v) / weights.sum(-1, keepdim=True)  # each row divided by the sum of its weights
 print(torch.allclose(rg.attention(q, k, v, mechanism=LinearTransformer()), z))
 
 # %% [markdown]
-# In the causal form, $K'^\top V$ and the divisor are sums over the word itself and the earlier words. To continue a
-# text, only these sums are kept, however long the text is:
+# In the causal form both sums over $j$ take only the word itself and the earlier words, so the next word adds one term
+# to each. To continue a text, only these sums are kept, $d \times d$ and $d$ numbers, however long the text is:
 
 # %%
 state = RecurrentState(LinearTransformer(), 1, 1, 64)  # batch 1, 1 head, head_dim 64
 for q, k, v in torch.randn(1000, 3, 1, 1, 1, 64):  # one word after another
     z = state.attend(q, k, v, pattern="causal")
-print(state.nbytes)
+print(state.nbytes)  # 64 x 64 and 64 numbers of 4 bytes
 
 # %% [markdown]
-# The result is not that of softmax attention. $φ(x) = \operatorname{elu}(x) + 1$ is not the exponential, so this is
+# The result is not that of softmax attention, because $φ(q_i) \, φ(k_j)^\top$ is not $\exp(q_i k_j^\top)$. So this is
 # another model, and it must be trained with this attention.
 #
 # ## Claims
 #
 # The counts below are slightly more than $4 n^2 d$ and $4 n d^2$: they are $2 n^2 (2 d + 1)$ and $4 n d (d + 1)$. One
-# more column gives the sums by which the rows are divided.
+# more column of ones in $V$ gives the sums by which the rows are divided.
 
 # %% tags=["folded"]
 TIMED = (64, 256, 1024)  # words
@@ -239,6 +250,7 @@ holds(
 )
 
 nbytes_sentence = state.nbytes
+# the text goes on to 1,000 words
 further = torch.ones(1, 1, 1000 - len(words), D, dtype=torch.float64)
 state.attend(further, further, further, pattern="causal")
 nbytes_1000_words = state.nbytes

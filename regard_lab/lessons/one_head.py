@@ -69,6 +69,7 @@ def reading_layer(heads):
 
 def read_by_sat(layer, words):
     """The weights of "sat", (heads, words), and its output, (DIM,)."""
+    # a recording lists the calls of each part by its name; the layer itself has the name ""
     with rg.record_attention(layer) as recording, torch.no_grad():
         output = layer(words)
     return recording[""][0].weights[0, :, SAT], output[0, SAT]
@@ -79,15 +80,16 @@ two_heads = reading_layer(2)
 weights_of_one, mean = read_by_sat(one_head, words)
 weights_of_two, side_by_side = read_by_sat(two_heads, words)
 
-# A head of one number: 201 queries, each for 51 times three keys.
+# A head of one number: 201 queries look at three keys, 51 times; scale=1.0: a score is q · k.
 queries = torch.linspace(-25, 25, 201, dtype=torch.float64)
-drawn_keys = torch.tensor([[-1.0, 0.1, 1.0]], dtype=torch.float64)
-random_keys = normal(SEED, 50, 3).sort(-1).values
+keys_of_figure = torch.tensor([[-1.0, 0.1, 1.0]], dtype=torch.float64)
+random_keys = normal(SEED, 50, 3).sort(-1).values  # the middle key is the second
 q = queries.expand(51, 1, -1)[..., None]  # (51, 1, 201, 1)
-k = torch.cat([drawn_keys, random_keys])[:, None, :, None]  # (51, 1, 3, 1)
+k = torch.cat([keys_of_figure, random_keys])[:, None, :, None]  # (51, 1, 3, 1)
 of_three = rg.attention_detail(q, k, k, scale=1.0, want=["weights"]).weights[:, 0]  # (51, 201, 3)
 
-# A head of two numbers: six keys on a circle, and for each a query in its direction.
+# A head of two numbers: six keys on a circle, and for each a query in its direction, 25 times as
+# long, so that the softmax gives almost all weight to the largest score.
 angles = torch.arange(6, dtype=torch.float64) * math.tau / 6
 circle = torch.stack([angles.cos(), angles.sin()], -1)[None, None]  # (1, 1, 6, 2)
 detail = rg.attention_detail(25 * circle, circle, circle, scale=1.0, want=["weights"])
@@ -127,43 +129,57 @@ with figure(title, 7.8, 6.2, caption) as drawing:
     lower_right.set_axis_off()
 
 # %% [markdown]
-# A layer of $d$ numbers has $H$ heads of $d / H$ numbers. All heads together cost as much as one head of $d$ numbers,
-# in parameters and in the operations of matrix products. Their outputs stand side by side:
+# In a layer each word is a vector of $d$ numbers. Each of its $H$ heads makes a query, a key and a value of $d / H$
+# numbers from it: the rows of $q_h$, $k_h$ and $v_h$ for head $h$. The outputs $z_h$ of the heads stand side by side,
+# and one more matrix, $W_o$, turns them into the output of the layer:
 #
 # $$
 # \operatorname{concat}(z_1, \ldots, z_H) \, W_o
 # \qquad z_h = \operatorname{softmax}\left(\frac{q_h k_h^\top}{\sqrt{d / H}}\right) v_h
 # $$
 #
+# All heads together cost as much as one head of $d$ numbers, in parameters and in the operations of matrix products.
+#
 # One article says that a single head sees one position. It sees all positions, but returns one weighted mean of their
 # values, and the words in this mean cannot be separated again. Exchange two of them, and nothing changes:
 
 # %%
-q = torch.tensor([[[[1.0, 1.0]]]])  # (batch, heads, words, head_dim): one head reads two words
-k = 50 * torch.eye(2)[None, None]
-v = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])
+# each (batch, heads, words, head_dim)
+q = torch.tensor([[[[1.0, 1.0]]]])  # one head, whose query fits both words equally
+k = 50 * torch.eye(2)[None, None]  # the keys of two words
+v = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])  # their values
 exchanged = v.flip(2)
 print(rg.attention(q, k, v).flatten(), rg.attention(q, k, exchanged).flatten())
 
 # %% [markdown]
-# Two heads return both words, side by side:
+# Two heads return both words, side by side: first the value of the first word, then that of the second.
 
 # %%
-q = torch.eye(2)[None, :, None]  # (1, 2, 1, 2): each head reads one word
-k = k.expand(1, 2, 2, 2)
+# (1, 2, 1, 2): each head reads one word; with keys of length 50 the other word gets weight 0
+q = torch.eye(2)[None, :, None]
+k = k.expand(1, 2, 2, 2)  # both heads have the same keys and values
 v = v.expand(1, 2, 2, 2)
 print(rg.attention(q, k, v).flatten().round(decimals=2))
 
 # %% [markdown]
-# The weights of the figure are constructed. A query is the position of the word to be read, a key is the position of
-# its word, a value is the content of its word. A head with random weights also returns one mixture of the words. How
-# many independent numbers of 8 words, each of 4 numbers, can reach one output? The table counts them, as the rank of
-# the gradients.
+# The two layers in the upper half of the figure are not trained, their matrices are chosen. A query is the position of
+# the word to be read, a key is the position of its word, a value is the content of its word.
+#
+# A head with random queries and keys also returns one mixture of the words. How many separate facts about the words can
+# reach one output? Take 8 words with 4 numbers of content each. If these 32 numbers change, the output changes in as
+# many independent ways as the rank of its Jacobian matrix (the derivatives of each number of the output by each of the
+# 32). The table counts them: one head passes one mean of the contents, which is 4 numbers.
 
 
 # %% tags=["folded"]
 def facts(heads, length=8, size=4):
-    """The rank of the map from the contents of all words to one output."""
+    """The rank of the map from the contents of all words to one output.
+
+    Args:
+        heads: of the layer of DIM numbers.
+        length: words.
+        size: numbers of content of a word.
+    """
     head_dim = DIM // heads
     q = normal(SEED + 1, 1, heads, length, head_dim)
     k = normal(SEED + 2, 1, heads, length, head_dim)
@@ -174,8 +190,9 @@ def facts(heads, length=8, size=4):
         v = (contents @ W_v)[None]  # (1, heads, length, head_dim)
         return rg.attention(q, k, v)[0, :, 0].flatten()
 
-    gradients = torch.autograd.functional.jacobian(output_of_first_word, contents).flatten(1)
-    return int(torch.linalg.matrix_rank(gradients, rtol=1e-10))
+    jacobian = torch.autograd.functional.jacobian(output_of_first_word, contents)
+    jacobian = jacobian.flatten(1)  # (DIM, length * size)
+    return int(torch.linalg.matrix_rank(jacobian, rtol=1e-10))  # smaller is rounding
 
 
 facts_by_heads = {1: facts(1), 2: facts(2), 4: facts(4)}
@@ -183,11 +200,13 @@ rows = [(heads, DIM // heads, count) for heads, count in facts_by_heads.items()]
 table("Separate facts about 8 words", ("heads", "numbers of a head", "facts"), rows)
 
 # %% [markdown]
-# Heads can be too narrow. A head of one number scores keys along one line, so the key in the middle can never get the
-# largest weight.
+# Heads can be too narrow. In a head of one number the score is the product $q k$ of two numbers. The largest score then
+# belongs to the largest key if $q > 0$, and to the smallest if $q < 0$. The key in the middle can never get the largest
+# weight.
 #
 # A trained translator with eight heads makes fewer mistakes than one with a single head and as many parameters. It
-# takes more CPU time, because each head has its own $n \times n$ matrix of weights, whose softmax is no matrix product.
+# takes more CPU time although its matrix products cost the same: for $n$ words each head has its own $n \times n$
+# matrix of weights, and the softmax of eight such matrices costs more than that of one.
 
 # %% tags=["folded"]
 report = read_report("one_head")
@@ -229,6 +248,7 @@ largest_beside_middle = torch.maximum(of_three[..., 0], of_three[..., 2])
 middle_wins = of_three[..., 1] > largest_beside_middle + EXACT  # (51, 201)
 
 TESTED = 600  # sentences, in the report
+# shares with their errors; if they are too near each other, the claim is undecided
 right_by_eight = Estimate.share(trained_eight["exact_match"], TESTED)
 right_by_one = Estimate.share(trained_one["exact_match"], TESTED)
 

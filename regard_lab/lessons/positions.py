@@ -93,7 +93,7 @@ with figure("Sinusoidal positions", 7.8, 6.4, caption) as drawing:
 
 # %% [markdown]
 # Attention compares every word with every word and sums over all of them. The order of the words is nowhere in its
-# formula. So a reversed sentence gives each word the same output as before.
+# formula. So each word of a reversed sentence gets the same output as before; only the outputs stand in reverse order.
 
 # %%
 torch.manual_seed(0)
@@ -103,20 +103,36 @@ turned = attend(sentence.flip(1)).flip(1)  # in reverse order, and back
 print(torch.allclose(turned, attend(sentence), atol=1e-5))
 
 # %% [markdown]
-# The Transformer adds to each word a vector that depends only on the position of the word. Components $2 c$ and
-# $2 c + 1$ are a pair: the sine and the cosine of one angle.
+# The Transformer adds to each word a vector of $d$ numbers, as many as the word has. This vector,
+# $\text{PE}(\text{pos})$, depends only on the position $\text{pos}$ of the word: 0, 1, 2 and so on. Its components
+# $2 c$ and $2 c + 1$ are pair $c$, the sine and the cosine of one angle, for $c$ from 0 to $d / 2 - 1$:
 #
 # $$
 # \text{PE}_{2 c}(\text{pos}) = \sin(\text{pos} / 10000^{2 c / d}), \qquad
 # \text{PE}_{2 c + 1}(\text{pos}) = \cos(\text{pos} / 10000^{2 c / d})
 # $$
-#
-# The first pair repeats after $2π$ words. Each further pair has a longer wave, towards $10000 \cdot 2π$ words.
 
 # %%
 positions = Sinusoidal(64)(torch.arange(5))  # (5, 64)
 turned = attend(sentence.flip(1) + positions).flip(1)
 print(torch.allclose(turned, attend(sentence + positions), atol=1e-5))  # now the order matters
+
+# %% [markdown]
+# The same for the sentence of the figure. The change of a vector is given relative to its length:
+
+# %% tags=["folded"]
+# in a sentence with an odd number of words, the middle one stays where it is
+middle = (n - 1) / 2
+rows = []
+for place, word in enumerate(words):
+    name = f"{word} (stays in place)" if place == middle else word
+    rows.append((name, f"{without_positions[place]:.3f}", f"{with_positions[place]:.3f}"))
+title = "Relative change of each word's vector when the sentence is reversed"
+table(title, ("word", "without", "with positions"), rows)
+
+# %% [markdown]
+# The first pair of components repeats after $2π$ words. Each further pair has a longer wave, towards
+# $10000 \cdot 2π$ words:
 
 # %% tags=["folded"]
 pairs = sorted({0, 1, 2, *range(4, DIM // 2, 4), DIM // 2 - 1})
@@ -124,14 +140,16 @@ rows = [(c, f"{2 * c}, {2 * c + 1}", f"{wavelengths[c]:,.1f}") for c in pairs]
 table(f"Length of the waves, {DIM} numbers per word", ("pair", "components", "words"), rows)
 
 # %% [markdown]
-# The vector at position $\text{pos} + k$ is the vector at $\text{pos}$ with each pair turned by a fixed angle:
+# Why sines and cosines? The vector at position $\text{pos} + k$ is the vector at $\text{pos}$ with pair $c$ turned by
+# the angle $k / 10000^{2 c / d}$, because $\sin(a + b) = \sin a \cos b + \cos a \sin b$, and likewise for the cosine:
 #
 # $$
 # \text{PE}(\text{pos} + k) = M_k \, \text{PE}(\text{pos})
 # $$
 #
 # The matrix $M_k$ does not depend on $\text{pos}$, and $k$ may be negative. So one linear map gives the vector that is
-# $k$ words ahead or back, for every position.
+# $k$ words ahead or back, for every position. The authors expected that a layer can so learn to look at a word at a
+# certain distance. The matrix for $k = 1$ and $d = 4$ has a block for each of its two pairs:
 
 
 # %%
@@ -146,16 +164,6 @@ def shift_matrix(pe, k):
 
 M_1 = shift_matrix(Sinusoidal(4), 1)
 print((M_1 + 0).numpy().round(5))  # + 0 turns -0 into 0
-
-# %% tags=["folded"]
-# in a sentence with an odd number of words, the middle one stays where it is
-middle = (n - 1) / 2
-rows = []
-for place, word in enumerate(words):
-    name = f"{word} (stays in place)" if place == middle else word
-    rows.append((name, f"{without_positions[place]:.3f}", f"{with_positions[place]:.3f}"))
-title = "Relative change of each word's vector when the sentence is reversed"
-table(title, ("word", "without", "with positions"), rows)
 
 # %% [markdown]
 # ## Claims
