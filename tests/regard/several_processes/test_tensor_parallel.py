@@ -180,12 +180,13 @@ def test_the_styles_of_pytorch_suffice_for_plain_heads_that_the_processes_divide
             assert abs(result - expected[name]).max() < 1e-10, name
 
 
-def trained(module: nn.Module, ids: torch.Tensor) -> dict[str, Any]:
-    """The loss of some steps with clipped gradients, and the weights after them."""
+def trained(module: nn.Module, *inputs: torch.Tensor) -> dict[str, Any]:
+    """The loss of some steps with clipped gradients, and the weights after them; the last input holds the targets."""
+    ids = inputs[-1]
     optimiser = torch.optim.AdamW(module.parameters(), lr=1e-2)
     losses = []
     for _ in range(5):
-        logits = module(ids)[:, :-1]
+        logits = module(*inputs)[:, :-1]
         loss = nn.functional.cross_entropy(logits.flatten(0, 1), ids[:, 1:].flatten())
         optimiser.zero_grad()
         loss.backward()

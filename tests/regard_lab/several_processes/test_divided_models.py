@@ -2,9 +2,10 @@
 
 import pytest
 import torch
-from several_processes.test_tensor_parallel import IDS, local, trained
+from several_processes.test_tensor_parallel import IDS, trained
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import parallelize_module
 
 from regard.distributed import shard_model, tensor_parallel_plan
@@ -39,7 +40,8 @@ def divided(name: str, how: str, count: int) -> nn.Module:
 
 
 def training(name: str, how: str, count: int) -> dict:
-    return trained(divided(name, how, count), (SOURCES, IDS) if name == "translation" else (IDS,))
+    inputs = (SOURCES, IDS) if name == "translation" else (IDS,)
+    return trained(divided(name, how, count), *inputs)
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,12 @@ def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int
             module.step(SOURCES[:, 0], state)
         cached = state.nbytes
     texts = [tuple(one.ids) for one in greedy_search(module, SOURCES, max_length=12)]
-    return texts, sum(local(one).nbytes for one in module.parameters()), cached
+    return texts, sum(bytes_here(weight) for weight in module.parameters()), cached
+
+
+def bytes_here(weight: torch.Tensor) -> int:
+    """The bytes of a weight, or of its part, on this process."""
+    return weight.to_local().nbytes if isinstance(weight, DTensor) else weight.nbytes
 
 
 @pytest.mark.parametrize("how", ["tensor", "fsdp"])
