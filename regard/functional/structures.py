@@ -26,9 +26,8 @@ from regard.patterns.bands import with_every_key
 from regard.patterns.row_keys import RowKeys
 
 KEPT_GRIDS = 64
-MOST_BITS = (
-    1 << 29
-)  # of the pairs of a mask in a window, which the kernel writes down: 64 MiB; larger calls are planned
+# The kernel writes a bit for each pair of a mask in a window: 64 MiB at most. Larger calls are planned.
+MOST_BITS = 1 << 29
 READS_ROW_KEYS = "native"  # the backend that reads the keys of batch rows from the operands
 
 

@@ -80,15 +80,30 @@ class RowSchedules:
         numbers = torch.arange(rows * self._heads, dtype=torch.int32, device="cpu")
         return numbers if rows > 1 else numbers.repeat(self._batch)
 
-    # The keys whose schedules these are live in `_read`, so that no other object has their id.
     def write(self, row_keys: RowKeys, k_len: int, q_start: int | torch.Tensor) -> None:
         """Write the schedules of a call, whose first query has the position q_start, or one for each batch row."""
+        # The keys live in `_read`, so that no other object has their id.
         name = id(row_keys), k_len, q_start
         if type(q_start) is int and name == self._written:
             return
         self._written = None
+        self._describe(row_keys, k_len, q_start)
+        if self.schedule_count > self._room:
+            self._make_room(self.schedule_count)
+        self.schedule_of = self._numbers_of_schedules()
+
         visible = self._visible
-        mask = row_keys.mask
+        words = self._library.lower(visible)
+        if words > len(self._bits):
+            self._bits = (c_uint32 * words)()
+            visible.bits = ctypes.addressof(self._bits)
+            visible.words = words
+            self._library.lower(visible)
+        self._written = name
+
+    def _describe(self, row_keys: RowKeys, k_len: int, q_start: int | torch.Tensor) -> None:
+        """Write where the numbers and booleans of a call lie."""
+        visible = self._visible
         positions = None
         if isinstance(q_start, torch.Tensor):
             positions = column(q_start)
@@ -96,17 +111,7 @@ class RowSchedules:
             self._position.value = q_start
         self._read = row_keys, positions
         visible.keys = k_len
-        visible.mask = address_of(mask)
-        visible.heads = 1
-        visible.mask_row = 0
-        if mask is not None:
-            strides = [
-                0 if size == 1 else stride
-                for size, stride in zip(mask.shape, mask.stride(), strict=True)
-            ]
-            visible.mask_row, visible.mask_head, visible.mask_query, visible.mask_key = strides
-            visible.mask_size = extent(mask)
-            visible.heads = mask.shape[1]
+        self._describe_mask(row_keys.mask)
         visible.start = address_of(row_keys.starts)
         visible.start_row = _stride_of(row_keys.starts)
         visible.stop = address_of(row_keys.stops)
@@ -119,17 +124,20 @@ class RowSchedules:
         visible.right = NO_LIMIT if right is None else right
         differ = visible.mask_row or visible.start_row or visible.stop_row or visible.position_row
         visible.rows = self._batch if differ else 1
-        self.schedule_of = self._numbers_of_schedules()
-        if self.schedule_count > self._room:
-            self._make_room(self.schedule_count)
 
-        words = self._library.lower(visible)
-        if words > len(self._bits):
-            self._bits = (c_uint32 * words)()
-            visible.bits = ctypes.addressof(self._bits)
-            visible.words = words
-            self._library.lower(visible)
-        self._written = name
+    def _describe_mask(self, mask: torch.Tensor | None) -> None:
+        """Write where the booleans lie; an axis of one of them has the stride 0."""
+        visible = self._visible
+        visible.mask = address_of(mask)
+        visible.mask_row = 0
+        visible.heads = 1
+        if mask is None:
+            return
+        by_axis = zip(mask.shape, mask.stride(), strict=True)
+        strides = [0 if size == 1 else stride for size, stride in by_axis]
+        visible.mask_row, visible.mask_head, visible.mask_query, visible.mask_key = strides
+        visible.mask_size = extent(mask)
+        visible.heads = mask.shape[1]
 
     def hide_extremes(self, struct: CTensor, heads: int, dim: int, limit: float) -> bool:
         """Whether a number of a key that no query may look at is NaN or farther from 0 than the limit."""
