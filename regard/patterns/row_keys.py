@@ -1,8 +1,8 @@
 """Keys by batch row, as padding has them: the part of a pattern that is data of a call.
 
 Every batch of texts brings padding of its own. `KeySpan` and `KeyMask` hold it as numbers and booleans, which say
-nothing about how a call is computed. Patterns that differ in these alone have a structure in common and share a plan.
-A backend reads the rest as it reads keys and values.
+nothing about how a call is computed. What remains without them is the structure of a pattern: patterns of one structure
+share a plan, and a backend reads their numbers and booleans in each call, as it reads keys and values.
 """
 
 from __future__ import annotations
@@ -38,12 +38,11 @@ class RowKeys:
 
     def within(self, band: Band) -> RowKeys:
         """The keys that lie in a band as well."""
-        window = self.window & Band(band.left, band.right)
-        span = RowKeys(None, window, column(band.start), column(band.stop))
-        return self.joined(span)
+        window = Band(band.left, band.right)
+        return self.joined(RowKeys(None, window, column(band.start), column(band.stop)))
 
     def joined(self, other: RowKeys) -> RowKeys:
-        """The keys in the spans and masks of both, in the window of the other."""
+        """The keys that both allow, with the structure of this one."""
         mask = self.mask
         if mask is None:
             mask = other.mask
@@ -52,7 +51,7 @@ class RowKeys:
             mask = mask[..., :length] & other.mask[..., :length]
         return RowKeys(
             self.structure,
-            other.window,
+            self.window & other.window,
             _chosen(torch.maximum, self.starts, other.starts),
             _chosen(torch.minimum, self.stops, other.stops),
             mask,
