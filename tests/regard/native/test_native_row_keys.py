@@ -178,7 +178,14 @@ def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, problems
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize("sink", [None, 0.5])
 @pytest.mark.parametrize(
-    "name", ["a mask", "a span", "causal and a mask", "one for each pair and head"]
+    "name",
+    [
+        "a mask",
+        "a span",
+        "causal and a mask",
+        "one for each pair and head",
+        "one for each pair, and causal",
+    ],
 )
 def test_numbers_behind_a_mask_reach_no_output_and_no_gradient(name, sink, bad):
     for seed in range(4):
