@@ -421,9 +421,8 @@ class Rotary:
         inference = torch.is_inference_mode_enabled()
         cos, sin = _kept_cos_and_sin(self, block, dims, x.device, dtype, inference)
         if self.pairs == "halves" and dims == x.shape[3] and dtype == x.dtype:
-            return (
-                x * cos[first:end] + x.roll(dims // 2, -1) * sin[first:end]
-            )  # as `_turn`, in fewer operations
+            # The same as `_turn` in fewer operations.
+            return x * cos[first:end] + x.roll(dims // 2, -1) * sin[first:end]
         pairs = slice(dims // 2, None)  # the half whose sines are not negated
         return self._turn(x, cos[first:end, pairs], sin[first:end, pairs])
 

@@ -83,12 +83,12 @@ def _cost(problem: Problem, rank: int) -> Cost:
     projections = 2 * problem.kv_heads * rank * reachable
     pairs = rows * rank
     times = 3.5 if problem.needs_grad else 1
+    # Keys and values are copied for one product, and widened.
+    copied = (2 * keys + projected_keys) * dims
     return Cost(
         flops=2 * dims * (keys * rank + pairs) * times,
         bytes=width * ((2 * keys + rows + projected_keys) * dims + projections),
-        peak_bytes=width
-        * (2 * keys + projected_keys)
-        * dims,  # copied for one product, and widened
+        peak_bytes=width * copied,
         pairs=pairs,
         calls=4 * (3 if problem.needs_grad else 1),
     )

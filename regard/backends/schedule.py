@@ -140,7 +140,7 @@ class Schedule:
         if self.starts is None or self.starts[0] != self.starts[1]:
             return 1
 
-        # How many more have their keys is computed first: the other questions cost more.
+        # The limit by the number of keys comes first, since the checks below cost more.
         more = min(more, (self._last_key_end - block.hull.stop) // size)
         if more < 1 or size % self.align:
             return 1

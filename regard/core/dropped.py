@@ -139,7 +139,7 @@ def _stays(pattern: Pattern, start: int, k: Stored) -> bool:
 
 
 def _sees_all_until_gap(pattern: Pattern, start: int, k: Stored) -> bool:
-    """Whether every query may look at all positions up to the end of the last gap, of a pattern that moves along."""
+    """Whether a pattern moves along with positions, and every query may look at all up to the end of the last gap."""
     for part in pattern.factors:
         if part.period != 1 and not (part.of_one_call and part.takes_cache):
             return False

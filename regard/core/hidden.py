@@ -28,12 +28,12 @@ from regard.patterns import Full, Grid
 from regard.patterns.grid import four_axes, true_runs
 from regard.patterns.visible import visible_keys
 
-ALIGNED = 64  # bytes, at which fresh tensors begin on a CPU
-PAIRS = 1 << 22  # that are checked at once
+ALIGNED = 64  # bytes; new tensors on a CPU begin at a multiple
+PAIRS = 1 << 22  # checked at once
 # Products of larger numbers could overflow; float16 and bfloat16 are multiplied in float32.
 LIMIT = 2.0**63
 LIMITS = {torch.float64: 2.0**511}
-# Numbers of a bias by distance that are kept; larger calls do not notice that they are computed again.
+# The largest table of a bias by distance that is kept; the time to make a larger one is small beside its call.
 NUMBERS_KEPT = 1 << 16
 _PROXY: Any = torch._C._TorchDispatchModeKey.PROXY
 _NO_PARAMETERS: dict[str, torch.Tensor] = {}
@@ -148,7 +148,7 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
 
 
 def _sizes_of_numbers(x: torch.Tensor | Stored) -> torch.Tensor:
-    """A tensor by which extreme numbers are found: int8 numbers are as large as their scales."""
+    """The tensor in which extreme numbers are searched; for int8 the scales, which say how large the numbers are."""
     if not isinstance(x, Stored):
         return x
     return x.numbers if x.scales is None else x.scales
@@ -160,7 +160,7 @@ def _extreme_keys(k: torch.Tensor, v: torch.Tensor, limit: float) -> torch.Tenso
     v = v.detach()
     least_key, most_key = k.aminmax()
     least_value, most_value = v.aminmax()
-    # All False for NaN.
+    # A comparison with NaN is False, so a NaN is never overlooked.
     if least_key >= -limit and most_key <= limit and least_value >= -limit and most_value <= limit:
         return None
     return ~((k.abs().amax(-1) <= limit) & (v.abs().amax(-1) <= limit))

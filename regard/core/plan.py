@@ -132,7 +132,7 @@ class Plan:
         refuse_tracing()
         cast = call.cast()
         if cast is not call:
-            # The backend chooses in what it computes.
+            # The tensors are cast here, so autocast must change nothing below.
             with torch.autocast(cast.q.device.type, enabled=False):
                 return self.result_of(cast)
         self._check(call)
@@ -175,11 +175,11 @@ class Plan:
 
     @property
     def takes_row_keys(self) -> bool:
-        """Whether the keys of batch rows may be others than those of the problem's pattern."""
+        """Whether it computes calls whose batch rows have other keys than the problem's pattern."""
         return self._offer.takes_row_keys
 
     def compute_row_keys(self, call: Call, pattern: Pattern, call_grid: CallGrid) -> Result:
-        """Output of a call that fits the plan but for the keys of its batch rows, as the backend returns it."""
+        """The backend's result, unchecked, for a call that differs from the plan only in the keys of its batch rows."""
         operands = prepare(self.problem, call_grid, call)._replace(pattern=pattern)
         result = self._run_backend(operands)
         if result.output.dtype != self.problem.dtype:

@@ -139,7 +139,7 @@ def _dense_tensor(name: str, x: Any) -> torch.Tensor:
 
 
 class Place(NamedTuple):
-    """The q_start of a call in a graph whose k and v are all slots of a cache, free behind the queries.
+    """The q_start of a call in a graph whose k and v are all slots of a cache; those behind the queries are free.
 
     first: the position of the first query, (1,).
     """

@@ -84,9 +84,8 @@ def uncompiled(
 
     `recorded` takes its place while make_fx records; without it the function is refused there.
     """
-    disabled: list[
-        Callable[ArgumentsP, ReturnT]
-    ] = []  # what the compiler made of it, once it is needed
+    # What the compiler made of the function, once it is needed.
+    disabled: list[Callable[ArgumentsP, ReturnT]] = []
     name = getattr(function, "__qualname__", "this")
 
     @wraps(function)

@@ -36,7 +36,7 @@ class KeptPlans:
     unequal: likewise, for patterns that are equal only to themselves; few, since a kept plan keeps their tensors alive.
     problems: by problem and backend. Calls whose keys differ share a plan, such as those with a pattern or its text.
     steps: by the key of a step of decoding, what computes it for every k_len between two powers of two.
-    structures: by what calls have in common whose batch rows have keys of their own, as padding has.
+    structures: by the structure of a pattern; calls that differ only in their padding share such a plan.
 
     Nothing is kept of a call whose key is None, nor of explicit masks. A plan is written into a table when it is
     complete, so an exception at any line leaves a table without it.
@@ -55,7 +55,7 @@ class KeptPlans:
             table.clear()
 
     def output_by_structure(self, call: Call) -> torch.Tensor | None:
-        """The output of a call whose batch rows have keys of their own; None for one that needs a plan of its own."""
+        """The output of a call by the plan of its pattern's structure; None if it needs a plan of its own."""
         plan = self.structures.find(call)
         if plan is None:
             return None
@@ -65,7 +65,7 @@ class KeptPlans:
     def find(self, call: Call) -> PlanOfKey | None:
         """The plan of an equal call, or None.
 
-        Every call passes here. A table without an entry is not asked, since that hashes the pattern again.
+        Every call passes here, so an empty table is not searched: that would hash the pattern again.
         """
         try:
             key = call.key()
@@ -138,7 +138,7 @@ class KeptPlans:
     def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
         """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
 
-        It returns None for a call whose numbers must be read.
+        The function returns None for a call that needs a plan of its own.
         """
         if self.structures.find(call) is not None:
             return self.output_by_structure
@@ -189,6 +189,6 @@ def _step_of(call: Call) -> Step | None:
 
 
 def _with_keys(problem: Problem, k_len: int, backend: str) -> Plan:
-    """The plan of the same problem with so many keys, the last of which is at the last query."""
+    """The plan of the same problem with `k_len` keys, the last of which is at the last query."""
     changed = replace(problem, k_len=k_len, q_start=k_len - problem.q_len)
     return make_plan(changed, BACKENDS, backend)

@@ -20,7 +20,7 @@ SINGLE = 7  # the tensors before the lists
 class OperationTensors(NamedTuple):
     """The tensors of the operation, in the order of its schema.
 
-    bias: of pairs, or a table by distance. sink: logits. q_start: of each batch row, or with `slots` of all, (1,).
+    bias: by pair, or a table by distance. sink: logits. q_start: (batch,), or with `slots` (1,) for all batch rows.
     held: the tensors of the pattern, which its text names by their place. parameters: those of the mechanism.
     numbers: floats that change between calls, (numbers,) in float64.
     """
@@ -46,11 +46,11 @@ class OperationOptions(NamedTuple):
     """What a graph knows of a call beside its tensors; whole numbers may be symbols.
 
     pattern, mechanism: their texts; None for softmax of dot products. names: those of the parameters.
-    first: the position of the first query. lowest: with it the bias is a table by distance that begins there.
+    first: the position of the first query. lowest: the first distance of a bias by distance, else None.
     learns: which of q, k, v, bias, sink and parameters need a gradient.
-    slots: k and v are all slots of a cache, free behind the queries, and q_start is one number.
-    numbered: the options, apart by blanks, that the first of the unknown numbers are for; the texts name the others by
-        their place, such as number_1.
+    slots: k and v are all slots of a cache, and those behind the queries are free; q_start is one number.
+    numbered: names of options, separated by blanks. The first of the `numbers` are their values; pattern and mechanism
+        name the others by their place, such as number_1.
     """
 
     pattern: str

@@ -1,7 +1,7 @@
-"""Plans for calls whose batch rows have keys of their own: one serves every padding.
+"""Plans that are shared by calls whose patterns differ only in the keys of batch rows, such as padding.
 
-A call is planned once for the structure of its pattern, as if its batch rows could look at every key. The numbers and
-booleans of each call are read by the kernel.
+One plan is made for each structure of a pattern, as if every batch row could look at every key. The kernel then reads
+the numbers and booleans of each call.
 """
 
 from __future__ import annotations
@@ -26,23 +26,23 @@ from regard.patterns.bands import with_every_key
 from regard.patterns.row_keys import RowKeys
 
 KEPT_GRIDS = 64
-# The kernel writes a bit for each pair of a mask in a window: 64 MiB at most. Larger calls are planned.
+# For a mask inside a window the kernel writes a bit for each pair, 64 MiB at most. A larger call needs its own plan.
 MOST_BITS = 1 << 29
 READS_ROW_KEYS = "native"  # the backend that reads the keys of batch rows from the operands
 
 
 @dataclass(eq=False)
 class StructurePlan:
-    """The plan of calls that differ in k_len, in q_start and in the keys of batch rows."""
+    """One plan for calls that differ only in k_len, q_start and the keys of batch rows."""
 
     plan: Plan
     _grids: Newest[CallGrid] = field(default_factory=lambda: Newest(KEPT_GRIDS))
 
     def compute(self, call: Call) -> Result | None:
-        """The result of a call with the key of this plan; None if it needs a plan of its own.
+        """The result of a call that has this plan's structure and sizes; None if the call needs a plan of its own.
 
-        That is so if a mask does not fit, which a plan refuses, if a cache dropped keys, and if a number that is not
-        finite could reach queries that may not look at it.
+        It needs one if its mask is not one that `_fits`, if a cache dropped keys, or if a number that is not finite
+        could have reached queries that may not look at it.
         """
         k_len = call.k.shape[2]
         if isinstance(call.k, Stored) and call.k.first:
@@ -68,7 +68,7 @@ class StructurePlan:
 
 
 class StructurePlans:
-    """The plans of structures by the keys of calls; False for a structure whose calls are planned each."""
+    """Structure plans by `Call.structure_key`; False where each call needs a plan of its own."""
 
     def __init__(self) -> None:
         self.kept: Newest[StructurePlan | bool] = Newest(512)
@@ -77,7 +77,7 @@ class StructurePlans:
         self.kept.clear()
 
     def find(self, call: Call) -> StructurePlan | None:
-        """The plan for the structure of a call's pattern, which is made if it is not known; None if there is none."""
+        """The structure plan of a call, made if none is kept; None if the call needs a plan of its own."""
         pattern = call.pattern
         row_keys = pattern.row_keys if isinstance(pattern, Pattern) else None
         if row_keys is None:
@@ -95,7 +95,7 @@ class StructurePlans:
 
 
 def _fits(row_keys: RowKeys, q_len: int, k_len: int) -> bool:
-    """Whether a mask has a boolean for each key, and not too many with a window."""
+    """Whether a mask has a boolean for each key and, inside a window, at most MOST_BITS pairs."""
     mask = row_keys.mask
     if row_keys.of_call is not None:
         # A window that begins behind the query orders the sums of a row otherwise in a plan of its own.
@@ -109,7 +109,7 @@ def _fits(row_keys: RowKeys, q_len: int, k_len: int) -> bool:
 
 
 def _plan_of(call: Call) -> StructurePlan | bool:
-    """The plan of a structure; False if there is none, or if the call is refused, which its own plan says."""
+    """The structure plan of a call; False if none serves it, or if it is refused, as its own plan then explains."""
     call = call.in_numbers()
     if call.backend not in ("auto", READS_ROW_KEYS) or has_no_values(call.q, call.k, call.v):
         return False

@@ -1,6 +1,6 @@
 """Variants of multi-head attention that have settings of their own; `MultiHeadAttention` is given them as parts.
 
-A part is a declaration, which one may give to several layers; the layer that takes it holds what is learned.
+A part only holds settings, so several layers may share one. The layer holds what is learned.
 """
 
 from __future__ import annotations
@@ -20,12 +20,11 @@ class Difference:
 
         norm(head_1 - λ · head_2) · (1 - lambda_init),   λ = exp(λ_{q1} · λ_{k1}) - exp(λ_{q2} · λ_{k2}) + lambda_init
 
-    The four vectors and the weights of the norm are learned. Values have 2 · head_dim numbers by
-    default. A call, its pattern, bias, sinks, statistics and cache then have 2 · heads heads: all first heads, then
-    all second ones.
+    The four vectors and the weights of the norm are learned. Values have 2 · head_dim numbers by default. A call, its
+    pattern, bias, sinks, statistics and cache then have 2 · heads heads: all first heads, then all second ones.
 
     Args:
-        lambda_init: about λ when training begins, between 0 and 1. The paper has 0.8 - 0.6 · exp(-0.3 · layer), with
+        lambda_init: λ of a new layer, approximately; between 0 and 1. The paper has 0.8 - 0.6 · exp(-0.3 · layer), with
             layers counted from 0: 0.2 to 0.8.
 
     Raises:
@@ -107,7 +106,7 @@ class ValueResidual:
 def mix_values(
     values: torch.Tensor, first_values: torch.Tensor | None, value_mix: torch.Tensor | None
 ) -> torch.Tensor:
-    """The values of a layer, to which those of the first one are added where it has a mix.
+    """The values of a layer, mixed with those of the first layer if this one has a mix.
 
     Args:
         values: of the layer, (batch, kv_heads, length, v_dim).

@@ -92,10 +92,9 @@ class Linformer(Mechanism):
         E, F = self.projections(inputs.parameters)
 
         q = inputs.q.to(dtype).masked_fill(empty_rows, 0)
-        k = inputs.for_query_heads(
-            E.to(dtype) @ inputs.k.to(dtype)
-        )  # (batch, heads, rank, head_dim)
-        v = inputs.for_query_heads(F.to(dtype) @ inputs.v.to(dtype))  # (batch, heads, rank, v_dim)
+        # (batch, heads, rank, head_dim) and (..., v_dim)
+        k = inputs.for_query_heads(E.to(dtype) @ inputs.k.to(dtype))
+        v = inputs.for_query_heads(F.to(dtype) @ inputs.v.to(dtype))
         scores = q @ k.mT * inputs.scale  # (batch, heads, q_len, rank)
         log_sum_exp = scores.logsumexp(-1).masked_fill(empty_rows[..., 0], -math.inf)
         output = (scores.softmax(-1) @ v).masked_fill(empty_rows, 0)

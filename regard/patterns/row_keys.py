@@ -1,4 +1,4 @@
-"""Keys by batch row, as padding has them: the part of a pattern that is data of a call.
+"""Which keys queries may look at in each batch row, such as those of a text without its padding.
 
 Every batch of texts brings padding of its own. `KeySpan` and `KeyMask` hold it as numbers and booleans, which say
 nothing about how a call is computed. What remains without them is the structure of a pattern: patterns of one structure
@@ -18,15 +18,16 @@ from regard.patterns.band import EVERY_PAIR, Band
 
 @dataclass(frozen=True, eq=False)
 class RowKeys:
-    """The keys that the queries of each batch row may look at: those in the window of a query, from the start of the
-    batch row to its stop, that the mask allows.
+    """The keys that queries may look at, by batch row.
 
-    structure: what patterns have in common that differ in the keys of batch rows alone.
+    A query may look at a key in its window that lies between start and stop of the batch row and that the mask allows.
+
+    structure: equal for patterns that differ only in the keys of their batch rows.
     window: a band without start and stop.
     starts: int64 (1,) or (batch,) on the CPU; None for the first key.
     stops: likewise; None for the last key.
     mask: booleans (1 or batch, 1 or heads, 1 or q_len, keys) on the CPU; None where every key is allowed.
-    of_call: q_len and k_len of the one call that the mask is for, if it has a row for each query.
+    of_call: q_len and k_len of the only call that the mask fits, if it has a row for each query; else None.
     """
 
     structure: Hashable
@@ -65,7 +66,7 @@ def has_numbers(x: torch.Tensor) -> bool:
 
 
 def column(numbers: Any) -> torch.Tensor | None:
-    """A number, or one for each batch row, as int64 (1,) or (batch,) without gaps; None for None."""
+    """One number for all batch rows, or one for each, as contiguous int64 on the CPU, (1,) or (batch,); None stays."""
     if numbers is None:
         return None
     if isinstance(numbers, torch.Tensor):
@@ -74,7 +75,7 @@ def column(numbers: Any) -> torch.Tensor | None:
 
 
 def _chosen(choose: Any, one: torch.Tensor | None, other: torch.Tensor | None) -> Any:
-    """The larger or smaller of two numbers for each batch row."""
+    """The larger or smaller of two numbers for each batch row; the one that is given if the other is None."""
     if one is None or other is None:
         return other if one is None else one
     return choose(one, other)

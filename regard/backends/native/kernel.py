@@ -286,7 +286,7 @@ class Kernel:
         kernel_call.borrowed.clear()
         sound = not kernel_call.unsound.value
         if operands.pattern is not None and self._has_gradients:
-            sound = sound and not self._hide_extremes(kernel_call)
+            sound = sound and not self._hides_extreme(kernel_call)
         self._spare.append(kernel_call)
         return output, log_sum_exp, row_sums, sound
 
@@ -340,7 +340,7 @@ class Kernel:
         lowered = lower(self.problem, keys, [start], name[1])
         return self._lowered.setdefault(name, lowered)  # the same in every thread
 
-    def _hide_extremes(self, kernel_call: KernelCall) -> bool:
+    def _hides_extreme(self, kernel_call: KernelCall) -> bool:
         """Whether a key or value that no query may look at is so large that a gradient of others could be NaN."""
         problem = self.problem
         schedules = kernel_call.lowered
@@ -348,9 +348,9 @@ class Kernel:
         limit = LIMITS.get(problem.dtype, LIMIT)
         struct = kernel_call.struct
         heads = problem.kv_heads
-        return schedules.hide_extremes(
+        return schedules.hides_extreme(
             struct.k, heads, problem.head_dim, limit
-        ) or schedules.hide_extremes(struct.v, heads, problem.v_dim, limit)
+        ) or schedules.hides_extreme(struct.v, heads, problem.v_dim, limit)
 
     def _bias_gradient(self, operands: Operands) -> torch.Tensor | None:
         """Zeros for the gradient of the bias of every pair, or of the table of every batch row and head."""

@@ -1,6 +1,6 @@
-"""Schedules of calls whose batch rows have keys of their own, as padding has.
+"""Schedules of calls whose batch rows have different keys, such as padded texts.
 
-C writes them from the numbers and booleans of the pattern, so a mask that was never seen needs no plan.
+The native library writes them from the numbers and booleans of the pattern, so a new mask needs no new plan.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from regard.patterns.row_keys import RowKeys, column
 class RowSchedules:
     """The schedules of all batch rows of a call, in the form in which `KernelCall` takes lowered patterns.
 
-    One call uses them at a time. What they point at lives until others are written.
+    They serve one call at a time: the next `write` replaces them.
     """
 
     lists: None = None
@@ -41,15 +41,15 @@ class RowSchedules:
         self._bits = (c_uint32 * 0)()
         self._make_room(problem.batch)
         self._position = c_int64()  # of the first query, where all batch rows have the same
-        self._read: Any = None  # what C read last, which lives as long as the schedules
-        self._written: tuple[Any, ...] | None = None  # the keys whose schedules these are
+        self._read: Any = None  # the tensors that C read last, kept alive while C points at them
+        self._written: tuple[Any, ...] | None = None  # the arguments of the last `write`
         rows = torch.arange(problem.batch, dtype=torch.int32, device="cpu")
         self._schedule_of_row = rows.repeat_interleave(problem.heads)
         # Which schedule each batch row and head has, (batch · heads,); None if all have the first.
         self.schedule_of: torch.Tensor | None = None
 
     def _make_room(self, count: int) -> None:
-        """Memory for so many schedules."""
+        """Allocate memory for `count` schedules."""
         blocks = -(-self._q_len // ROWS_OF_BITS)
         self._room = count
         self._structs = (CSchedule * count)()
@@ -70,7 +70,7 @@ class RowSchedules:
 
     @property
     def schedule_count(self) -> int:
-        """One for all batch rows, and for all heads, where they are alike."""
+        """How many there are: one for each batch row and head, or one for all batch rows or heads that are alike."""
         return self._visible.rows * self._visible.heads
 
     def _numbers_of_schedules(self) -> torch.Tensor | None:
@@ -82,9 +82,9 @@ class RowSchedules:
 
     def write(self, row_keys: RowKeys, k_len: int, q_start: int | torch.Tensor) -> None:
         """Write the schedules of a call, whose first query has the position q_start, or one for each batch row."""
-        # The keys live in `_read`, so that no other object has their id.
-        name = id(row_keys), k_len, q_start
-        if type(q_start) is int and name == self._written:
+        # `_read` keeps these row keys alive, so no other object can have their id.
+        arguments = id(row_keys), k_len, q_start
+        if type(q_start) is int and arguments == self._written:
             return
         self._written = None
         self._describe(row_keys, k_len, q_start)
@@ -99,10 +99,10 @@ class RowSchedules:
             visible.bits = ctypes.addressof(self._bits)
             visible.words = words
             self._library.lower(visible)
-        self._written = name
+        self._written = arguments
 
     def _describe(self, row_keys: RowKeys, k_len: int, q_start: int | torch.Tensor) -> None:
-        """Write where the numbers and booleans of a call lie."""
+        """Write the addresses, strides and limits of the numbers and booleans of a call."""
         visible = self._visible
         positions = None
         if isinstance(q_start, torch.Tensor):
@@ -126,7 +126,7 @@ class RowSchedules:
         visible.rows = self._batch if differ else 1
 
     def _describe_mask(self, mask: torch.Tensor | None) -> None:
-        """Write where the booleans lie; an axis of one of them has the stride 0."""
+        """Write the address and strides of the mask; the stride of an axis of size 1 is 0."""
         visible = self._visible
         visible.mask = address_of(mask)
         visible.mask_row = 0
@@ -139,11 +139,11 @@ class RowSchedules:
         visible.mask_size = extent(mask)
         visible.heads = mask.shape[1]
 
-    def hide_extremes(self, struct: CTensor, heads: int, dim: int, limit: float) -> bool:
+    def hides_extreme(self, struct: CTensor, heads: int, dim: int, limit: float) -> bool:
         """Whether a number of a key that no query may look at is NaN or farther from 0 than the limit."""
         return self._library.hides_extreme(self._visible, struct, self._batch, heads, dim, limit)
 
 
 def _stride_of(numbers: torch.Tensor | None) -> int:
-    """The stride of numbers for each batch row; 0 for a single one."""
+    """The stride from the number of one batch row to the next; 0 if all share one number."""
     return 0 if numbers is None or numbers.shape[0] == 1 else 1

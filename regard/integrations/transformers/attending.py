@@ -155,7 +155,7 @@ def regard_attention(
     if query.shape[0] != key.shape[0]:  # learned queries, given once for all batch rows
         query = query.expand(key.shape[0], *query.shape[1:])
     if key.shape[1] != value.shape[1] and EXPAND not in module.__dict__:
-        # A head of keys beside several heads of values, as SDPA's enable_gqa takes them.
+        # Several heads of values may share a head of keys, as in SDPA with enable_gqa.
         key = key.repeat_interleave(value.shape[1] // key.shape[1], dim=1)
     shared = attention_mask.shared if type(attention_mask) is PatternMask else None
     over_processes = shared is not None or (forwards and shared_now() is not None)
@@ -413,7 +413,7 @@ def attend(
 def _attend_watched(
     module: nn.Module, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: ModuleCall
 ) -> torch.Tensor | None:
-    """The output that the watchers of a module leave of its call; None if nothing watches the module."""
+    """The output of a call, which watchers of the module may have changed; None if nothing watches the module."""
     wants: list[Want] = []
     watching = []
     for watcher in watchers.get():

@@ -27,7 +27,7 @@ def append_to_cache(
 def cache_with(
     model: PreTrainedModel, numbers: Container[Any], count: int, make: Callable[[], DynamicLayer]
 ) -> DynamicCache | None:
-    """An empty cache whose plain layers of these numbers are of another kind; None if none of them is plain.
+    """An empty cache in which the plain layers with these numbers are of another kind; None if none of these is plain.
 
     Args:
         model: its config names the kinds of layers, or none.

@@ -216,7 +216,7 @@ def live_keys(live: torch.Tensor) -> Pattern:
 
 
 def _span(starts: list[int], stops: list[int], length: int) -> Pattern:
-    """The run of live keys of each row; in numbers, which are values, so that plans are kept."""
+    """The span of allowed keys of each row, as numbers: patterns with equal numbers are equal and share a plan."""
     rows = {*zip(starts, stops, strict=True)}
     start = starts[0] if len(rows) == 1 else starts
     if all(stop == length for stop in stops):

@@ -31,7 +31,7 @@ from regard.patterns import Causal
 __all__ = ["RecurrentCall", "compute_recurrence", "exchange_recurrent", "restore_recurrent"]
 
 NORM = 1e-6  # added to the squared length of queries and keys
-# Keywords of a call that would change its result.
+# Keywords that would change the result of a call, and what they ask for; they are refused.
 REFUSED = {"cu_seqlens": "packed texts", "seq_idx": "packed texts", "z": "a gate inside"}
 # The output, and the memory after the last position.
 OutputAndMemory = tuple[torch.Tensor, torch.Tensor | None]
@@ -62,7 +62,7 @@ def compute_recurrence(
 ) -> OutputAndMemory:
     """The output (batch, heads, n, v_dim) of a layer, and the memory (batch, heads, head_dim, v_dim) if it is kept.
 
-    module: which is watched; the running one by default.
+    module: the one that is watched; the running one by default.
     """
     is_compiling = torch.compiler.is_compiling()
     engine = PLAIN if is_compiling else engine_on(call.v)
@@ -94,7 +94,7 @@ def _without_autocast(device: str) -> AbstractContextManager[Any]:
 def _show(
     call: RecurrentCall, output: torch.Tensor, backend: str, module: nn.Module | None
 ) -> torch.Tensor:
-    """The output that the watchers of a module leave of its call."""
+    """Show a call to the watchers of its module; the output, which they may have changed."""
     for watcher in watchers.get():
         if module is None or watcher.wants(module) is None:
             continue
@@ -262,7 +262,7 @@ def _class_for(kind: Any) -> type[nn.Module]:
         finally:
             _running.reset(token)
 
-    # Pickle cannot find a class that was made here by its name.
+    # Pickle finds classes by name, and cannot find one that is made here.
     def reduce(self: nn.Module, protocol: Any) -> Any:
         return _new_module, (kind,), self.__dict__
 

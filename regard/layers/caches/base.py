@@ -353,7 +353,7 @@ class Cache(Owned):
     def _refuse_dropped_end(self, length: int) -> None:
         """Refuse to crop to a length that ends with an entry that was dropped as one of the oldest."""
         first = self.first_entries
-        oldest = first + self._held.dropped  # of the entries behind the dropped ones
+        oldest = first + self._held.dropped  # position of the first entry behind the dropped ones
         if self._held.places is not None or not first < length <= oldest:
             return
         if first:

@@ -61,12 +61,12 @@ class Ownership:
 
 @dataclass(frozen=True)
 class HeldEntries:
-    """Entries in slots `start` to `stop` - 1 of every plane; those before them, `dropped` positions, are gone.
+    """Entries in slots `start` to `stop` - 1 of every plane. `dropped` positions have no entry any more.
 
     A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, their scales, or the sums of log forget
     gates up to each key, which `keeping` counts again from the end of the text. HeldEntries are immutable: a change
     makes new ones. Slots in use are never written again, so earlier HeldEntries stay valid while only appends
-    follow them. Free slots are written only where `ownership` grants it, and never without one.
+    follow them. Free slots are written only if there is an `ownership` that grants it.
 
     `places` (batch or 1, kv_heads or 1, n) are the positions of the first n entries, where positions between some of
     them were dropped. The entries after these follow one another.
@@ -96,7 +96,7 @@ class HeldEntries:
     @property
     def recorded(self) -> bool:
         """Whether autograd records these entries."""
-        # Each step asks several times, and a generator takes twice as long.
+        # Each step of decoding reads this several times, and any() with a generator takes twice as long.
         for plane in self.planes.values():
             if plane.requires_grad:
                 return True
@@ -165,7 +165,7 @@ class HeldEntries:
         return replace(self, start=self.start + count, dropped=self.dropped + count)
 
     def without_middle(self, first_entries: int, count: int) -> HeldEntries:
-        """So many first entries and, after `count` that are dropped, the others, in new planes."""
+        """The entries, in new planes, without the `count` that follow the first `first_entries`."""
         planes = {}
         for name, plane in self.used().items():
             rest = plane[:, :, first_entries + count :]
@@ -173,7 +173,7 @@ class HeldEntries:
         return HeldEntries(planes, 0, self.entries - count, self.dropped + count)
 
     def cropped(self, length: int, first_entries: int = 0) -> HeldEntries:
-        """The entries before the position `length`, of which so many first ones are held whatever was dropped."""
+        """The entries before the position `length`; the first `first_entries` of a text were never dropped."""
         if length <= first_entries:
             return replace(self, stop=self.start + length, dropped=0)
         count, places = entries_before(length, self.dropped, self.places)
@@ -242,7 +242,7 @@ class HeldEntries:
     def _check_chosen(
         self, chosen: torch.Tensor, held: torch.Tensor, slots: torch.Tensor, after: int | None
     ) -> None:
-        """Refuse positions that are not among the held ones, whose slots these would be."""
+        """Refuse chosen positions that are not held; `slots` are where they would be among the held ones."""
         if self.entries:
             unknown = held.gather(-1, slots.clamp(max=self.entries - 1)) != chosen
         else:
@@ -270,8 +270,8 @@ def _before_gap(positions: torch.Tensor, dropped: int) -> torch.Tensor | None:
         return None
     if positions.is_meta:
         return positions
-    if_they_followed = torch.arange(positions.shape[2], device=positions.device) + dropped
-    displaced = (positions != if_they_followed).any(0).any(0).nonzero()
+    gapless = torch.arange(positions.shape[2], device=positions.device) + dropped
+    displaced = (positions != gapless).any(0).any(0).nonzero()
     count = int(displaced.max()) + 1 if len(displaced) else 0
     return positions[..., :count]
 

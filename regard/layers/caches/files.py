@@ -1,4 +1,4 @@
-"""Reads the file of a cache, and checks every claim that it makes before a cache is made of it."""
+"""Reads the file of a cache. All that the file says is checked before a cache is made of it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ MOST_DIGITS = 19  # of a number that is read
 class CacheFile:
     """What the file of a cache holds.
 
-    capacity: None where it names none. v_dim: size of a value. first_entries: how many entries at the beginning of the
-    text stay, of a ring. held: the entries.
+    capacity: None where it names none. v_dim: size of a value. first_entries: for a ring, how many entries at the
+    beginning of the text stay. held: the entries.
     """
 
     capacity: int | None
@@ -55,7 +55,7 @@ def read_cache(
         device: to which the entries go.
 
     Raises:
-        CheckpointError: a claim of the file that no cache of this kind makes.
+        CheckpointError: the file says what cannot be true of a cache of this kind.
     """
     read_kind(path, (kind,))
     words = load_tensor_metadata(path)
@@ -78,7 +78,7 @@ def read_cache(
     if "lead" in words and kind == "ring":
         first_entries = whole_number(path, words, "lead")
 
-    # What a ring drops follows from its length alone.
+    # The file of a ring has no places: its length says which entries were dropped.
     if places is not None and (kind == "ring" or not _are_places(places, keys.shape, dropped)):
         raise CheckpointError(
             f"{path} holds places {places.dtype} {tuple(places.shape)} that are not those of entries"

@@ -38,7 +38,7 @@ class GrowingCache(Cache):
         return max(needed, 2 * min(now, needed), 16) if needed else 0
 
 
-UNKNOWN_STOP = -1  # of entries that a graph wrote, which knows it as a tensor alone
+UNKNOWN_STOP = -1  # after a graph wrote entries: it knows the stop only as a tensor
 torch.library.define(
     "regard::next_slots", "(Tensor place, SymInt added, SymInt capacity) -> Tensor"
 )
@@ -60,7 +60,7 @@ class StaticCache(Cache):
     kind = "static"
     bounded = True
     _changing = ("_now", "_owner")
-    _now: HeldEntries  # with its `stop_tensor`; a graph, which computes that alone, leaves `stop` unknown
+    _now: HeldEntries  # `stop` is unknown after a graph, which computes `stop_tensor` alone
 
     @property
     def _held(self) -> HeldEntries:

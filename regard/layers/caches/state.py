@@ -49,7 +49,7 @@ class Summed:
 
     @property
     def tensors(self) -> dict[str, torch.Tensor]:
-        """Those that there are, by the names of their fields."""
+        """The tensors that are not None, by the names of their fields."""
         tensors = {}
         for field in fields(self):
             tensor = getattr(self, field.name)
