@@ -64,10 +64,12 @@ def assert_same(
 
 
 def refusal(function: Callable[..., Any], *tensors: torch.Tensor) -> str:
-    """What stops the compiler."""
+    """What stops the compiler, without the lines of the function, which may hold the words that a test looks for."""
     with pytest.raises(Unsupported) as raised:
         compiled(function)(*tensors)
-    return str(raised.value)
+    reason, from_user_code, _ = str(raised.value).partition("from user code")
+    assert from_user_code
+    return reason
 
 
 PATTERNS = (
@@ -367,7 +369,7 @@ def test_stored_keys_plans_and_details_are_refused_by_name():
     assert "plan_attention is not compiled" in refusal(
         lambda q: rg.plan_attention(q, k, v).run(q, k, v), q
     )
-    assert "followed outside a compiled graph" in refusal(lambda q: plan.run(q, k, v), q)
+    assert "a plan cannot be run inside" in refusal(lambda q: plan.run(q, k, v), q)
 
 
 WRONG: dict[str, tuple[dict[str, Any], type[Exception], str]] = {

@@ -199,7 +199,7 @@ def test_a_recurrence_by_a_scan_over_chunks_is_that_recurrence(name, monkeypatch
     expected = rg.attention(q, k, v, pattern=pattern, mechanism=mechanism, parameters=gates)
 
     # Other runtimes invert no matrices.
-    monkeypatch.setattr(torch.compiler, "is_exporting", lambda: True)
+    monkeypatch.setattr(torch.compiler, "_is_exporting_flag", True)
     text, held = written_apart(pattern, lambda value: value)
     arguments = OperationTensors(q, k, v, *[None] * 4, held, list(gates.values()), None)
     options = OperationOptions(
