@@ -289,16 +289,16 @@ def is_whole(value: object) -> bool:
 
 
 def is_symbolic(value: Any) -> bool:
-    """Is it a size of a program that torch.export traces? It stands for a whole number that is not known yet."""
+    """Whether it is a size of a program that torch.export traces: a whole number that is not known yet."""
     torch = sys.modules.get("torch")
     return torch is not None and type(value) is torch.SymInt
 
 
 def is_unknown(value: Any) -> bool:
-    """Is it a float that a compiler keeps unknown, because it changed between two calls?
+    """Whether it is a float that a compiler keeps unknown, because it changed between two calls.
 
-    Under torch.compile such a float has the class of a plain one. Only of a constant is it known without the addition
-    of a condition to the graph whether it is above 0 or not.
+    Under torch.compile such a float has the class of a plain one. They differ in one thing: whether a constant is above
+    0 is known, and of an unknown float the graph would need a condition to say it.
     """
     torch = sys.modules.get("torch")
     if torch is None or not isinstance(value, float) or not torch.compiler.is_dynamo_compiling():

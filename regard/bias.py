@@ -219,6 +219,7 @@ class T5Relative(nn.Module, Bias):
 
     @property
     def learns(self) -> bool:
+        # Every call asks it, so the parameters are not searched.
         return self.weight.requires_grad
 
     @property

@@ -137,15 +137,16 @@ class Scaling(Declared, enrol=False):
     factor: float
 
     def __post_init__(self) -> None:
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if field.name == "truncated" or (field.name == "attention_factor" and value is None):
-                continue
-            name = f"{type(self).__name__}'s {field.name}"
-            value = real(name, value)
+        for field in self._numbers():
+            name = f"{type(self).__name__}'s {field}"
+            value = real(name, getattr(self, field))
             if value <= 0:
                 raise ArgumentError(f"{name} is {value}; give a number above 0")
-            object.__setattr__(self, field.name, value)
+            object.__setattr__(self, field, value)
+
+    def _numbers(self) -> list[str]:
+        """The fields that hold a number above 0: all, unless a class says otherwise."""
+        return [field.name for field in fields(self)]
 
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
         """The angle of each pair at position 1, (dims / 2,) in float64."""
@@ -229,6 +230,12 @@ class YaRN(Scaling):
             raise ArgumentError(
                 f"YaRN's fast is {self.fast} turns and slow {self.slow}; fast ones turn more often"
             )
+
+    def _numbers(self) -> list[str]:
+        others = {"truncated"}
+        if self.attention_factor is None:
+            others.add("attention_factor")
+        return [name for name in super()._numbers() if name not in others]
 
     def frequencies(self, dims: int, base: float, device: torch.device) -> torch.Tensor:
         first = self._pair_that_turns(self.fast, dims, base)

@@ -80,7 +80,7 @@ class Operands(NamedTuple):
         return None if bias is None else change(bias)
 
     def in_float32(self) -> Operands:
-        """The operands with half-precision tensors in float32, in which gradients that come in parts are added."""
+        """The operands with half-precision tensors in float32, so that parts of gradients are added before rounding."""
         bias = self.changed_bias(_in_float32)
         return self._replace(
             q=_in_float32(self.q), k=_in_float32(self.k), v=_in_float32(self.v), bias=bias
@@ -91,7 +91,7 @@ class Operands(NamedTuple):
         if not isinstance(self.k, Stored) and not isinstance(self.v, Stored):
             return self
         dtype = self.q.dtype
-        return self._replace(k=_in_dtype(self.k, dtype), v=_in_dtype(self.v, dtype))
+        return self._replace(k=_as_tensor(self.k, dtype), v=_as_tensor(self.v, dtype))
 
 
 def _in_float32(x: Any) -> Any:
@@ -100,7 +100,7 @@ def _in_float32(x: Any) -> Any:
     return x.float() if is_half else x
 
 
-def _in_dtype(x: torch.Tensor | Stored, dtype: torch.dtype) -> torch.Tensor:
+def _as_tensor(x: torch.Tensor | Stored, dtype: torch.dtype) -> torch.Tensor:
     """Stored vectors as a tensor of this dtype; a tensor as it is."""
     return x.widened(dtype) if isinstance(x, Stored) else x
 

@@ -20,9 +20,8 @@ ROW_BLOCK_PACE = {64: (1.09, 1.56), 256: (1.0, 1.0)}
 # The streamed backend, beside the products of a pair.
 STREAMED_PAIR = 70  # operations forward: maximum, difference, exponential and sum
 STREAMED_PAIR_BACKWARD = 130  # operations backward: the exponential again and the products with it
-STREAMED_START = (
-    10  # launches of a call; its operations are small ones, which cost less than a launch each
-)
+# Launches of a call; its operations are small ones, which cost less than a launch each.
+STREAMED_START = 10
 STREAMED_BLOCK = 5  # launches of a score block
 
 # Scores that are sums of tanh, for each term of a pair.
@@ -44,9 +43,8 @@ LSH_DENSE_PAIR = 60  # operations of a pair of a few queries and all keys, in ei
 KERNEL_PACE = {"AVX2": 0.85, "AVX-512": 0.5, "AVX-512 with BF16": 0.5}
 KERNEL_PACE_BFLOAT16 = 0.3  # pace in bfloat16, by the instructions for it
 KERNEL_PACE_FLOAT64 = 0.95  # pace in float64
-KERNEL_TIMES_BY_ROW = 3.0  # factor of the pace for lists whose keys are read anew for each row
+KERNEL_TIMES_BY_ROW = 3.0  # factor of the pace for lists whose keys are read again for each row
 KERNEL_STATISTICS_PAIR = 30  # operations of a pair for statistics of its row
 KERNEL_WEIGHT_AGAIN = 60  # operations of a weight that is computed a second time, beside its score
-KERNEL_RECURRENCE_PACE = (
-    0.8  # pace of a recurrence, in operations of plain PyTorch instead of fused ones
-)
+# Pace of a recurrence, in operations of plain PyTorch instead of fused ones.
+KERNEL_RECURRENCE_PACE = 0.8

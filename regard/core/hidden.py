@@ -139,7 +139,7 @@ def without_masked(problem: Problem, operands: Operands) -> Operands:
         if not hidden.any():
             return operands
     elif isinstance(operands.bias, Relative):
-        visible = ~_beyond(operands.bias, operands.grid)
+        visible = ~_masked_by_distance(operands.bias, operands.grid)
         hidden = ~_for_kv_heads(visible, problem)
     else:
         all_keys = torch.ones(len(operands.grid.keys), dtype=torch.bool, device="cpu")
@@ -177,29 +177,32 @@ def _with_zeros(
     return operands._replace(k=k, v=v)
 
 
-def _visible(problem: Problem, operands: Operands, among: torch.Tensor) -> torch.Tensor:
-    """Which keys some query may look at by pattern and bias, (batch or 1, heads or 1, keys); True outside `among`."""
+def _visible(problem: Problem, operands: Operands, suspects: torch.Tensor) -> torch.Tensor:
+    """Which of the suspect keys some query may look at by pattern and bias, (batch or 1, heads or 1, keys).
+
+    Others, which are False in `suspects`, (keys,), may be called visible though they are hidden.
+    """
     bias = operands.bias
     # Such a bias is the same for every query, and keys that the pattern hides were removed before.
     if isinstance(bias, torch.Tensor) and bias.shape[2] == 1:
-        return (bias[:, :, 0] != -math.inf).expand(-1, -1, len(among))
+        return (bias[:, :, 0] != -math.inf).expand(-1, -1, len(suspects))
     visible = torch.ones(
-        problem.batch, problem.heads, len(among), dtype=torch.bool, device=operands.grid.device
+        problem.batch, problem.heads, len(suspects), dtype=torch.bool, device=operands.grid.device
     )
-    for run, _, allowed in _pairs(problem, operands, among):
+    for run, _, allowed in _pairs(problem, operands, suspects):
         visible[..., run] = allowed.any(-2)
     return visible
 
 
-def _beyond(bias: Relative, grid: Grid) -> torch.Tensor:
+def _masked_by_distance(bias: Relative, grid: Grid) -> torch.Tensor:
     """Which keys a bias by distance masks for every query, (batch or 1, heads or 1, keys)."""
     masked = torch.nn.functional.pad((bias.table == -math.inf).cumsum(-1), (1, 0))
     # The distances of a key to all queries are neighbours; this is the first of them.
     first = grid.k_pos - grid.q_pos[..., -1:, :] - bias.lowest
-    beyond = masked[:, first + len(grid.rows)] - masked[:, first] == len(grid.rows)
+    by_head = masked[:, first + len(grid.rows)] - masked[:, first] == len(grid.rows)
     if grid.per_batch:
-        beyond = beyond[:, :, 0, 0]  # of (heads, batch, 1, 1, keys)
-    return beyond.transpose(0, 1)
+        by_head = by_head[:, :, 0, 0]  # of (heads, batch, 1, 1, keys)
+    return by_head.transpose(0, 1)
 
 
 def _cut(x: torch.Tensor | Stored, keys: range) -> torch.Tensor | Stored:
@@ -340,17 +343,18 @@ def contained(
     finite_keys = operands.k.isfinite().all(-1).repeat_interleave(problem.value_group, 1)
     bad = ~(finite_keys & operands.v.isfinite().all(-1))  # (batch, kv_heads, keys)
     spoilt = operands.changed_bias(_is_spoilt)
-    among = bad.flatten(0, 1).any(0)  # the keys of pairs that are not finite
+    suspects = bad.flatten(0, 1).any(0)  # the keys of pairs that are not finite, (keys,)
     if isinstance(spoilt, Relative):
-        among = among | spoilt.table.any()
+        suspects = suspects | spoilt.table.any()
     elif spoilt is not None:
-        among = among | spoilt.flatten(0, 2).any(0)
-    if not among.any():
+        suspects = suspects | spoilt.flatten(0, 2).any(0)
+    if not suspects.any():
         return result
 
-    touched = _touched(problem, operands, bad, spoilt, among)
+    touched = _touched(problem, operands, bad, spoilt, suspects)
     operands = operands._replace(bias=operands.changed_bias(_without_spoilt))
-    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(2)  # k may have fewer heads than v
+    # k may have fewer heads than v: a key that is not finite is bad for all value heads that share it.
+    bad_keys = bad.unflatten(1, (-1, problem.value_group)).all(2)
     finite = compute(_with_zeros(operands, bad_keys[..., None], bad[..., None]))
     return _with_nan(finite, touched, problem)
 
@@ -364,13 +368,13 @@ def _without_spoilt(bias: torch.Tensor) -> torch.Tensor:
 
 
 def _touched(
-    problem: Problem, operands: Operands, bad: torch.Tensor, spoilt: Any, among: torch.Tensor
+    problem: Problem, operands: Operands, bad: torch.Tensor, spoilt: Any, suspects: torch.Tensor
 ) -> torch.Tensor:
     """Which queries may look at bad keys, or at pairs whose bias is spoilt, (batch, heads, q_len)."""
     bad = bad.repeat_interleave(problem.group, dim=1)  # (batch, heads, keys)
     touched = bad.new_zeros(problem.batch, problem.heads, problem.q_len)
     with_spoilt = operands._replace(bias=spoilt)
-    for run, block, allowed in _pairs(problem, operands, among):
+    for run, block, allowed in _pairs(problem, operands, suspects):
         reached = bad[:, :, None, run]
         spoilt_pairs = with_spoilt.bias_block(block)
         if spoilt_pairs is not None:
@@ -380,12 +384,12 @@ def _touched(
 
 
 def _pairs(
-    problem: Problem, operands: Operands, among: torch.Tensor
+    problem: Problem, operands: Operands, suspects: torch.Tensor
 ) -> Iterator[tuple[slice, Grid, torch.Tensor]]:
-    """Slices of the keys that together cover `among`, their grids, and which pairs pattern and bias allow."""
+    """Slices of the keys that together cover the suspects, their grids, and which pairs pattern and bias allow."""
     grid = operands.grid
     step = max(1, PAIRS // max(1, problem.batch * problem.heads * problem.q_len))
-    for run in _runs(among, step):
+    for run in _runs(suspects, step):
         keys = range(grid.keys.start + run.start, grid.keys.start + run.stop)
         block = grid.block(grid.rows, keys)
         allowed = four_axes(problem.pattern.evaluate(block))
@@ -395,13 +399,13 @@ def _pairs(
         yield run, block, allowed  # (batch or 1, heads or 1, q_len, keys of the run)
 
 
-def _runs(bad: torch.Tensor, size: int) -> Iterator[slice]:
+def _runs(suspects: torch.Tensor, size: int) -> Iterator[slice]:
     """Slices of at most `size` that together cover every True.
 
     >>> [*_runs(torch.tensor([1, 0, 1, 1, 1, 0]).bool(), 2)]
     [slice(0, 1, None), slice(2, 4, None), slice(4, 5, None)]
     """
-    for run in true_runs(bad):
+    for run in true_runs(suspects):
         for start in range(run.start, run.stop, size):
             yield slice(start, min(start + size, run.stop))
 

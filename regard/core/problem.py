@@ -46,7 +46,7 @@ FARTHEST = 2**62  # positions beyond it could overflow int64
 class Problem:
     """Sizes, dtypes, pattern and options of a call, without the values of its tensors; equal problems share a plan.
 
-    What all backends ask is kept once it was asked, so that an assessment by each of them costs one answer.
+    What all backends ask of a problem is computed once and kept, whether one backend assesses it or each.
 
     `q_start` is the position of the first query, or PER_ROW where a tensor holds one for each batch row;
     `bias` is the four-axis shape of a tensor added to the scores, or RELATIVE for one that depends on the distance;
@@ -323,6 +323,7 @@ def checked_sink(
 def checked_bias(
     bias: torch.Tensor | Bias, q: torch.Tensor | Outline, sizes: dict[str, int]
 ) -> tuple[int, ...]:
+    """The shape of a bias tensor with four axes, or RELATIVE for a bias by distance."""
     if isinstance(bias, Forgetting):
         raise UnsupportedError(
             "Forgetting is for regard.attention and layers on one process, not for this call"
@@ -358,15 +359,17 @@ def checked_bias(
 
 def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:
     """What to write instead of a boolean mask as the bias."""
-    padding = shape in ((sizes["batch"], sizes["k_len"]), (sizes["batch"], 1, 1, sizes["k_len"]))
-    square = shape == (sizes["q_len"], sizes["k_len"]) and sizes["batch"] == sizes["q_len"]
-    way = "give pattern=Explicit(mask), True = may look"
-    if not padding:
-        return way
-    way_of_padding = (
+    of_pairs = "give pattern=Explicit(mask), True = may look"
+    of_padding = (
         "specify which keys are padding by pattern=KeySpan(start, stop) with int64 tensors (batch,)"
     )
-    return f"{way}, or if it marks padding {way_of_padding}" if square else way_of_padding
+    batch = sizes["batch"]
+    k_len = sizes["k_len"]
+    if shape not in ((batch, k_len), (batch, 1, 1, k_len)):
+        return of_pairs
+    if shape == (sizes["q_len"], k_len):  # there are as many queries as batch rows
+        return f"{of_pairs}, or if it marks padding {of_padding}"
+    return of_padding
 
 
 def check_combination(

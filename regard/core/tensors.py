@@ -55,7 +55,9 @@ class Stored:
     lead: int = field(default=0, kw_only=True)
     places: torch.Tensor | None = field(default=None, kw_only=True)
     layout: ClassVar[torch.layout] = torch.strided
-    is_neg = _is_zerotensor = staticmethod(bool)  # False: `in_memory` wrote its tensors
+    # Both return False, as `bool()` does, since `in_memory` wrote its tensors. The key of a call asks them, and a
+    # function of C adds no frame of Python to a warm call.
+    is_neg = _is_zerotensor = staticmethod(bool)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "numbers", _dense_tensor("numbers", self.numbers))

@@ -1,8 +1,9 @@
 """The public functions: attention, its plan, its statistics, and merging of attention over several sets of keys.
 
-`api` holds the five functions, `kept` the plans that equal calls share. The other modules compute a call inside
-torch.compile (`compiled`, with the arguments of `operation`), in an exported program (`plain`), inside torch.func
-(`transforms`) and with packed and nested tensors (`jagged`), and tell PyTorch's counters of it (`measured`).
+`api` holds the five functions, `kept` the plans that equal calls share, and `structures` those that calls share whose
+patterns differ in their padding alone. The other modules compute a call inside torch.compile (`compiled`, with the
+arguments of `operation`), in an exported program (`plain`), inside torch.func (`transforms`) and with packed and nested
+tensors (`jagged`), show it to PyTorch's counters (`measured`), and warn of queries without a key (`empty`).
 """
 
 from regard.functional.api import (

@@ -21,7 +21,7 @@ from operator import index
 from typing import Any, ParamSpec, TypeVar
 
 import torch
-from torch._functorch import config as functorch
+from torch._functorch import config as functorch_config
 from torch._library.utils import get_layout_constraint_tag
 from torch._subclasses.functional_tensor import FunctionalTensor
 from torch.autograd import forward_ad
@@ -370,7 +370,7 @@ def _recorded_seed(mode: Any, function: Any, types: Any, args: Any = (), kwargs:
     seed = proxy_call(mode, function, mode.pre_dispatch, args, {**kwargs, "number": number})
     meta = graph.find_nodes(op="call_function", target=function)[-1].meta
     # A region with its own budget may keep nothing.
-    keeps = functorch.activation_memory_budget > 0 and not meta.get("custom")
+    keeps = functorch_config.activation_memory_budget > 0 and not meta.get("custom")
     meta["recompute"] = CheckpointPolicy.MUST_SAVE if keeps else CheckpointPolicy.MUST_RECOMPUTE
     return seed
 
@@ -520,15 +520,15 @@ def _pattern_of(
 
     Tensors are compared by their numbers: a graph may write new ones into the memory of old ones.
     """
-    name = text, queries, k_len, *((x.shape, x.dtype, x.device) for x in held)
-    known = _patterns.get(name)
+    key = text, queries, k_len, *((x.shape, x.dtype, x.device) for x in held)
+    known = _patterns.get(key)
     if known is not None:
         tensors, pattern = known
         if all(map(torch.equal, tensors, held)):
             return pattern
     pattern = settled(read_together(text, list(held)), queries, k_len)
     if sum(x.numel() for x in held) <= _MOST_HELD:
-        _patterns.keep(name, ([x.clone() for x in held], pattern))
+        _patterns.keep(key, ([x.clone() for x in held], pattern))
     return pattern
 
 
@@ -675,4 +675,5 @@ def _decomposed(*args: Any, **options: Any) -> Any:
 
 # A composite kernel enters `torch.export.default_decompositions()`, with which every exporter begins.
 _operation.attention.default.py_impl(torch._C.DispatchKey.CompositeImplicitAutograd)(_decomposed)
+# PyTorch warns that it keeps such an operation whole while it exports, which is what is wanted here.
 warnings.filterwarnings("ignore", message=r"At pre-dispatch tracing(.|\n)*regard\.attention")

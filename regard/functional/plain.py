@@ -28,7 +28,7 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Pattern, parse
 from regard.patterns.band import Band
-from regard.patterns.grid import Grid
+from regard.patterns.grid import Grid, four_axes
 from regard.patterns.text import read_together
 
 
@@ -166,7 +166,7 @@ class PlainCall:
         rows: Any = slice(0, 1) if pattern.query_free else slice(0, self.q_len)
         keys: Any = slice(0, self.k_len)
         grid = Grid(self.q_len, self.k_len, start, rows, keys, self.tensors.q.device)
-        return _four_axes(pattern.evaluate(grid))
+        return four_axes(pattern.evaluate(grid))
 
     def _bias_of_pairs(self) -> torch.Tensor | None:
         """The bias, (batch or 1, heads or 1, q_len or 1, k_len or 1)."""
@@ -178,7 +178,7 @@ class PlainCall:
             rows = torch.arange(self.q_len, device=device)[:, None]
             columns = torch.arange(self.k_len, device=device)
             bias = bias[:, columns - rows - self.start - self.lowest]
-        return _four_axes(bias)
+        return bias[(None,) * (4 - bias.dim())]
 
     def _mask(self, allowed: torch.Tensor | None, bias: torch.Tensor | None) -> torch.Tensor | None:
         """The mask of the fused attention, with every axis but that of the heads in full, as onnxruntime needs it."""
@@ -242,10 +242,6 @@ def _by_chunks(rule: Rule, inputs: RecurrenceInputs) -> torch.Tensor:
     chunks = [in_chunks(x) for x in by_key if x is not None]
     _, outputs = scan_op(step, [memory], chunks, ())
     return outputs.movedim(0, 2).flatten(2, 3)[:, :, :length]
-
-
-def _four_axes(x: torch.Tensor) -> torch.Tensor:
-    return x[(None,) * (4 - x.dim())]
 
 
 def _for_each_head(x: torch.Tensor, heads: int) -> torch.Tensor:

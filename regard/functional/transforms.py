@@ -77,6 +77,7 @@ def transformed(call: Call, compute: Callable[[Call], Result]) -> Result:
             outputs += [result.top_keys.weights, result.top_keys.indices]
         return tuple(outputs)
 
+    # Only q, k and v are tensors, and nothing differs by batch row, so that vmap's axis can be merged with the batch.
     folds = len(tensors) == 3 and not call.dropout and not pattern.varies_by_row
     output, *rest = _Run.apply(run, folds, *tensors.values())
     statistics = dict(zip(names, rest, strict=False))
@@ -111,13 +112,13 @@ class _Run(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        call: Callable[..., Tensors], folds: bool, *tensors: torch.Tensor | None
+        function: Callable[..., Tensors], folds: bool, *tensors: torch.Tensor | None
     ) -> Tensors:
-        return call(*tensors)
+        return function(*tensors)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
-        ctx.call, ctx.folds, *tensors = inputs
+        ctx.function, ctx.folds, *tensors = inputs
         ctx.save_for_backward(*tensors)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(
@@ -128,21 +129,21 @@ class _Run(torch.autograd.Function):
     @uncompiled  # torch.compile, which left the call out of its graph, meets its rules again in the backward pass
     def backward(ctx: Any, *grads: torch.Tensor | None) -> Any:
         tensors = ctx.saved_tensors
-        derivative = partial(_derivative, ctx.call, len(tensors))
+        derivative = partial(_derivative, ctx.function, len(tensors))
         grads_of_inputs = _Run.apply(derivative, ctx.folds, *tensors, *grads)
         return None, None, *grads_of_inputs[: len(tensors)]
 
     @staticmethod
     @uncompiled
     def vmap(info: Any, in_dims: tuple[Any, ...], *args: Any) -> Any:
-        call, folds, *tensors = args
+        function, folds, *tensors = args
         dims = in_dims[2:]
         size = info.batch_size
         if folds:
             folded = [_folded(x, dim, size) for x, dim in zip(tensors, dims, strict=True)]
-            outputs = _unfolded(_Run.apply(call, folds, *folded), size)
+            outputs = _unfolded(_Run.apply(function, folds, *folded), size)
         else:
-            outputs = one_by_one(partial(_Run.apply, call, folds), size, dims, *tensors)
+            outputs = one_by_one(partial(_Run.apply, function, folds), size, dims, *tensors)
         return outputs, tuple(None if x is None else 0 for x in outputs)
 
 
@@ -160,16 +161,16 @@ def _unfolded(outputs: Tensors, size: int) -> Tensors:
 
 
 def _derivative(
-    call: Callable[..., Tensors], count: int, *tensors_and_grads: torch.Tensor | None
+    function: Callable[..., Tensors], count: int, *tensors_and_grads: torch.Tensor | None
 ) -> Tensors:
-    """The gradients of `count` tensors that `call` takes, from these tensors and the gradients of what it returns."""
+    """The gradients of the `count` tensors of a function, from these tensors and the gradients of what it returns."""
     again = torch.is_grad_enabled()  # whether the result may be differentiated again
     with torch.enable_grad():
         tensors = [_fresh(x, again) for x in tensors_and_grads[:count]]
         learning = [x for x in tensors if x is not None and x.is_floating_point()]
         outputs: list[torch.Tensor] = []
         grads: list[torch.Tensor] = []
-        for output, grad in zip(call(*tensors), tensors_and_grads[count:], strict=True):
+        for output, grad in zip(function(*tensors), tensors_and_grads[count:], strict=True):
             if output is not None and grad is not None and output.requires_grad:
                 outputs.append(output)
                 grads.append(grad)
