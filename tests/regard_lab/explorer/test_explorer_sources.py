@@ -3,6 +3,7 @@
 import re
 from base64 import b64decode
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 import regard as rg
 from regard.errors import ArgumentError, RegardError, ShapeError
 from regard_lab.seeing import draw_attention, look, look_text, relevance, show
+from regard_lab.seeing import explorer as explorer_package
 from regard_lab.seeing.canvas import colours
 from regard_lab.seeing.explorer import explore_text
 from regard_lab.seeing.explorer.figures import to_exploration
@@ -241,3 +243,24 @@ def test_what_cannot_be_drawn_is_refused_with_a_sentence(tmp_path, given, option
     with pytest.raises(error, match=says):
         draw_attention(given() if callable(given) else given, tmp_path / "one.png", **options)
     assert not list(tmp_path.iterdir())
+
+
+WRITTEN_BY_HAND = Path(explorer_package.__file__).parent / "source"
+
+
+def test_comments_and_styles_of_the_page_end_within_100_columns():
+    """Templates are text that a reader sees, and no formatter may break it."""
+    paths = [
+        *WRITTEN_BY_HAND.glob("*.*js"),
+        *WRITTEN_BY_HAND.glob("engine/*.js"),
+        *WRITTEN_BY_HAND.glob("*.css"),
+    ]
+    long_lines = [
+        f"{path.name}:{number}"
+        for path in paths
+        for number, line in enumerate(path.read_text("utf-8").splitlines(), 1)
+        if len(line) > 100
+        and (path.suffix == ".css" or line.lstrip().startswith(("//", "/*", "* ")))
+    ]
+    assert len(paths) > 20
+    assert not long_lines

@@ -1,8 +1,16 @@
-// From a number to a colour: weights from 0 to 1, and signed relevance. Both rise from the background of the page.
+// From a number to a colour: weights from 0 to 1, and signed relevance. Both rise from the
+// background of the page.
 
-const STOPS = { // as in the pictures of Python (seeing/canvas.py); the dark ones rise from the dark page
-  light: {weight: ["ffffff", "cfdff2", "7fabdf", "2c68b4", "0b2a5b"], against: ["ffffff", "fbd9c9", "ee9a77", "c1452c", "6b1310"]},
-  dark: {weight: ["14181f", "1d3252", "2f5c9b", "6ba3e8", "d3e6ff"], against: ["14181f", "4a2a22", "96452f", "e4795a", "ffd5c7"]},
+const STOPS = {
+  // as in the pictures of Python (seeing/canvas.py); the dark ones rise from the dark page
+  light: {
+    weight: ["ffffff", "cfdff2", "7fabdf", "2c68b4", "0b2a5b"],
+    against: ["ffffff", "fbd9c9", "ee9a77", "c1452c", "6b1310"],
+  },
+  dark: {
+    weight: ["14181f", "1d3252", "2f5c9b", "6ba3e8", "d3e6ff"],
+    against: ["14181f", "4a2a22", "96452f", "e4795a", "ffd5c7"],
+  },
 };
 export const SCALES = {
   linear: "0 to 1",
@@ -11,11 +19,19 @@ export const SCALES = {
 };
 const tables = {};
 
-/** The colours of weights and of relevance against a word, three bytes an entry, for the theme that is shown. */
+/**
+ * The colours of weights and of relevance against a word, three bytes an entry, for the theme that
+ * is shown.
+ */
 function shownTables() {
   const {theme} = document.documentElement.dataset;
-  const name = theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches) ? "dark" : "light";
-  tables[name] ??= Object.fromEntries(Object.entries(STOPS[name]).map(([kind, stops]) => [kind, between(stops)]));
+  const name =
+    theme === "dark" || (theme !== "light" && matchMedia("(prefers-color-scheme: dark)").matches)
+      ? "dark"
+      : "light";
+  tables[name] ??= Object.fromEntries(
+    Object.entries(STOPS[name]).map(([kind, stops]) => [kind, between(stops)]),
+  );
   return tables[name];
 }
 
@@ -53,7 +69,10 @@ export function pixels() {
   return result;
 }
 
-/** Red, green and blue of a share from -1 to 1: blue for a weight or what speaks for a word, red against it. */
+/**
+ * Red, green and blue of a share from -1 to 1: blue for a weight or what speaks for a word, red
+ * against it.
+ */
 export function rgb(share) {
   const {weight, against} = shownTables();
   const at = 3 * entry(Math.abs(share));
@@ -69,7 +88,10 @@ export function signed(score, largest) {
   return weightColours(largest ? score / largest : 0);
 }
 
-/** The style of a weight: a background and the ink to write on it. It is set as a property, which the page's policy allows. */
+/**
+ * The style of a weight: a background and the ink to write on it. It is set as a property, which
+ * the page's policy allows.
+ */
 export function weightColours(value) {
   const colour = rgb(value);
   return `background:rgb(${colour});color:${isDark(...colour) ? "#fff" : "#000"}`;

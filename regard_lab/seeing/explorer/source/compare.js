@@ -1,5 +1,6 @@
-// Two heads: of one kind of attention, or of what the page compares (another run, another sentence, or both). Their
-// difference, and how far their rows are apart. Words that have no partner are left out, and their weight is stated.
+// Two heads: of one kind of attention, or of what the page compares (another run, another sentence,
+// or both). Their difference, and how far their rows are apart. Words that have no partner are left
+// out, and their weight is stated.
 
 import {html, nothing} from "lit-html";
 import {badge, choice, headChoice, ramp} from "./controls.js";
@@ -16,40 +17,79 @@ export function compareView(app, weights) {
   const [layers, heads] = other.attention ? other.attention.shape : [0, 0];
   const names = [];
   for (let layer = 0; layer < layers; layer += 1) {
-    if (other.outside && heads > 1) names.push([`${layer}.mean`, `layer ${layer}, mean of ${heads}`]);
-    for (let head = 0; head < heads; head += 1) names.push([`${layer}.${head}`, `layer ${layer}, head ${head}`]);
+    if (other.outside && heads > 1)
+      names.push([`${layer}.mean`, `layer ${layer}, mean of ${heads}`]);
+    for (let head = 0; head < heads; head += 1)
+      names.push([`${layer}.${head}`, `layer ${layer}, head ${head}`]);
   }
-  const found = app.compared?.key === key(app) && app.compared.source === source ? app.compared : null;
+  const found =
+    app.compared?.key === key(app) && app.compared.source === source ? app.compared : null;
   if (!found && other.attention) load(app, weights, other);
   return html`
     <h2>${second ? "Compare" : "Compare two heads"}</h2>
     <div class="bar">${headChoice(app)} ${badge(weights)}
-      ${second ? choice("With", [["other", second.said], ["own", "another head of the same"]], other.outside ? "other" : "own",
-        (against) => app.set({against, other: undefined})) : nothing}
-      ${names.length ? choice(second ? "Its head" : "With", names, `${other.layer}.${other.head}`, (value) =>
-        app.set({other: value.split(".")})) : nothing} ${found ? badge(found.second) : nothing}</div>
-    ${other.outside ? html`<p class="hint">The page shows: <bdi>${source.header.title}</bdi>; the other is:
-      <bdi>${second.header.title}</bdi> ${second.header.notes.map((note) => html`<bdi>${note}</bdi> `)}</p>` : nothing}
+      ${
+        second
+          ? choice(
+              "With",
+              [
+                ["other", second.said],
+                ["own", "another head of the same"],
+              ],
+              other.outside ? "other" : "own",
+              (against) => app.set({against, other: undefined}),
+            )
+          : nothing
+      }
+      ${
+        names.length
+          ? choice(second ? "Its head" : "With", names, `${other.layer}.${other.head}`, (value) =>
+              app.set({other: value.split(".")}),
+            )
+          : nothing
+      } ${found ? badge(found.second) : nothing}</div>
+    ${
+      other.outside
+        ? html`<p class="hint">The page shows: <bdi>${source.header.title}</bdi>; the other is:
+      <bdi>${second.header.title}</bdi> ${second.header.notes.map((note) => html`<bdi>${note}</bdi> `)}</p>`
+        : nothing
+    }
     <p class="hint">Blue: the first head has more weight there; red: the second. Beside each row its Jensen-Shannon
       distance, from 0 (equal) to 1 (no key in common).</p>
-    ${!other.attention ? html`<p class="hint">The other has no ${app.attention.name.toLowerCase()}.</p>`
-      : found ? difference(app, found) : html`<p class="hint">Comparing…</p>`}
+    ${
+      !other.attention
+        ? html`<p class="hint">The other has no ${app.attention.name.toLowerCase()}.</p>`
+        : found
+          ? difference(app, found)
+          : html`<p class="hint">Comparing…</p>`
+    }
     ${other.outside && !app.engine && source.header.texts.target && source.header.changes && second.header.changes ? written(source.header, second) : nothing}
   `;
 }
 
-/** The head that is compared with: by default the same one of the other, or head 0 of layer 0 of the same. */
+/**
+ * The head that is compared with: by default the same one of the other, or head 0 of layer 0 of the
+ * same.
+ */
 function otherHead(app) {
   const {header} = app.source;
   const outside = Boolean(header.second) && app.state.against !== "own";
   const attentions = outside ? header.second.header.attentions : header.attentions;
-  const kind = outside ? attentions.findIndex(({name}) => name === app.attention.name) : app.state.kind;
+  const kind = outside
+    ? attentions.findIndex(({name}) => name === app.attention.name)
+    : app.state.kind;
   const attention = attentions[kind];
   if (!attention) return {outside, attention, kind};
   const [layers, heads] = attention.shape;
   const [layer, head] = app.state.other ?? (outside ? [app.state.layer, app.state.head] : [0, 0]);
   const within = (value, count) => Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), count - 1);
-  return {outside, attention, kind, layer: within(layer, layers), head: outside && head === "mean" && heads > 1 ? "mean" : within(head, heads)};
+  return {
+    outside,
+    attention,
+    kind,
+    layer: within(layer, layers),
+    head: outside && head === "mean" && heads > 1 ? "mean" : within(head, heads),
+  };
 }
 
 function key(app) {
@@ -60,28 +100,49 @@ function key(app) {
 async function load(app, first, {outside, attention, kind, layer, head}) {
   const wanted = key(app);
   const {source} = app;
-  const from = outside ? (source.second ??= new Source(source.header.second.header, source.arrays)) : source;
+  const from = outside
+    ? (source.second ??= new Source(source.header.second.header, source.arrays))
+    : source;
   const second = await from.head(kind, layer, head);
   if (wanted !== key(app) || app.source !== source || app.state.view !== "compare") return;
   const {matched} = source.header.second ?? {};
   const every = (count) => Array.from({length: count}, (_, at) => at);
-  const [rows, columns] = [[app.attention.rows, first.rows], [app.attention.columns, first.columns]].map(([text, count]) =>
-    outside ? matched[text] : [every(count), every(count)]);
+  const [rows, columns] = [
+    [app.attention.rows, first.rows],
+    [app.attention.columns, first.columns],
+  ].map(([text, count]) => (outside ? matched[text] : [every(count), every(count)]));
   const parts = [shared(first, rows[0], columns[0]), shared(second, rows[1], columns[1])];
   const values = parts[0].weights.values.map((value, at) => value - parts[1].weights.values[at]);
   const largest = values.reduce((most, value) => Math.max(most, Math.abs(value)), 0);
-  const distances = rows[0].map((_, row) => apart(...parts.map(({weights, rest}) => [...weights.row(row), rest[row]])));
+  const distances = rows[0].map((_, row) =>
+    apart(...parts.map(({weights, rest}) => [...weights.row(row), rest[row]])),
+  );
   app.compared = {
-    key: wanted, source, first: parts[0].weights, second: parts[1].weights, values, largest, distances, outside,
-    hidden: parts.map(({rest}) => mean(rest)), left: first.rows - rows[0].length,
-    words: {rows: paired(app.words.rows, from.words(attention).rows, rows), columns: paired(app.words.columns, from.words(attention).columns, columns)},
+    key: wanted,
+    source,
+    first: parts[0].weights,
+    second: parts[1].weights,
+    values,
+    largest,
+    distances,
+    outside,
+    hidden: parts.map(({rest}) => mean(rest)),
+    left: first.rows - rows[0].length,
+    words: {
+      rows: paired(app.words.rows, from.words(attention).rows, rows),
+      columns: paired(app.words.columns, from.words(attention).columns, columns),
+    },
   };
   app.draw();
 }
 
 /** The words of both, which may differ where one was replaced by another. */
 function paired(words, others, [places, partners]) {
-  return places.map((at, number) => (words[at] === others[partners[number]] ? words[at] : `${words[at]} / ${others[partners[number]]}`));
+  return places.map((at, number) =>
+    words[at] === others[partners[number]]
+      ? words[at]
+      : `${words[at]} / ${others[partners[number]]}`,
+  );
 }
 
 /** The weights between words that both have, and for each row the weight of the other words. */
@@ -122,8 +183,12 @@ function difference(app, found) {
   return html`
     <p class="summary" data-distance>Mean distance of the rows: ${mean(found.distances).toFixed(3)}; the largest difference of a weight is
       ${found.largest.toFixed(3)}.</p>
-    ${found.outside ? html`<p class="hint" data-hidden>Hidden: ${found.hidden.map((share) => `${(100 * share).toFixed(0)} %`).join(" of the first and ")} of
-      the second are on words without a partner in the other; they count as one more word. ${found.left ? `${found.left} ${found.left === 1 ? "row of the first has" : "rows of the first have"} no partner.` : ""}</p>` : nothing}
+    ${
+      found.outside
+        ? html`<p class="hint" data-hidden>Hidden: ${found.hidden.map((share) => `${(100 * share).toFixed(0)} %`).join(" of the first and ")} of
+      the second are on words without a partner in the other; they count as one more word. ${found.left ? `${found.left} ${found.left === 1 ? "row of the first has" : "rows of the first have"} no partner.` : ""}</p>`
+        : nothing
+    }
     <canvas class="difference" tabindex="0" role="application" aria-roledescription="map of differences"
       aria-label="Differences; arrow keys move. ${said}" ${drawn((canvas) => draw(app, canvas, found))}
       @click=${(event) => choose(app, event, found)}
@@ -152,19 +217,32 @@ function table(app, found) {
   const {first, second, words} = found;
   return html`<div class="scroll" tabindex="0" role="region" aria-label="The row as a table"><table>
     <thead><tr><th scope="col">Word</th><th scope="col">First</th><th scope="col">Second</th><th scope="col">Difference</th></tr></thead>
-    <tbody>${words.columns.slice(0, 100).map((word, at) => html`<tr><th scope="row"><bdi>${word}</bdi></th><td>${first.at(row, at).toFixed(4)}</td>
-      <td>${second.at(row, at).toFixed(4)}</td><td>${(first.at(row, at) - second.at(row, at)).toFixed(4)}</td></tr>`)}</tbody></table></div>`;
+    <tbody>${words.columns.slice(0, 100).map(
+      (
+        word,
+        at,
+      ) => html`<tr><th scope="row"><bdi>${word}</bdi></th><td>${first.at(row, at).toFixed(4)}</td>
+      <td>${second.at(row, at).toFixed(4)}</td><td>${(first.at(row, at) - second.at(row, at)).toFixed(4)}</td></tr>`,
+    )}</tbody></table></div>`;
 }
 
 /** What both make of each written word, where both wrote the same. */
 function written(header, second) {
-  const pairs = (second.matched.target ?? [[], []])[0].map((at, number) => [at, second.matched.target[1][number]]);
+  const pairs = (second.matched.target ?? [[], []])[0].map((at, number) => [
+    at,
+    second.matched.target[1][number],
+  ]);
   return html`<details class="twin" open><summary>The probability of each written word</summary>
     <div class="scroll" tabindex="0" role="region" aria-label="Probabilities of written words"><table data-written>
     <thead><tr><th scope="col">Word</th><th scope="col">First</th><th scope="col">Second</th></tr></thead>
-    <tbody>${pairs.map(([at, to]) => html`<tr><th scope="row"><bdi>${paired(header.texts.target, second.header.texts.target, [[at], [to]])[0]}</bdi></th>
+    <tbody>${pairs.map(
+      ([
+        at,
+        to,
+      ]) => html`<tr><th scope="row"><bdi>${paired(header.texts.target, second.header.texts.target, [[at], [to]])[0]}</bdi></th>
       <td>${header.changes.unchanged.probabilities[at].toFixed(3)}</td>
-      <td>${second.header.changes.unchanged.probabilities[to].toFixed(3)}</td></tr>`)}</tbody></table></div></details>`;
+      <td>${second.header.changes.unchanged.probabilities[to].toFixed(3)}</td></tr>`,
+    )}</tbody></table></div></details>`;
 }
 
 function draw(app, canvas, found) {
@@ -173,7 +251,10 @@ function draw(app, canvas, found) {
   const room = Math.max(canvas.parentElement.clientWidth - 2, 240);
   const left = 90;
   const top = 64;
-  const cell = Math.max(Math.min((room - left - 70) / first.columns, TALLEST / first.rows, 30), 0.1);
+  const cell = Math.max(
+    Math.min((room - left - 70) / first.columns, TALLEST / first.rows, 30),
+    0.1,
+  );
   const [width, height] = [cell * first.columns, cell * first.rows];
   const pen = context(canvas, left + width + 66, top + height + 4);
   canvas.place = {left, top, cell};
@@ -201,7 +282,12 @@ function draw(app, canvas, found) {
     pen.textAlign = "right";
     pen.fillText(fitted(pen, words.rows[row], left - 8), left - 5, top + (row + 0.5) * cell);
     pen.fillStyle = theme.accent;
-    pen.fillRect(left + width + 4, top + row * cell, 50 * mean(distances.slice(row, row + every)), Math.max(cell * every - 1, 1));
+    pen.fillRect(
+      left + width + 4,
+      top + row * cell,
+      50 * mean(distances.slice(row, row + every)),
+      Math.max(cell * every - 1, 1),
+    );
   }
   const [row, column] = place(app, found);
   pen.strokeStyle = theme.accent;
@@ -213,5 +299,6 @@ function choose(app, event, {first}) {
   const {left, top, cell} = event.currentTarget.place;
   const [x, y] = pointAt(event);
   const [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
-  if (row >= 0 && row < first.rows && column >= 0 && column < first.columns) app.set({pair: [row, column]});
+  if (row >= 0 && row < first.rows && column >= 0 && column < first.columns)
+    app.set({pair: [row, column]});
 }

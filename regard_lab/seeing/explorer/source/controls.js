@@ -1,4 +1,5 @@
-// Controls that several views have: labelled choices, which head is shown, and whether its numbers are exact.
+// Controls that several views have: labelled choices, which head is shown, and whether its numbers
+// are exact.
 
 import {html, nothing} from "lit-html";
 import {SCALES, css} from "./colours.js";
@@ -9,8 +10,10 @@ import {drawn} from "./surface.js";
 export function choice(label, choices, chosen, change) {
   return html`<label class="choice"><span>${label}</span>
     <select @change=${(event) => change(event.target.value)}>
-      ${choices.map(([value, name]) => html`<option value=${value} ?selected=${String(value) === String(chosen)}
-        .selected=${String(value) === String(chosen)}>${name}</option>`)}
+      ${choices.map(
+        ([value, name]) => html`<option value=${value} ?selected=${String(value) === String(chosen)}
+        .selected=${String(value) === String(chosen)}>${name}</option>`,
+      )}
     </select></label>`;
 }
 
@@ -21,10 +24,16 @@ export function headChoice(app, {mean = true, kinds = true} = {}) {
   const numbers = (count) => Array.from({length: count}, (_, at) => [at, String(at)]);
   const all = mean && heads > 1 ? [["mean", `mean of ${heads}`]] : [];
   return html`
-    ${kinds && source.header.attentions.length > 1
-      ? choice("Attention", source.header.attentions.map((one, at) => [at, one.name]), state.kind, (kind) =>
-          app.set({kind, layer: source.header.attentions[kind].shape[0] - 1}))
-      : nothing}
+    ${
+      kinds && source.header.attentions.length > 1
+        ? choice(
+            "Attention",
+            source.header.attentions.map((one, at) => [at, one.name]),
+            state.kind,
+            (kind) => app.set({kind, layer: source.header.attentions[kind].shape[0] - 1}),
+          )
+        : nothing
+    }
     ${choice("Layer", numbers(layers), state.layer, (layer) => app.set({layer}))}
     ${choice("Head", [...all, ...numbers(heads)], state.head, (head) => app.set({head}))} ${headSwitch(app)}
   `;
@@ -39,7 +48,10 @@ export function colourChoice(app, rows = true) {
   `;
 }
 
-/** The colours of a scale between what its two ends mean; a share of the scale, from 0 to 1, has a place in the table. */
+/**
+ * The colours of a scale between what its two ends mean; a share of the scale, from 0 to 1, has a
+ * place in the table.
+ */
 export function ramp([from, to], {place = (share) => share, note = ""} = {}) {
   return html`<p class="legend"><span>${from}</span><canvas width="160" height="12" role="img" aria-label="Colours from ${from} to ${to}"
     ${drawn((canvas) => {
@@ -55,7 +67,9 @@ export const HALFWAY = "(0.25 is in the middle)"; // of the square-root scale
 
 /** The colours of weights on the chosen scale. */
 export function legend({state: {scale}}, rows = true) {
-  return ramp(["0", rows && scale === "largest" ? "the row's largest weight" : "1"], {note: scale === "root" ? HALFWAY : ""});
+  return ramp(["0", rows && scale === "largest" ? "the row's largest weight" : "1"], {
+    note: scale === "root" ? HALFWAY : "",
+  });
 }
 
 /** What the rows sum to; older stored pages say nothing of it, and their rows sum to 1. */

@@ -1,4 +1,5 @@
-// "What does each head do?": all heads of all layers as small maps on one canvas, sorted by what is measured of them.
+// "What does each head do?": all heads of all layers as small maps on one canvas, sorted by what is
+// measured of them.
 
 import {html} from "lit-html";
 import {choice, colourChoice, legend} from "./controls.js";
@@ -8,20 +9,47 @@ import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 
 const SORTS = {
   layer: {title: "layer and head", says: ""},
-  entropy: {title: "entropy", says: "low: each word looks at few others; high: at all alike", unit: "nats"},
-  distance: {title: "distance", says: "the mean distance between a word and what it looks at", unit: "words"},
-  first: {title: "weight of the first word", says: "a head that looks there does little (an attention sink)"},
-  received: {title: "most received", says: "the largest share of all weight that one word receives"},
-  effect: {title: "effect on the word", says: "how far the log odds of the word fall when the head gives nothing; one head alone: of two that do the same, neither may have an effect"},
-  apart: {title: "distance from the other", says: "the mean Jensen-Shannon distance from the same head of what is compared: 0 equal, 1 no key in common"},
+  entropy: {
+    title: "entropy",
+    says: "low: each word looks at few others; high: at all alike",
+    unit: "nats",
+  },
+  distance: {
+    title: "distance",
+    says: "the mean distance between a word and what it looks at",
+    unit: "words",
+  },
+  first: {
+    title: "weight of the first word",
+    says: "a head that looks there does little (an attention sink)",
+  },
+  received: {
+    title: "most received",
+    says: "the largest share of all weight that one word receives",
+  },
+  effect: {
+    title: "effect on the word",
+    says: "how far the log odds of the word fall when the head gives nothing; one head alone: of two that do the same, neither may have an effect",
+  },
+  apart: {
+    title: "distance from the other",
+    says: "the mean Jensen-Shannon distance from the same head of what is compared: 0 equal, 1 no key in common",
+  },
 };
 const FALLING = new Set(["apart", "effect"]); // measures whose largest values come first; so do those that are not named here
 
-/** What a measure is called, and what it says; a relation is measured on the links that the text has. */
+/**
+ * What a measure is called, and what it says; a relation is measured on the links that the text
+ * has.
+ */
 function sortOf(attention, name) {
-  if (SORTS[name] || !Object.hasOwn(attention.links, name)) return SORTS[name] ?? {title: name, says: ""};
+  if (SORTS[name] || !Object.hasOwn(attention.links, name))
+    return SORTS[name] ?? {title: name, says: ""};
   const [links, chance] = attention.links[name];
-  return {title: `relation: ${name}`, says: `the mean weight on the right word, over ${links} link${links === 1 ? "" : "s"} of this text that rules for English find; ${chance.toFixed(2)} if all words had the same weight; one text says little about a head in general`};
+  return {
+    title: `relation: ${name}`,
+    says: `the mean weight on the right word, over ${links} link${links === 1 ? "" : "s"} of this text that rules for English find; ${chance.toFixed(2)} if all words had the same weight; one text says little about a head in general`,
+  };
 }
 const GAP = 14;
 const LABEL = 15; // pixels above a map
@@ -38,13 +66,29 @@ export function headsView(app) {
   const order = sorted(attention, by);
   const kinds = app.source.header.attentions;
   const [layers, heads] = attention.shape;
-  const chosen = Math.max(order.findIndex(([layer, head]) => layer === state.layer && head === state.head), 0);
+  const chosen = Math.max(
+    order.findIndex(([layer, head]) => layer === state.layer && head === state.head),
+    0,
+  );
   return html`
     <h2>What does each head do?</h2>
     <div class="bar">
-      ${kinds.length > 1 ? choice("Attention", kinds.map((one, at) => [at, one.name]), state.kind, (kind) =>
-        app.set({kind})) : ""}
-      ${choice("Sort by", measures.map((name) => [name, sortOf(attention, name).title]), by, (sort) => app.set({sort}))}
+      ${
+        kinds.length > 1
+          ? choice(
+              "Attention",
+              kinds.map((one, at) => [at, one.name]),
+              state.kind,
+              (kind) => app.set({kind}),
+            )
+          : ""
+      }
+      ${choice(
+        "Sort by",
+        measures.map((name) => [name, sortOf(attention, name).title]),
+        by,
+        (sort) => app.set({sort}),
+      )}
       ${colourChoice(app, false)} ${headSwitch(app)}
     </div>
     <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}. ${attention.sums ?? ""}
@@ -64,24 +108,31 @@ export function headsView(app) {
 function sorted(attention, name) {
   const [layers, heads] = attention.shape;
   const order = [];
-  for (let layer = 0; layer < layers; layer += 1) for (let head = 0; head < heads; head += 1) order.push([layer, head]);
+  for (let layer = 0; layer < layers; layer += 1)
+    for (let head = 0; head < heads; head += 1) order.push([layer, head]);
   const values = attention.statistics[name];
   const way = falls(name) ? -1 : 1;
   const value = ([layer, head]) => values[layer][head] ?? way * Infinity; // heads that were not measured are last
-  return values ? order.sort((a, b) => (value(a) === value(b) ? 0 : way * (value(a) - value(b)))) : order;
+  return values
+    ? order.sort((a, b) => (value(a) === value(b) ? 0 : way * (value(a) - value(b))))
+    : order;
 }
 
 function falls(name) {
   return FALLING.has(name) || !SORTS[name];
 }
 
-const shown = (number, digits) => number === null ? "\u2013" : `${number < 0 ? "\u2212" : ""}${Math.abs(number).toFixed(digits)}`;
+const shown = (number, digits) =>
+  number === null ? "\u2013" : `${number < 0 ? "\u2212" : ""}${Math.abs(number).toFixed(digits)}`;
 
 /** Which word the effects are on, and those of whole layers. */
 function needed(app) {
-  const {source, attention} = app, {effects: found} = source, place = chosenPlace(app);
+  const {source, attention} = app;
+  const {effects: found} = source;
+  const place = chosenPlace(app);
   if (!app.engine || (found?.place === place && !attention.statistics.effect)) return "";
-  if (found?.place !== place) return html`<p class="hint" role="status" data-effects>Switching off one head after the other…</p>`;
+  if (found?.place !== place)
+    return html`<p class="hint" role="status" data-effects>Switching off one head after the other…</p>`;
   const most = sorted(attention, "effect")[0];
   return html`<p class="hint" data-effects>What each head does for “<bdi>${found.word}</bdi>”${found.others.length ? html` rather than ${found.others.map((one, at) => html`${at ? " or " : ""}<bdi>${one}</bdi>`)}` : ""}:
     without ${most.join(".")} its log odds of ${shown(found.own, 2)} fall by ${shown(attention.statistics.effect[most[0]][most[1]], 2)}, more than without any other head here. The bar above a map
@@ -90,8 +141,9 @@ function needed(app) {
 
 function telling(attention, order, at) {
   const [layer, head] = order[at];
-  const measures = Object.entries(attention.statistics).map(([name, values]) =>
-    `${sortOf(attention, name).title} ${shown(values[layer][head], 2)}`);
+  const measures = Object.entries(attention.statistics).map(
+    ([name, values]) => `${sortOf(attention, name).title} ${shown(values[layer][head], 2)}`,
+  );
   return `Layer ${layer}, head ${head}: ${measures.join(", ")}.`;
 }
 
@@ -117,10 +169,12 @@ async function draw(app, canvas, order, chosen, sort) {
   if (!canvas.isConnected || app.state.view !== "heads") return;
   const {width, side, tall, across, down} = layout(canvas, attention, order);
   canvas.grid = {side, tall, across};
-  app.light = () => canvas.isConnected && app.state.view === "heads" && draw(app, canvas, order, chosen, sort);
+  app.light = () =>
+    canvas.isConnected && app.state.view === "heads" && draw(app, canvas, order, chosen, sort);
   const pen = context(canvas, width, down * (tall + LABEL + GAP));
   const theme = themeColours(canvas);
-  const {effect} = attention.statistics, most = Math.max(...(effect?.flat().map(Math.abs) ?? []));
+  const {effect} = attention.statistics;
+  const most = Math.max(...(effect?.flat().map(Math.abs) ?? []));
   const small = new OffscreenCanvas(thumbnails.columns, thumbnails.rows);
   const table = pixels();
   pen.imageSmoothingEnabled = false;
@@ -132,10 +186,14 @@ async function draw(app, canvas, order, chosen, sort) {
     font(pen, 11);
     pen.fillStyle = theme.faint;
     const value = attention.statistics[sort];
-    pen.fillText(`${layer}.${head}${value ? `  ${shown(value[layer][head], 2)}` : ""}`, left, top + LABEL / 2);
+    pen.fillText(
+      `${layer}.${head}${value ? `  ${shown(value[layer][head], 2)}` : ""}`,
+      left,
+      top + LABEL / 2,
+    );
     if (effect && most) {
       pen.fillStyle = css(Math.sign(effect[layer][head]));
-      pen.fillRect(left, top + LABEL - 4, side * Math.abs(effect[layer][head]) / most, 3);
+      pen.fillRect(left, top + LABEL - 4, (side * Math.abs(effect[layer][head])) / most, 3);
     }
     const frame = at === chosen ? 2 : 0.5; // a map begins with the colour of the page, so it needs an edge
     pen.strokeStyle = at === chosen ? theme.accent : theme.line;
@@ -158,9 +216,22 @@ function light(pen, {lit, attention}, [left, top, side, tall], theme) {
   const [, , rows, columns] = attention.shape;
   pen.strokeStyle = theme.lit;
   pen.lineWidth = 1.5;
-  if (attention.rows === lit.text) pen.strokeRect(left - 1, top + tall * lit.at / rows, side + 2, Math.max(tall / rows, 3));
-  if (attention.columns === lit.text) pen.strokeRect(left + side * lit.at / columns, top - 1, Math.max(side / columns, 3), tall + 2);
-  if (attention.columns === "read" && lit.text === "target" && lit.at + 1 < columns) pen.strokeRect(left + side * (lit.at + 1) / columns, top - 1, Math.max(side / columns, 3), tall + 2);
+  if (attention.rows === lit.text)
+    pen.strokeRect(left - 1, top + (tall * lit.at) / rows, side + 2, Math.max(tall / rows, 3));
+  if (attention.columns === lit.text)
+    pen.strokeRect(
+      left + (side * lit.at) / columns,
+      top - 1,
+      Math.max(side / columns, 3),
+      tall + 2,
+    );
+  if (attention.columns === "read" && lit.text === "target" && lit.at + 1 < columns)
+    pen.strokeRect(
+      left + (side * (lit.at + 1)) / columns,
+      top - 1,
+      Math.max(side / columns, 3),
+      tall + 2,
+    );
 }
 
 function paint(small, {rows, columns, bytes}, number, table, scale) {
@@ -204,9 +275,11 @@ function table(app, attention, order, measures) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label="Heads as a table"><table>
     <thead><tr><th scope="col">Layer</th><th scope="col">Head</th>
       ${names.map((name) => html`<th scope="col">${sortOf(attention, name).title}</th>`)}</tr></thead>
-    <tbody>${order.slice(0, LISTED).map(([layer, head]) => html`<tr><td>${layer}</td><th scope="row">
+    <tbody>${order.slice(0, LISTED).map(
+      ([layer, head]) => html`<tr><td>${layer}</td><th scope="row">
       <button class="link" aria-label="Open layer ${layer}, head ${head}"
         @click=${() => app.set({layer, head, view: "map"})}>${head}</button></th>
-      ${names.map((name) => html`<td>${shown(attention.statistics[name][layer][head], 3)}</td>`)}</tr>`)}</tbody>
+      ${names.map((name) => html`<td>${shown(attention.statistics[name][layer][head], 3)}</td>`)}</tr>`,
+    )}</tbody>
   </table></div>${order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : ""}`;
 }

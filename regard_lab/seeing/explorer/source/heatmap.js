@@ -1,4 +1,5 @@
-// The weights of one head as a map: queries down, keys across, on one canvas whatever the number of words.
+// The weights of one head as a map: queries down, keys across, on one canvas whatever the number of
+// words.
 
 import {html} from "lit-html";
 import {badge, colourChoice, headChoice, legend, sums} from "./controls.js";
@@ -38,7 +39,8 @@ export function heatmapView(app, weights) {
 
 function telling(app, weights, row, column) {
   const {rows, columns} = app.words;
-  if (isUnwritten(app, weights, row, column)) return `${rows[row]} (${row}) could not look at ${columns[column]} (${column}).`;
+  if (isUnwritten(app, weights, row, column))
+    return `${rows[row]} (${row}) could not look at ${columns[column]} (${column}).`;
   const weight = weights.at(row, column);
   let rank = 1;
   for (const other of weights.row(row)) if (other > weight) rank += 1;
@@ -62,9 +64,11 @@ export function geometry(canvas, weights) {
   const [words, overhang] = tight ? [80, 30] : [LABELS, 56]; // slanted words reach over the right edge of the map
   let cell = Math.min((room - words - overhang) / weights.columns, LARGEST_CELL);
   const ratio = window.devicePixelRatio || 1;
-  if (!named(cell)) cell = Math.max(Math.min((room - 38) / weights.columns, NAMED_CELL - 0.5), 1 / ratio);
+  if (!named(cell))
+    cell = Math.max(Math.min((room - 38) / weights.columns, NAMED_CELL - 0.5), 1 / ratio);
   cell = cell >= 2 ? Math.floor(cell * ratio) / ratio : cell;
-  return named(cell) ? {cell, left: words, right: overhang, top: 78, named: true, ratio}
+  return named(cell)
+    ? {cell, left: words, right: overhang, top: 78, named: true, ratio}
     : {cell, left: 24, right: 12, top: 24, named: false, ratio};
 }
 
@@ -77,7 +81,8 @@ export function paintWeights(weights, {scale}, hides) {
     const values = weights.row(row);
     const most = scale === "largest" ? values[largest(values, 1)[0]] : 1;
     for (let column = 0; column < weights.columns; column += 1, at += 1)
-      target[at] = hides && hides(row, column) ? 0 : table[entry(scaled(values[column], scale, most))];
+      target[at] =
+        hides && hides(row, column) ? 0 : table[entry(scaled(values[column], scale, most))];
   }
   image.getContext("2d").putImageData(data, 0, 0);
   return image;
@@ -88,7 +93,13 @@ function draw(app, canvas, weights) {
   const {cell, left, right, top, named} = place;
   const [width, height] = [weights.columns * cell, weights.rows * cell];
   const theme = themeColours(canvas);
-  const key = [weights.rows, app.state.scale, theme.unseen, width, canvas.parentElement.clientWidth].join();
+  const key = [
+    weights.rows,
+    app.state.scale,
+    theme.unseen,
+    width,
+    canvas.parentElement.clientWidth,
+  ].join();
   canvas.place = place;
   if (canvas.painted !== weights || canvas.key !== key) {
     canvas.painted = weights;
@@ -97,7 +108,13 @@ function draw(app, canvas, weights) {
     pen.fillStyle = theme.unseen;
     pen.fillRect(left, top, width, height);
     pen.imageSmoothingEnabled = cell * place.ratio < 1;
-    pen.drawImage(paintWeights(weights, app.state, (row, column) => isUnwritten(app, weights, row, column)), left, top, width, height);
+    pen.drawImage(
+      paintWeights(weights, app.state, (row, column) => isUnwritten(app, weights, row, column)),
+      left,
+      top,
+      width,
+      height,
+    );
     pen.strokeStyle = theme.line;
     pen.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
     if (named) labels(pen, app.words, place, theme);
@@ -110,7 +127,9 @@ export function labels(pen, {rows, columns}, {cell, left, right, top}, theme) {
   font(pen, Math.min(Math.max(cell * 0.62, 8), 13));
   pen.fillStyle = theme.ink;
   pen.textAlign = "right";
-  rows.forEach((word, at) => pen.fillText(fitted(pen, word, left - 8), left - 5, top + (at + 0.5) * cell));
+  rows.forEach((word, at) =>
+    pen.fillText(fitted(pen, word, left - 8), left - 5, top + (at + 0.5) * cell),
+  );
   pen.textAlign = "left";
   const edge = left + columns.length * cell + right;
   columns.forEach((word, at) => {
@@ -129,9 +148,11 @@ export function axes(pen, weights, {cell, left, top}, theme, unit = 1) {
   pen.fillStyle = theme.faint;
   const step = [10, 20, 50, 100, 200, 500, 1000].find((one) => one * cell >= 40) ?? 5000;
   pen.textAlign = "center";
-  for (let at = 0; at < weights.columns; at += step) pen.fillText(String(at * unit), left + (at + 0.5) * cell, top - 8);
+  for (let at = 0; at < weights.columns; at += step)
+    pen.fillText(String(at * unit), left + (at + 0.5) * cell, top - 8);
   pen.textAlign = "right";
-  for (let at = 0; at < weights.rows; at += step) pen.fillText(String(at * unit), left - 3, top + (at + 0.5) * cell);
+  for (let at = 0; at < weights.rows; at += step)
+    pen.fillText(String(at * unit), left - 3, top + (at + 0.5) * cell);
 }
 
 export function moveCursor(canvas, row, column) {
@@ -145,13 +166,18 @@ export function moveCursor(canvas, row, column) {
 
 /** The row and the column of the map under the pointer; nothing beside it. */
 export function cellAt(event, {rows, columns}) {
-  const {cell, left, top} = event.currentTarget.place, [x, y] = pointAt(event), [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
+  const {cell, left, top} = event.currentTarget.place;
+  const [x, y] = pointAt(event);
+  const [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
   return row >= 0 && column >= 0 && row < rows && column < columns ? [row, column] : [];
 }
 
-/** The cell under the pointer is read out at once; a click chooses it, which draws the page again. */
+/**
+ * The cell under the pointer is read out at once; a click chooses it, which draws the page again.
+ */
 function point(app, event, weights) {
-  const canvas = event.currentTarget, [row, column] = cellAt(event, weights);
+  const canvas = event.currentTarget;
+  const [row, column] = cellAt(event, weights);
   if (row === undefined) return;
   moveCursor(canvas, row, column);
   if (event.type === "click") app.set({row, column, said: telling(app, weights, row, column)});
@@ -170,11 +196,19 @@ export function rowTable(app, weights) {
   const {columns} = app.words;
   const values = weights.row(row);
   const keys = largest(values, LISTED);
-  const rest = Math.max(0, values.reduce((sum, one) => sum + one, 0) - keys.reduce((sum, key) => sum + values[key], 0));
+  const rest = Math.max(
+    0,
+    values.reduce((sum, one) => sum + one, 0) - keys.reduce((sum, key) => sum + values[key], 0),
+  );
   return html`<div class="scroll" tabindex="0" role="region" aria-label="The largest weights of the row"><table>
     <thead><tr><th scope="col">Rank</th><th scope="col">Place</th><th scope="col">Word</th><th scope="col">Weight</th></tr></thead>
-    <tbody>${keys.map((key, rank) => html`<tr><td>${rank + 1}</td><td>${key}</td><th scope="row"><bdi>${columns[key]}</bdi></th>
-      <td>${shown(values[key])}</td></tr>`)}</tbody></table></div>
+    <tbody>${keys.map(
+      (
+        key,
+        rank,
+      ) => html`<tr><td>${rank + 1}</td><td>${key}</td><th scope="row"><bdi>${columns[key]}</bdi></th>
+      <td>${shown(values[key])}</td></tr>`,
+    )}</tbody></table></div>
     <p class="hint">${columns.length > LISTED ? `The other ${columns.length - LISTED} keys together: ${shown(rest)}. ` : ""}Entropy
       of the row: ${weights.entropy(row).toFixed(3)} nats.</p>`;
 }

@@ -1,5 +1,6 @@
-// Links from each query to the keys that carry most of its weight; what is not drawn is shown as hidden. A translation
-// can be read step by step: what had been written, where the model looked then, and what it wrote.
+// Links from each query to the keys that carry most of its weight; what is not drawn is shown as
+// hidden. A translation can be read step by step: what had been written, where the model looked
+// then, and what it wrote.
 
 import {html, nothing} from "lit-html";
 import {badge, headChoice} from "./controls.js";
@@ -65,7 +66,10 @@ function allHidden(weights, share) {
 function telling(app, weights) {
   const {rows, columns} = app.words;
   const {links, hidden} = weights.links(app.state.row, app.state.share, MOST);
-  const named = links.slice(0, 5).map(({key, weight}) => `${columns[key]} (${weight.toFixed(2)})`).join(", ");
+  const named = links
+    .slice(0, 5)
+    .map(({key, weight}) => `${columns[key]} (${weight.toFixed(2)})`)
+    .join(", ");
   return `${rows[app.state.row]} looks at ${named || "nothing"}; ${(100 * hidden).toFixed(0)} % of its weight is hidden.`;
 }
 
@@ -74,7 +78,8 @@ function reveal(box, row) {
   const top = row * LINE;
   if (box.revealed === row) return;
   box.revealed = row;
-  if (top < box.scrollTop || top + LINE > box.scrollTop + box.clientHeight) box.scrollTop = top - box.clientHeight / 2;
+  if (top < box.scrollTop || top + LINE > box.scrollTop + box.clientHeight)
+    box.scrollTop = top - box.clientHeight / 2;
 }
 
 function paint(app, canvas, weights, until = Infinity) {
@@ -90,10 +95,28 @@ function paint(app, canvas, weights, until = Infinity) {
   canvas.side = side;
   const dim = weights.rows > 1;
   for (let row = first; row < Math.min(last, weights.rows); row += 1)
-    if (row !== app.state.row && row < until) drawLinks(pen, weights.links(row, app.state.share, MOST).links, y(row), y, [side + 6, width - side - 6], theme.faint, dim ? 0.35 : 1);
+    if (row !== app.state.row && row < until)
+      drawLinks(
+        pen,
+        weights.links(row, app.state.share, MOST).links,
+        y(row),
+        y,
+        [side + 6, width - side - 6],
+        theme.faint,
+        dim ? 0.35 : 1,
+      );
   if (app.state.row >= first - 40 && app.state.row <= last + 40)
-    drawLinks(pen, weights.links(app.state.row, app.state.share, MOST).links, y(app.state.row), y, [side + 6, width - side - 6], theme.accent, 1);
-  if (until < Infinity) bars(pen, weights.row(app.state.row), first, last, y, width - side, side, theme);
+    drawLinks(
+      pen,
+      weights.links(app.state.row, app.state.share, MOST).links,
+      y(app.state.row),
+      y,
+      [side + 6, width - side - 6],
+      theme.accent,
+      1,
+    );
+  if (until < Infinity)
+    bars(pen, weights.row(app.state.row), first, last, y, width - side, side, theme);
   writeWords(pen, rows, first, last, y, side, "right", theme, app.state.row, side, until);
   writeWords(pen, columns, first, last, y, width - side, "left", theme, -1, side);
 }
@@ -101,7 +124,10 @@ function paint(app, canvas, weights, until = Infinity) {
 function drawLinks(pen, links, from, y, [left, right], colour, strength) {
   pen.strokeStyle = colour;
   for (const {key, weight} of links) {
-    pen.globalAlpha = strength < 1 ? strength * Math.min(0.15 + 0.85 * weight, 1) : Math.min(0.45 + 0.55 * weight, 1);
+    pen.globalAlpha =
+      strength < 1
+        ? strength * Math.min(0.15 + 0.85 * weight, 1)
+        : Math.min(0.45 + 0.55 * weight, 1);
     pen.lineWidth = 0.8 + 4 * weight + (strength < 1 ? 0 : 0.5);
     pen.beginPath();
     pen.moveTo(left, from);
@@ -115,11 +141,24 @@ function drawLinks(pen, links, from, y, [left, right], colour, strength) {
 function bars(pen, weights, first, last, y, x, side, theme) {
   pen.fillStyle = theme.accent;
   pen.globalAlpha = 0.25;
-  for (let at = first; at < Math.min(last, weights.length); at += 1) pen.fillRect(x, y(at) - LINE / 2 + 2, side * weights[at], LINE - 4);
+  for (let at = first; at < Math.min(last, weights.length); at += 1)
+    pen.fillRect(x, y(at) - LINE / 2 + 2, side * weights[at], LINE - 4);
   pen.globalAlpha = 1;
 }
 
-function writeWords(pen, words, first, last, y, x, align, theme, chosen, room = x, until = Infinity) {
+function writeWords(
+  pen,
+  words,
+  first,
+  last,
+  y,
+  x,
+  align,
+  theme,
+  chosen,
+  room = x,
+  until = Infinity,
+) {
   pen.textAlign = align;
   for (let at = first; at < Math.min(last, words.length); at += 1) {
     font(pen, 13, at === chosen ? "bold" : "normal");
@@ -138,7 +177,8 @@ function choose(app, event, weights) {
 
 function onKey(app, event, weights) {
   const next = moved(event, [app.state.row, 0], [weights.rows, 1]);
-  if (next !== null) app.set({row: next[0], said: ""}).then(() => app.set({said: telling(app, weights)}));
+  if (next !== null)
+    app.set({row: next[0], said: ""}).then(() => app.set({said: telling(app, weights)}));
 }
 
 /** "Where does it look while it writes?": the steps of a translation, one for each written word. */
@@ -148,7 +188,10 @@ export function stepsView(app, weights) {
   const height = Math.min(Math.max(weights.rows, weights.columns) * LINE + 8, TALLEST);
   const {hidden} = weights.links(row, state.share, MOST);
   const said = stepTelling(app, weights);
-  const go = (to) => app.set({row: Math.min(Math.max(to, 0), weights.rows - 1)}).then(() => app.set({said: stepTelling(app, weights)}));
+  const go = (to) =>
+    app
+      .set({row: Math.min(Math.max(to, 0), weights.rows - 1)})
+      .then(() => app.set({said: stepTelling(app, weights)}));
   const likeliest = source.header.changes?.unchanged.likeliest[row];
   return html`
     <h2>Where does it look while it writes?</h2>
@@ -189,7 +232,10 @@ function stepTelling(app, weights) {
   const {row, share} = app.state;
   const {rows, columns} = app.words;
   const {links} = weights.links(row, share, MOST);
-  const named = links.slice(0, 4).map(({key, weight}) => `“${columns[key]}” (${weight.toFixed(2)})`).join(", ");
+  const named = links
+    .slice(0, 4)
+    .map(({key, weight}) => `“${columns[key]}” (${weight.toFixed(2)})`)
+    .join(", ");
   const chance = app.source.header.changes?.unchanged.probabilities[row];
   return `Step ${row + 1}: after ${row ? `“${rows.slice(Math.max(row - 3, 0), row).join(" ")}”` : "<begin>"} it looks at ${named || "nothing"} and writes “${rows[row]}”${chance === undefined ? "" : ` with probability ${chance.toFixed(3)}`}.`;
 }
@@ -197,9 +243,15 @@ function stepTelling(app, weights) {
 /** The weight of each source word at a step, and the sum of its weights up to there. */
 function coverage(weights, row, words) {
   const sums = new Float64Array(weights.columns);
-  for (let at = 0; at <= row; at += 1) weights.row(at).forEach((weight, column) => (sums[column] += weight));
+  for (let at = 0; at <= row; at += 1)
+    weights.row(at).forEach((weight, column) => (sums[column] += weight));
   return html`<div class="scroll" tabindex="0" role="region" aria-label="The step as a table"><table data-coverage>
     <thead><tr><th scope="col">Source word</th><th scope="col">Weight now</th><th scope="col">Sum so far</th></tr></thead>
-    <tbody>${words.columns.map((word, at) => html`<tr><th scope="row"><bdi>${word}</bdi></th><td>${weights.at(row, at).toFixed(4)}</td>
-      <td>${sums[at].toFixed(4)}</td></tr>`)}</tbody></table></div>`;
+    <tbody>${words.columns.map(
+      (
+        word,
+        at,
+      ) => html`<tr><th scope="row"><bdi>${word}</bdi></th><td>${weights.at(row, at).toFixed(4)}</td>
+      <td>${sums[at].toFixed(4)}</td></tr>`,
+    )}</tbody></table></div>`;
 }

@@ -1,5 +1,5 @@
-// What a changed text does. A page that contains its model computes it (play.js); another contains the erasure of each
-// word, and may ask its server for another sentence.
+// What a changed text does. A page that contains its model computes it (play.js); another contains
+// the erasure of each word, and may ask its server for another sentence.
 
 import {html, nothing} from "lit-html";
 import {signed} from "./colours.js";
@@ -21,7 +21,9 @@ export function liveForm(app) {
 /** The answer of the local server about a text; an error has a sentence that can be shown. */
 export async function ask(what, text) {
   const response = await fetch(what, {
-    method: "POST", headers: {"Content-Type": "application/json"}, body: JSON.stringify({text}),
+    method: "POST",
+    headers: {"Content-Type": "application/json"},
+    body: JSON.stringify({text}),
   }).catch(() => {
     throw new Error("The server has ended; start it again.");
   });
@@ -50,51 +52,105 @@ async function read(app, event) {
 /** What each kind of model is asked while a word of its text changes. */
 const KINDS = {
   written: {
-    of: "source", one: "Written word", each: "Each written word", table: "Written words", moves: "",
+    of: "source",
+    one: "Written word",
+    each: "Each written word",
+    table: "Written words",
+    moves: "",
     says: "Probabilities are among all words, after the words that were written before; of a word in several sub-words the product.",
     ends: "The translations are written by greedy search.",
   },
   next: {
-    of: "text", one: "Next word", each: "Each next word", table: "Next words", moves: "How the probability of each next word moves",
+    of: "text",
+    one: "Next word",
+    each: "Each next word",
+    table: "Next words",
+    moves: "How the probability of each next word moves",
     says: "Probabilities are among all words, after the words that were read before; of a word in several sub-words the product.",
     ends: "Words up to the changed one were predicted before it was read, so their probability stays.",
   },
   masked: {
-    of: "text", one: "Masked word", each: "Each masked word", table: "Masked words", moves: "How the probability of what was most probable moves",
-    says: "Probabilities are among all words. Each masked word is named by what is most probable there in the text as it is.", ends: "",
+    of: "text",
+    one: "Masked word",
+    each: "Each masked word",
+    table: "Masked words",
+    moves: "How the probability of what was most probable moves",
+    says: "Probabilities are among all words. Each masked word is named by what is most probable there in the text as it is.",
+    ends: "",
   },
   vectors: {
-    of: "text", one: "Word", each: "Each word", table: "Words", moves: "How far the vector of each word stays where it was",
+    of: "text",
+    one: "Word",
+    each: "Each word",
+    table: "Words",
+    moves: "How far the vector of each word stays where it was",
     says: "The cosine is between the vectors that the last layer gives a word before and after: 1 is the same direction. Of a word in several sub-words their mean is taken.",
     ends: "The model predicts no words here, so its vectors are compared.",
   },
 };
 
-/** What "What if" shows: the words that are changed, and those that are followed: their numbers, before and now. */
+/**
+ * What "What if" shows: the words that are changed, and those that are followed: their numbers,
+ * before and now.
+ */
 function changing(app) {
   const {header} = app.source;
-  const {changes: {follows = "words", unchanged, erased}} = header, {texts} = (app.source.base ?? app.source).header; // stored examples name none
+  const {
+    changes: {follows = "words", unchanged, erased},
+  } = header;
+  const {texts} = (app.source.base ?? app.source).header; // stored examples name none
   const kind = follows !== "words" ? follows : texts.target ? "written" : "next";
   const follow = {
-    written: () => texts.target, next: () => [...texts.text.slice(1), unchanged.likeliest.at(-1)[0][0]],
-    masked: () => unchanged.likeliest.map(([[best]]) => best), vectors: () => texts.text,
+    written: () => texts.target,
+    next: () => [...texts.text.slice(1), unchanged.likeliest.at(-1)[0][0]],
+    masked: () => unchanged.likeliest.map(([[best]]) => best),
+    vectors: () => texts.text,
   }[kind]();
   const first = kind === "next" ? 1 : 0; // before the first word of a text nothing was predicted
-  const places = Object.keys(erased).map(Number), all = app.source.header.changes.now;
+  const places = Object.keys(erased).map(Number);
+  const all = app.source.header.changes.now;
   const chosen = places.includes(app.state.changed) ? app.state.changed : null;
   const written = followed(app, {kind, first, places, chosen, last: follow.length - 1});
-  const named = (at) => kind === "masked" ? `${follow[at]} (masked place ${at + 1})`
-    : first && at === follow.length - 1 ? `${follow[at]} (what follows)` : follow[at];
+  const named = (at) =>
+    kind === "masked"
+      ? `${follow[at]} (masked place ${at + 1})`
+      : first && at === follow.length - 1
+        ? `${follow[at]} (what follows)`
+        : follow[at];
   const numbers = (one) => (kind === "vectors" ? one.similarities : one.probabilities);
   const left = (at) => numbers(erased[at])[written];
-  const moving = places.filter((at) => (kind === "next" ? at <= written : kind !== "vectors" || at !== written));
+  const moving = places.filter((at) =>
+    kind === "next" ? at <= written : kind !== "vectors" || at !== written,
+  );
   const among = moving.length ? moving : places;
-  const place = chosen ?? among[largest(among.map((at) => -left(at)), 1)[0]]; // at first the word that matters most
-  return {kind, ...KINDS[kind], source: texts.source ?? texts.text, follow, written, named, numbers, unchanged, erased, places, place, all};
+  const place =
+    chosen ??
+    among[
+      largest(
+        among.map((at) => -left(at)),
+        1,
+      )[0]
+    ]; // at first the word that matters most
+  return {
+    kind,
+    ...KINDS[kind],
+    source: texts.source ?? texts.text,
+    follow,
+    written,
+    named,
+    numbers,
+    unchanged,
+    erased,
+    places,
+    place,
+    all,
+  };
 }
 
-/** The index of the word whose number is told. Until one is chosen it is one that the changed word can move: words up to
- *  the changed one are predicted before it is read. */
+/**
+ * The index of the word whose number is told. Until one is chosen it is one that the changed word
+ * can move: words up to the changed one are predicted before it is read.
+ */
 function followed({state}, {kind, first, places, chosen, last}) {
   const within = (at) => Math.min(Math.max(Number(at), 0), last);
   if (kind === "written") return within(state.row);
@@ -107,33 +163,70 @@ function followed({state}, {kind, first, places, chosen, last}) {
 /** "What if a word were missing?" */
 export function changeView(app) {
   const found = changing(app);
-  const {kind, source, follow, written, named, numbers, unchanged, erased, places, place, all} = found;
+  const {kind, source, follow, written, named, numbers, unchanged, erased, places, place, all} =
+    found;
   const now = all ?? erased[place];
-  if (!now) return html`<h2>What if a word were missing?</h2><p class="hint">${app.engine && app.source.answer.erasable.length ? "Computing…" : `The ${found.of} has no word that can be erased.`}</p>`;
-  const row = (word, one, at) => kind === "vectors" ? [word, [], numbers(one)[at], []]
-    : [word, [numbers(unchanged)[at]], numbers(one)[at], [one.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")]];
-  const heads = (first) => kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
+  if (!now)
+    return html`<h2>What if a word were missing?</h2><p class="hint">${app.engine && app.source.answer.erasable.length ? "Computing…" : `The ${found.of} has no word that can be erased.`}</p>`;
+  const row = (word, one, at) =>
+    kind === "vectors"
+      ? [word, [], numbers(one)[at], []]
+      : [
+          word,
+          [numbers(unchanged)[at]],
+          numbers(one)[at],
+          [one.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")],
+        ];
+  const heads = (first) =>
+    kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
   return html`
     <h2>${app.engine ? "What if it were changed?" : "What if a word were missing?"}</h2>
     <p class="hint">${app.engine ? "Press words above to erase them, switch heads off, or change the model." : `Choose a word of the ${found.of}:`}</p>
-    ${app.engine ? nothing : html`<div class="words" role="group" aria-label="Words of the ${found.of}">
-      ${source.map((word, at) => places.includes(at)
-        ? html`<button class="word" aria-pressed=${at === place ? "true" : "false"} @click=${() => choose(app, at)}><bdi>${word}</bdi></button>`
-        : html`<span class="word plain"><bdi>${word}</bdi></span>`)}
-    </div>`}
+    ${
+      app.engine
+        ? nothing
+        : html`<div class="words" role="group" aria-label="Words of the ${found.of}">
+      ${source.map((word, at) =>
+        places.includes(at)
+          ? html`<button class="word" aria-pressed=${at === place ? "true" : "false"} @click=${() => choose(app, at)}><bdi>${word}</bdi></button>`
+          : html`<span class="word plain"><bdi>${word}</bdi></span>`,
+      )}
+    </div>`
+    }
     <div class="bar">
-      ${choice(found.one, follow.map((_, at) => [at, named(at)]), written,
-        (row) => app.set(kind === "written" ? {row} : {next: row}))}</div>
+      ${choice(
+        found.one,
+        follow.map((_, at) => [at, named(at)]),
+        written,
+        (row) => app.set(kind === "written" ? {row} : {next: row}),
+      )}</div>
     <section class="panel">
       <p class="summary" data-change>${telling(found, now, place)}</p>
-      ${unchanged.translation.length ? html`<h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
-        ${now.translation ? html`<h3>${all ? "Written now" : html`Written without “<bdi>${source[place]}</bdi>”`}</h3><p class="sentence">${marked(unchanged.translation, now.translation)}</p>` : nothing}` : nothing}
+      ${
+        unchanged.translation.length
+          ? html`<h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
+        ${now.translation ? html`<h3>${all ? "Written now" : html`Written without “<bdi>${source[place]}</bdi>”`}</h3><p class="sentence">${marked(unchanged.translation, now.translation)}</p>` : nothing}`
+          : nothing
+      }
       ${found.moves ? html`<h3>${found.moves}</h3>${moves(found, now)}` : nothing}
     </section>
     <div class="columns">
-      <section class="panel"><h3>${found.each}</h3>${table(found.table, heads("Word"), follow.map((_, at) => row(named(at), now, at)), written)}</section>
-      ${all ? nothing : html`<section class="panel"><h3>“<bdi>${named(written)}</bdi>” without each word</h3>${table("Erasures", heads("Without"),
-        places.map((at) => row(source[at], erased[at], written)), places.indexOf(place))}</section>`}
+      <section class="panel"><h3>${found.each}</h3>${table(
+        found.table,
+        heads("Word"),
+        follow.map((_, at) => row(named(at), now, at)),
+        written,
+      )}</section>
+      ${
+        all
+          ? nothing
+          : html`<section class="panel"><h3>“<bdi>${named(written)}</bdi>” without each word</h3>${table(
+              "Erasures",
+              heads("Without"),
+              places.map((at) => row(source[at], erased[at], written)),
+              places.indexOf(place),
+            )}</section>`
+      }
     </div>
     <p class="hint">${found.says} An erased word keeps its place and has the mean embedding of the ${kind === "written" ? "sentence" : "text"}'s words. ${found.ends}</p>
   `;
@@ -144,12 +237,23 @@ function telling({kind, source, follow, named, numbers, written, unchanged, all}
   const how = all ? "As changed" : `Without “${source[place]}”`;
   if (kind === "vectors") {
     const others = follow.map((_, at) => at).filter((at) => at !== place);
-    const most = others[largest(others.map((at) => -numbers(now)[at]), 1)[0]];
-    const also = most === undefined ? "" : most === written ? "; that of no other word moves more"
-      : `; of the other words that of “${named(most)}” moves most (${numbers(now)[most].toFixed(3)})`;
+    const most =
+      others[
+        largest(
+          others.map((at) => -numbers(now)[at]),
+          1,
+        )[0]
+      ];
+    const also =
+      most === undefined
+        ? ""
+        : most === written
+          ? "; that of no other word moves more"
+          : `; of the other words that of “${named(most)}” moves most (${numbers(now)[most].toFixed(3)})`;
     return `${how}, the vector of “${named(written)}” has a cosine of ${after.toFixed(3)} with the one before${also}.`;
   }
-  if (kind === "next" && !all && written < place) return `The probability of “${named(written)}” stays ${after.toFixed(3)}: the model predicts it before it reads “${source[place]}”.`;
+  if (kind === "next" && !all && written < place)
+    return `The probability of “${named(written)}” stays ${after.toFixed(3)}: the model predicts it before it reads “${source[place]}”.`;
   const [likeliest, chance] = now.likeliest[written][0];
   const before = numbers(unchanged)[written];
   return `${how}, the probability of “${named(written)}” is ${digits(after, before)} instead of ${digits(before, after)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;
@@ -160,27 +264,51 @@ function digits(one, other) {
   return one.toFixed(3) === other.toFixed(3) ? one.toFixed(6) : one.toFixed(3);
 }
 
-/** Each followed word with the change of its number; the sign says the direction, not the colour alone. */
+/**
+ * Each followed word with the change of its number; the sign says the direction, not the colour
+ * alone.
+ */
 function moves({kind, follow, named, numbers, unchanged}, now) {
   const by = follow.map((_, at) => numbers(now)[at] - numbers(unchanged)[at]);
   const most = Math.max(...by.map(Math.abs), 0.1); // small moves stay pale
-  const told = (at) => kind === "vectors" ? numbers(now)[at].toFixed(3) : by[at] === 0 ? "0" : Math.abs(by[at]) < 0.0005 ? "0.000" : `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}`;
-  return html`<div class="words" data-moves>${follow.map((_, at) => html`<span class="scored"><span class="word" .style=${signed(by[at], most)}><bdi>${named(at)}</bdi></span>
-    <small>${told(at)}</small></span>`)}</div>`;
+  const told = (at) =>
+    kind === "vectors"
+      ? numbers(now)[at].toFixed(3)
+      : by[at] === 0
+        ? "0"
+        : Math.abs(by[at]) < 0.0005
+          ? "0.000"
+          : `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}`;
+  return html`<div class="words" data-moves>${follow.map(
+    (
+      _,
+      at,
+    ) => html`<span class="scored"><span class="word" .style=${signed(by[at], most)}><bdi>${named(at)}</bdi></span>
+    <small>${told(at)}</small></span>`,
+  )}</div>`;
 }
 
-/** A translation in which words that the other one does not have are marked, not by colour alone. */
+/**
+ * A translation in which words that the other one does not have are marked, not by colour alone.
+ */
 function marked(before, now) {
   const known = new Set(before);
-  return now.map((word) => (known.has(word) ? html`<bdi>${word}</bdi> ` : html`<mark><bdi>${word}</bdi></mark> `));
+  return now.map((word) =>
+    known.has(word) ? html`<bdi>${word}</bdi> ` : html`<mark><bdi>${word}</bdi></mark> `,
+  );
 }
 
 function table(label, heads, rows, chosen) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
     <thead><tr>${heads.map((head) => html`<th scope="col">${head}</th>`)}</tr></thead>
-    <tbody>${rows.map(([word, before, now, likeliest], at) => html`<tr class=${at === chosen ? "chosen" : ""}><th scope="row"><bdi>${word}</bdi></th>
+    <tbody>${rows.map(
+      (
+        [word, before, now, likeliest],
+        at,
+      ) => html`<tr class=${at === chosen ? "chosen" : ""}><th scope="row"><bdi>${word}</bdi></th>
       ${before.map((one) => html`<td>${one.toFixed(3)}</td>`)}<td><meter min="0" max="1" value=${String(now)} aria-label=${heads.length > 2 ? "probability" : "cosine"}></meter> ${now.toFixed(3)}</td>
-      ${likeliest.map((one) => html`<td><bdi>${one}</bdi></td>`)}</tr>`)}</tbody></table></div>`;
+      ${likeliest.map((one) => html`<td><bdi>${one}</bdi></td>`)}</tr>`,
+    )}</tbody></table></div>`;
 }
 
 function choose(app, place) {

@@ -1,4 +1,5 @@
-// The page: its heading, its controls, and the view that is chosen. State is kept here and in the page's address.
+// The page: its heading, its controls, and the view that is chosen. State is kept here and in the
+// page's address.
 
 import {html, nothing, render} from "lit-html";
 import {SCALES} from "./colours.js";
@@ -15,28 +16,67 @@ import {readerView} from "./reader.js";
 import {walkView} from "./walk.js";
 
 /** The attention from what is written to the source. */
-const crossing = ({attentions}) => attentions.findIndex(({rows, columns}) => rows === "target" && columns === "source");
+const crossing = ({attentions}) =>
+  attentions.findIndex(({rows, columns}) => rows === "target" && columns === "source");
 const weighs = (header) => header.attentions.length > 0;
 const VIEWS = {
   reader: {title: "Reader", draw: readerView, fits: weighs},
   heads: {title: "Heads", draw: headsView, fits: weighs},
   map: {title: "Heat map", draw: heatmapView, fits: weighs},
   links: {title: "Links", draw: linksView, fits: weighs},
-  steps: {title: "Translation", draw: stepsView, fits: (header) => crossing(header) >= 0, kind: crossing},
+  steps: {
+    title: "Translation",
+    draw: stepsView,
+    fits: (header) => crossing(header) >= 0,
+    kind: crossing,
+  },
   change: {title: "What if", draw: changeView, fits: (header) => Boolean(header.changes)},
   pattern: {title: "Pattern", draw: patternView, fits: (header) => header.patterns.length > 0},
-  walk: {title: "Walk-through", draw: walkView, fits: (header) => Boolean(header.walk ?? header.live?.walk)},
+  walk: {
+    title: "Walk-through",
+    draw: walkView,
+    fits: (header) => Boolean(header.walk ?? header.live?.walk),
+  },
   compare: {title: "Compare", draw: compareView, fits: weighs},
 };
-const KEPT = ["view", "kind", "layer", "head", "row", "scale", "theme", "share", "sort", "pattern", "panel", "step", "motion", "text", ...Object.keys(PLAIN)]; // in the address
+const KEPT = [
+  "view",
+  "kind",
+  "layer",
+  "head",
+  "row",
+  "scale",
+  "theme",
+  "share",
+  "sort",
+  "pattern",
+  "panel",
+  "step",
+  "motion",
+  "text",
+  ...Object.keys(PLAIN),
+]; // in the address
 
 export class App {
   /** state: what the page was told to show; engine: the model of the page, if it contains one. */
   constructor(element, source, state, engine = null) {
     Object.assign(this, {element, source, engine, stored: source.stored});
     this.state = {
-      view: "reader", kind: 0, layer: 0, head: "mean", row: source.header.chosen, column: 0,
-      scale: "linear", theme: "system", share: 0.8, sort: "layer", said: "", busy: "", pattern: 0, panel: 0, step: 0,
+      view: "reader",
+      kind: 0,
+      layer: 0,
+      head: "mean",
+      row: source.header.chosen,
+      column: 0,
+      scale: "linear",
+      theme: "system",
+      share: 0.8,
+      sort: "layer",
+      said: "",
+      busy: "",
+      pattern: 0,
+      panel: 0,
+      step: 0,
     };
     this.state.layer = (source.header.attentions[0]?.shape[0] ?? 1) - 1;
     Object.assign(this.state, engine ? {text: source.given.source, ...PLAIN} : {}, state);
@@ -59,12 +99,21 @@ export class App {
     return this.draw();
   }
 
-  /** Replace what is shown, as after reading another sentence; chosen words were those of the sentence before. */
+  /**
+   * Replace what is shown, as after reading another sentence; chosen words were those of the
+   * sentence before.
+   */
   replace(source) {
     const same = this.engine && source.given.source === this.source.given.source;
     this.source = source;
-    for (const name of same ? [] : ["place", "changed", "next", "pair", "followed"]) delete this.state[name];
-    return this.set({...(same ? {} : {kind: this.engine ? this.state.kind : 0, row: source.header.chosen, column: 0}), said: source.header.title});
+    for (const name of same ? [] : ["place", "changed", "next", "pair", "followed"])
+      delete this.state[name];
+    return this.set({
+      ...(same
+        ? {}
+        : {kind: this.engine ? this.state.kind : 0, row: source.header.chosen, column: 0}),
+      said: source.header.title,
+    });
   }
 
   async draw() {
@@ -81,7 +130,8 @@ export class App {
   #repair() {
     const {state} = this;
     const {header} = this.source;
-    const within = (value, count) => Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), Math.max(count - 1, 0));
+    const within = (value, count) =>
+      Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), Math.max(count - 1, 0));
     if (!Object.hasOwn(VIEWS, state.view) || !VIEWS[state.view].fits(header))
       state.view = Object.keys(VIEWS).find((name) => VIEWS[name].fits(header));
     state.kind = within(VIEWS[state.view].kind?.(header) ?? state.kind, header.attentions.length);
@@ -99,7 +149,9 @@ export class App {
   }
 
   #remember() {
-    const chosen = Object.fromEntries(KEPT.filter((name) => name in this.state).map((name) => [name, String(this.state[name])]));
+    const chosen = Object.fromEntries(
+      KEPT.filter((name) => name in this.state).map((name) => [name, String(this.state[name])]),
+    );
     if (parent !== window) parent.postMessage({regard: chosen}, "*"); // a notebook's widget tells Python
     const kept = new URLSearchParams(chosen);
     try {
@@ -114,9 +166,14 @@ function fromAddress(hash) {
   return kept(Object.fromEntries(new URLSearchParams(hash.slice(1))));
 }
 
-/** What a page may be told to show, by its address or by the frame that contains it; `#repair` checks the values. */
+/**
+ * What a page may be told to show, by its address or by the frame that contains it; `#repair`
+ * checks the values.
+ */
 function kept(given) {
-  return Object.fromEntries(KEPT.filter((name) => Object.hasOwn(given, name)).map((name) => [name, String(given[name])]));
+  return Object.fromEntries(
+    KEPT.filter((name) => Object.hasOwn(given, name)).map((name) => [name, String(given[name])]),
+  );
 }
 
 function page(app, weights) {
@@ -126,10 +183,12 @@ function page(app, weights) {
       <h1 class=${app.engine ? "said" : ""}><bdi>${source.header.title}</bdi></h1>
       ${app.engine ? playForm(app) : source.header.live ? liveForm(app) : nothing}
       <nav aria-label="Views">
-        ${Object.entries(VIEWS).filter(([, view]) => view.fits(source.header)).map(
-          ([name, view]) => html`<button aria-current=${name === state.view ? "page" : "false"}
+        ${Object.entries(VIEWS)
+          .filter(([, view]) => view.fits(source.header))
+          .map(
+            ([name, view]) => html`<button aria-current=${name === state.view ? "page" : "false"}
             @click=${() => app.set({view: name})}>${view.title}</button>`,
-        )}
+          )}
       </nav>
     </header>
     <main>${VIEWS[state.view].draw(app, weights)}</main>
@@ -138,17 +197,32 @@ function page(app, weights) {
       ${source.header.notes.map((note) => html`<p>${note}</p>`)}
       <p>Attention alone is not an explanation: a model can look at a word without using it. Made by regard
         ${source.header.version}; this page loads nothing from a network.</p>
-      ${choice("Colours", Object.entries({system: "of the system", light: "light", dark: "dark"}), state.theme,
-        (theme) => app.set({theme}))}
+      ${choice(
+        "Colours",
+        Object.entries({system: "of the system", light: "light", dark: "dark"}),
+        state.theme,
+        (theme) => app.set({theme}),
+      )}
     </footer>
   `;
 }
 
-/** A page that contains its model: the text of the address, or its own, is run before anything is shown. */
+/**
+ * A page that contains its model: the text of the address, or its own, is run before anything is
+ * shown.
+ */
 async function openModel(element, stored) {
   element.textContent = "Unpacking the model\u2026";
-  const engine = new Engine(stored.header), state = fromAddress(location.hash), own = {text: stored.header.model.text, ...PLAIN};
-  window.regard = {ready: engine.ready, run: (given) => engine.run(given), engine, shown: [], coloured: []};
+  const engine = new Engine(stored.header);
+  const state = fromAddress(location.hash);
+  const own = {text: stored.header.model.text, ...PLAIN};
+  window.regard = {
+    ready: engine.ready,
+    run: (given) => engine.run(given),
+    engine,
+    shown: [],
+    coloured: [],
+  };
   let [run, busy] = [null, ""];
   try {
     run = await engine.play(stored, {...own, ...state});
@@ -157,7 +231,9 @@ async function openModel(element, stored) {
     for (const name of Object.keys(own)) delete state[name];
     run = await engine.play(stored, own); // what the address asks for cannot be computed; the sentence says so
   }
-  if (!(await engine.ready).checked) busy ||= "This address is not secure (https), so the browser could not check the hash of the model.";
+  if (!(await engine.ready).checked)
+    busy ||=
+      "This address is not secure (https), so the browser could not check the hash of the model.";
   element.replaceChildren();
   const app = new App(element, run, state, engine);
   await app.set({busy});
@@ -176,13 +252,18 @@ async function open(element) {
 }
 
 const element = document.getElementById("regard-explorer");
-if (element) open(element).then((app) => {
-  addEventListener("resize", () => app.draw());
-  addEventListener("message", ({source: sender, data}) => {
-    if (sender === parent && parent !== window && data?.regard instanceof Object) app.set(kept(data.regard));
-  });
-}, (error) => {
-  element.textContent = error.message;
-  element.setAttribute("role", "alert");
-  element.dataset.ready = "failed";
-});
+if (element)
+  open(element).then(
+    (app) => {
+      addEventListener("resize", () => app.draw());
+      addEventListener("message", ({source: sender, data}) => {
+        if (sender === parent && parent !== window && data?.regard instanceof Object)
+          app.set(kept(data.regard));
+      });
+    },
+    (error) => {
+      element.textContent = error.message;
+      element.setAttribute("role", "alert");
+      element.dataset.ready = "failed";
+    },
+  );

@@ -1,4 +1,5 @@
-// "Who may look at whom?": the pairs that a pattern allows, their number, and how it grows with the length.
+// "Who may look at whom?": the pairs that a pattern allows, their number, and how it grows with the
+// length.
 
 import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
@@ -23,17 +24,38 @@ export function patternView(app) {
   return html`
     <h2>Who may look at whom?</h2>
     <div class="bar">
-      ${patterns.length > 1 ? choice("Used in", patterns.map(({name}, number) => [number, name]), at, (pattern) =>
-        app.set({pattern: Number(pattern), panel: 0})) : nothing}
-      ${one.panels.length > 1 ? choice("Heads", one.panels.map(({heads}, number) => [number, heads.join(", ")]), panelAt,
-        (number) => app.set({panel: Number(number)})) : nothing}
+      ${
+        patterns.length > 1
+          ? choice(
+              "Used in",
+              patterns.map(({name}, number) => [number, name]),
+              at,
+              (pattern) => app.set({pattern: Number(pattern), panel: 0}),
+            )
+          : nothing
+      }
+      ${
+        one.panels.length > 1
+          ? choice(
+              "Heads",
+              one.panels.map(({heads}, number) => [number, heads.join(", ")]),
+              panelAt,
+              (number) => app.set({panel: Number(number)}),
+            )
+          : nothing
+      }
       ${one.drawable ? maskForm(app, one.drawable) : nothing} <span class="badge">counted exactly</span></div>
     <p class="summary"><code><bdi>${panel.text}</bdi></code>: ${grouped(panel.pairs)} of ${grouped(one.q_len * one.k_len)} pairs
       (${percent(panel.pairs, one.q_len * one.k_len)}).</p>
-    <p class="hint">Rows: queries. Columns: keys. ${one.rows.length ? "Sub-words, as the model reads them. " : ""}${one.q_start
-      ? `Queries are at positions ${one.q_start} to ${one.q_start + one.q_len - 1}. ` : ""}${one.tile > 1
-      ? `Each cell stands for ${one.tile} × ${one.tile} pairs. ` : ""}${one.note}${one.drawable
-      ? "Draw with the mouse, or press the space bar, to allow pairs and to forbid them; the text of the pattern follows." : ""}</p>
+    <p class="hint">Rows: queries. Columns: keys. ${one.rows.length ? "Sub-words, as the model reads them. " : ""}${
+      one.q_start
+        ? `Queries are at positions ${one.q_start} to ${one.q_start + one.q_len - 1}. `
+        : ""
+    }${one.tile > 1 ? `Each cell stands for ${one.tile} × ${one.tile} pairs. ` : ""}${one.note}${
+      one.drawable
+        ? "Draw with the mouse, or press the space bar, to allow pairs and to forbid them; the text of the pattern follows."
+        : ""
+    }</p>
     ${shown ? pairsMap(app, shown) : html`<p class="hint">Unpacking…</p>`}
     ${legend(one.tile > 1)}
     ${one.growth.length ? growth(one) : nothing}
@@ -43,16 +65,41 @@ export function patternView(app) {
 
 /** The same for the text of the page, and for the pattern that a reader gave or drew. */
 function played(app, stored) {
-  const {source: {header: {model}, answer}} = app, drawable = model.kinds.find(({name}) => stored.name.startsWith(`${name},`));
-  const {kind, rows: queries, columns: keys} = drawable, side = (name) => answer.pieces[name === "read" ? "target" : name];
-  const mask = maskOf(app, kind), text = mask || stored.text, rows = side(queries), columns = side(keys);
-  const heads = text.includes("per_head") ? app.source.header.attentions.find((one) => one.kind === kind).shape[1] : 0;
+  const {
+    source: {
+      header: {model},
+      answer,
+    },
+  } = app;
+  const drawable = model.kinds.find(({name}) => stored.name.startsWith(`${name},`));
+  const {kind, rows: queries, columns: keys} = drawable;
+  const side = (name) => answer.pieces[name === "read" ? "target" : name];
+  const mask = maskOf(app, kind);
+  const text = mask || stored.text;
+  const rows = side(queries);
+  const columns = side(keys);
+  const heads = text.includes("per_head")
+    ? app.source.header.attentions.find((one) => one.kind === kind).shape[1]
+    : 0;
   const panel = (of) => {
     const states = pairs(text, drawable, rows.length, columns.length, of[0]);
-    return {heads: of, text, states, shape: [rows.length, columns.length], pairs: states.reduce((sum, one) => sum + one, 0) / 2};
+    return {
+      heads: of,
+      text,
+      states,
+      shape: [rows.length, columns.length],
+      pairs: states.reduce((sum, one) => sum + one, 0) / 2,
+    };
   };
   return {
-    ...stored, text, rows, columns, q_len: rows.length, k_len: columns.length, drawable, growth: mask ? [] : stored.growth.slice(1),
+    ...stored,
+    text,
+    rows,
+    columns,
+    q_len: rows.length,
+    k_len: columns.length,
+    drawable,
+    growth: mask ? [] : stored.growth.slice(1),
     panels: heads ? Array.from({length: heads}, (_, head) => panel([head])) : [panel([])],
   };
 }
@@ -66,45 +113,63 @@ function pairs(text, {unwritten}, rows, columns, head = 0) {
   } catch {
     return states; // the form says what is wrong with the text
   }
-  for (let row = 0; row < rows; row += 1) for (const column of allows(row, columns, head)) states[row * columns + column] = 2;
+  for (let row = 0; row < rows; row += 1)
+    for (const column of allows(row, columns, head)) states[row * columns + column] = 2;
   return states;
 }
 
-const PART = "\\(query_set\\([\\d., ]+\\) & key_set\\([\\d., ]+\\)\\)", JOINED = new RegExp(`( \\| ${PART})+$`), CUT = new RegExp(`( & ~${PART})+$`);
+const PART = "\\(query_set\\([\\d., ]+\\) & key_set\\([\\d., ]+\\)\\)";
+const JOINED = new RegExp(`( \\| ${PART})+$`);
+const CUT = new RegExp(`( & ~${PART})+$`);
 
 /** A pattern without what was drawn. */
 function undrawn(text) {
-  const whole = text.replace(CUT, ""), inside = whole !== text && whole.includes("|") ? whole.replace(/^\((.*)\)$/s, "$1") : whole;
+  const whole = text.replace(CUT, "");
+  const inside = whole !== text && whole.includes("|") ? whole.replace(/^\((.*)\)$/s, "$1") : whole;
   return inside.replace(JOINED, "");
 }
 
 /** Cells of a row or a column as the text of patterns has them, such as "2, 4..6". */
 function runs(places) {
   const found = [];
-  for (const at of places) if (found.at(-1)?.[1] === at - 1) found.at(-1)[1] = at;
-  else found.push([at, at]);
+  for (const at of places)
+    if (found.at(-1)?.[1] === at - 1) found.at(-1)[1] = at;
+    else found.push([at, at]);
   return found.map(([first, last]) => (first === last ? first : `${first}..${last}`)).join(", ");
 }
 
-/** The text of the pairs that are shown: those that the pattern lacks are joined, those that it has too many are taken away. */
+/**
+ * The text of the pairs that are shown: those that the pattern lacks are joined, those that it has
+ * too many are taken away.
+ */
 function drawnText({states, rows, columns, one, panel}) {
-  const plain = undrawn(panel.text), own = pairs(plain, one.drawable, rows, columns, panel.heads[0]), parts = [[], []];
+  const plain = undrawn(panel.text);
+  const own = pairs(plain, one.drawable, rows, columns, panel.heads[0]);
+  const parts = [[], []];
   [2, 0].forEach((state, way) => {
     const byKeys = new Map(); // queries whose keys are alike share a part
     for (let row = 0; row < rows; row += 1) {
-      const keys = runs(Array.from({length: columns}, (_, at) => at).filter((at) => states[row * columns + at] === state && own[row * columns + at] !== state));
+      const keys = runs(
+        Array.from({length: columns}, (_, at) => at).filter(
+          (at) => states[row * columns + at] === state && own[row * columns + at] !== state,
+        ),
+      );
       if (keys) byKeys.set(keys, [...(byKeys.get(keys) ?? []), row]);
     }
-    for (const [keys, queries] of byKeys) parts[way].push(`(query_set(${runs(queries)}) & key_set(${keys}))`);
+    for (const [keys, queries] of byKeys)
+      parts[way].push(`(query_set(${runs(queries)}) & key_set(${keys}))`);
   });
   const joined = [plain, ...parts[0]].join(" | ");
-  return [parts[1].length && joined.includes("|") ? `(${joined})` : joined, ...parts[1].map((one) => `~${one}`)].join(" & ");
+  return [
+    parts[1].length && joined.includes("|") ? `(${joined})` : joined,
+    ...parts[1].map((one) => `~${one}`),
+  ].join(" & ");
 }
 
 async function load(app, one, panelAt, key) {
   const panel = one.panels[panelAt];
   const [rows, columns] = panel.shape;
-  const states = panel.states ?? await app.source.bytes(panel.place);
+  const states = panel.states ?? (await app.source.bytes(panel.place));
   app.pairs = {key, source: app.source, one, panel, rows, columns, states};
   if (!panel.states) app.draw();
 }
@@ -146,10 +211,13 @@ function spans({states, columns, one}, row) {
     if (runs.length && runs[runs.length - 1][1] === column - 1) runs[runs.length - 1][1] = column;
     else runs.push([column, column]);
   }
-  const named = runs.slice(0, 6).map(([from, to]) => {
-    const [first, last] = [from * one.tile, Math.min((to + 1) * one.tile, one.k_len) - 1];
-    return first === last ? `${first}` : `${first} to ${last}`;
-  }).join(", ");
+  const named = runs
+    .slice(0, 6)
+    .map(([from, to]) => {
+      const [first, last] = [from * one.tile, Math.min((to + 1) * one.tile, one.k_len) - 1];
+      return first === last ? `${first}` : `${first} to ${last}`;
+    })
+    .join(", ");
   return {count, named: named + (runs.length > 6 ? ` and ${runs.length - 6} more spans` : "")};
 }
 
@@ -184,7 +252,9 @@ function draw(app, canvas, shown) {
     for (let column = 0; column < columns; column += 1) {
       const state = states[row * columns + column];
       if (!state) continue;
-      const [to, x, y, size] = gap ? [pen, left + column * side, top + row * side, side - gap] : [dots, column, row, 1];
+      const [to, x, y, size] = gap
+        ? [pen, left + column * side, top + row * side, side - gap]
+        : [dots, column, row, 1];
       to.globalAlpha = state === 1 ? 0.45 : 1;
       to.fillStyle = theme.accent;
       to.fillRect(x, y, size, size);
@@ -198,7 +268,8 @@ function draw(app, canvas, shown) {
 }
 
 function point(app, event, shown) {
-  const canvas = event.currentTarget, [row, column] = cellAt(event, shown);
+  const canvas = event.currentTarget;
+  const [row, column] = cellAt(event, shown);
   if (row === undefined) return;
   moveCursor(canvas, row, column);
   if (shown.stroke) {
@@ -207,16 +278,21 @@ function point(app, event, shown) {
   }
   const said = telling(shown, row, column);
   if (event.type === "click") {
-    if (event.pointerType === "touch" && shown.one.drawable) paint(shown, [row, column], !shown.states[row * shown.columns + column]);
+    if (event.pointerType === "touch" && shown.one.drawable)
+      paint(shown, [row, column], !shown.states[row * shown.columns + column]);
     finish(app, shown);
     app.set({pair: [row, column], said});
   } else readOut(canvas.parentElement.nextElementSibling, said);
 }
 
-/** A stroke allows pairs if it begins where none is allowed, else it forbids them; a finger scrolls, and its tap draws. */
+/**
+ * A stroke allows pairs if it begins where none is allowed, else it forbids them; a finger scrolls,
+ * and its tap draws.
+ */
 function begin(app, event, shown) {
   const [row, column] = cellAt(event, shown);
-  if (row === undefined || !shown.one.drawable || event.button || event.pointerType === "touch") return;
+  if (row === undefined || !shown.one.drawable || event.button || event.pointerType === "touch")
+    return;
   shown.stroke = {allow: !shown.states[row * shown.columns + column]};
   point(app, event, shown);
 }

@@ -29,33 +29,53 @@ const SHOWN = 200; // words of a text that are shown around the chosen one
 
 export function readerView(app, weights) {
   const {header} = app.source;
-  return header.written && (app.engine || Object.keys(header.explained).length) ? explainedReader(app) : attentionReader(app, weights);
+  return header.written && (app.engine || Object.keys(header.explained).length)
+    ? explainedReader(app)
+    : attentionReader(app, weights);
 }
 
 function explainedReader(app) {
   const {header} = app.source;
   const words = header.texts[header.written];
-  const can = (at) => header.explained[at] || (app.engine && words[at] !== "<begin>" && words[at] !== "<end>");
-  const place = can(app.state.place ?? header.chosen) ? (app.state.place ?? header.chosen) : header.chosen;
+  const can = (at) =>
+    header.explained[at] || (app.engine && words[at] !== "<begin>" && words[at] !== "<end>");
+  const place = can(app.state.place ?? header.chosen)
+    ? (app.state.place ?? header.chosen)
+    : header.chosen;
   const lenses = header.explained[place];
   if (!lenses) lens(app);
-  const chooser = html`<h2>What does this word depend on?</h2>${app.engine && header.texts.target ? nothing : html`
+  const chooser = html`<h2>What does this word depend on?</h2>${
+    app.engine && header.texts.target
+      ? nothing
+      : html`
     <p class="hint">Choose a ${header.texts.source ? "written word" : "word"}:</p>
     <div class="words" role="group" aria-label="Words to explain">
-      ${words.map((word, at) => can(at)
-        ? html`<button class="word" aria-pressed=${at === Number(place) ? "true" : "false"}
+      ${words.map((word, at) =>
+        can(at)
+          ? html`<button class="word" aria-pressed=${at === Number(place) ? "true" : "false"}
             @click=${() => app.set({place: at, row: at, said: header.explained[at]?.length ? summary(header.explained[at][0]) : ""})}><bdi>${word}</bdi></button>`
-        : html`<span class="word plain"><bdi>${word}</bdi></span>`)}
-    </div>`}`;
-  if (!lenses?.length) return html`${chooser}<p class="hint" role="status">${lenses ? "Nothing was read before this word." : "Computing what it depends on…"}</p>`;
+          : html`<span class="word plain"><bdi>${word}</bdi></span>`,
+      )}
+    </div>`
+  }`;
+  if (!lenses?.length)
+    return html`${chooser}<p class="hint" role="status">${lenses ? "Nothing was read before this word." : "Computing what it depends on…"}</p>`;
   const first = lenses.find((one) => one.lens === (app.state.lens ?? "erase")) ?? lenses[0];
   const attention = lenses.find((one) => one.lens === "attention");
   return html`${chooser}
     <p class="question">Why <strong><bdi>${first.word}</bdi></strong> rather than ${either(first.others)}?
       Log odds ${first.log_odds.toFixed(2)}, probability ${first.probability.toFixed(3)} among these.</p>
     <div class="columns">
-      ${panel(app, first, html`<h3>By a lens</h3> ${choice("Lens", lenses.map((one) => [one.lens, LENSES[one.lens].title]), first.lens,
-        (lens) => app.set({lens}))}`)}
+      ${panel(
+        app,
+        first,
+        html`<h3>By a lens</h3> ${choice(
+          "Lens",
+          lenses.map((one) => [one.lens, LENSES[one.lens].title]),
+          first.lens,
+          (lens) => app.set({lens}),
+        )}`,
+      )}
       ${attention && attention !== first ? panel(app, attention, html`<h3>${LENSES.attention.title}</h3>`) : nothing}
     </div>
     <p class="hint">The words that <bdi>${first.word}</bdi> is compared with are those that the model found most probable beside it, unless others were asked for. “<bdi>&lt;begin&gt;</bdi>” and
@@ -64,33 +84,53 @@ function explainedReader(app) {
 }
 
 function either(words) {
-  return words.map((word, at) => html`${at ? (at === words.length - 1 ? " or " : ", ") : ""}<bdi>${word}</bdi>`);
+  return words.map(
+    (word, at) => html`${at ? (at === words.length - 1 ? " or " : ", ") : ""}<bdi>${word}</bdi>`,
+  );
 }
 
 /** One sentence: which words matter most by a lens. */
 function summary(one) {
-  const named = (words) => largest(words.map(([, score]) => score), NAMED).filter((at) => words[at][1] > 0)
-    .map((at) => `“${words[at][0]}” (${number(one, words[at][1])})`).join(", then ") || "none of these words";
+  const named = (words) =>
+    largest(
+      words.map(([, score]) => score),
+      NAMED,
+    )
+      .filter((at) => words[at][1] > 0)
+      .map((at) => `“${words[at][0]}” (${number(one, words[at][1])})`)
+      .join(", then ") || "none of these words";
   if (one.lens !== "attention" && one.lens !== "rollout")
     return `${LENSES[one.lens].title}: “${one.word}” depends most on ${named([...one.source, ...one.written])}.`;
-  const sides = [[one.source, "in the source"], [one.written, "in what was written"]].filter(([words]) => words.length);
-  const told = sides.map(([words, where]) => `${sides.length > 1 ? `${where} ` : ""}at ${named(words)}`).join("; ");
+  const sides = [
+    [one.source, "in the source"],
+    [one.written, "in what was written"],
+  ].filter(([words]) => words.length);
+  const told = sides
+    .map(([words, where]) => `${sides.length > 1 ? `${where} ` : ""}at ${named(words)}`)
+    .join("; ");
   return `${LENSES[one.lens].title}: “${one.word}” looks most ${told}.${sides.length > 1 ? " The weights of each side sum to 1." : ""}`;
 }
 
 function number(one, score) {
-  return one.lens === "attention" || one.lens === "rollout" ? score.toFixed(2) : `${score < 0 ? "−" : "+"}${Math.abs(score).toFixed(2)}`;
+  return one.lens === "attention" || one.lens === "rollout"
+    ? score.toFixed(2)
+    : `${score < 0 ? "−" : "+"}${Math.abs(score).toFixed(2)}`;
 }
 
 function panel(app, one, heading) {
   const top = Math.max(...[...one.source, ...one.written].map(([, score]) => Math.abs(score)), 0);
-  const sides = [["In the source", one.source], ["In what was already written", one.written]];
+  const sides = [
+    ["In the source", one.source],
+    ["In what was already written", one.written],
+  ];
   return html`<section class="panel" data-lens=${one.lens}>
     <div class="bar">${heading}</div>
     <p class="summary">${summary(one)}</p>
-    ${sides.map(([title, words]) => words.length
-      ? html`<h4>${title}</h4><div class="words">${words.map(([word, score]) => scored(app, one, word, score, top))}</div>`
-      : nothing)}
+    ${sides.map(([title, words]) =>
+      words.length
+        ? html`<h4>${title}</h4><div class="words">${words.map(([word, score]) => scored(app, one, word, score, top))}</div>`
+        : nothing,
+    )}
     <p class="hint">${LENSES[one.lens].says} <span class="faint">${one.cost}.</span></p>
   </section>`;
 }
@@ -122,15 +162,19 @@ function attentionReader(app, weights) {
     <div class="bar">${headChoice(app)} ${badge(weights)}</div>
     <p class="hint">Choose a word (${app.attention.row_title})${cut(from, to, rows.length)}:</p>
     <div class="words" role="group" aria-label="Words">
-      ${rows.slice(from, to).map((word, at) => html`<button class="word"
+      ${rows.slice(from, to).map(
+        (word, at) => html`<button class="word"
         aria-pressed=${from + at === state.row ? "true" : "false"}
-        @click=${() => app.set({row: from + at})}><bdi>${word}</bdi></button>`)}
+        @click=${() => app.set({row: from + at})}><bdi>${word}</bdi></button>`,
+      )}
     </div>
     <section class="panel">
       <h3><bdi>${rows[state.row]}</bdi> looks at</h3>
-      <div class="words">${columns.slice(first, last).map((word, at) => html`<span class="scored">
+      <div class="words">${columns.slice(first, last).map(
+        (word, at) => html`<span class="scored">
         <span class="word" .style=${weightColours(top ? row[first + at] / top : 0)}><bdi>${word}</bdi></span>
-        <small>${row[first + at].toFixed(2)}</small></span>`)}</div>
+        <small>${row[first + at].toFixed(2)}</small></span>`,
+      )}</div>
       <p class="hint">${cut(first, last, columns.length)} The row sums to ${sum(row).toFixed(3)}; entropy
         ${weights.entropy(state.row).toFixed(2)} nats.</p>
     </section>

@@ -1,4 +1,5 @@
-// Canvases: sharp at any pixel ratio, drawn after lit-html has placed them, and used by keyboard as grids.
+// Canvases: sharp at any pixel ratio, drawn after lit-html has placed them, and used by keyboard as
+// grids.
 
 import {AsyncDirective} from "lit-html/async-directive.js";
 import {directive} from "lit-html/directive.js";
@@ -16,7 +17,9 @@ export const drawn = directive(
   },
 );
 
-/** Set a canvas to a size in CSS pixels and return its context, scaled to the pixels of the screen. */
+/**
+ * Set a canvas to a size in CSS pixels and return its context, scaled to the pixels of the screen.
+ */
 export function context(canvas, width, height) {
   const ratio = window.devicePixelRatio || 1;
   const [across, down] = [Math.round(width * ratio), Math.round(height * ratio)];
@@ -39,8 +42,15 @@ export function font(pen, size, weight = "normal") {
 export function themeColours(element) {
   const style = getComputedStyle(element);
   const read = (name) => style.getPropertyValue(name).trim();
-  return {ink: read("--ink"), faint: read("--faint"), line: read("--line"), accent: read("--accent"),
-    unseen: read("--unseen"), lit: "#e8441f", paper: read("--paper")};
+  return {
+    ink: read("--ink"),
+    faint: read("--faint"),
+    line: read("--line"),
+    accent: read("--accent"),
+    unseen: read("--unseen"),
+    lit: "#e8441f",
+    paper: read("--paper"),
+  };
 }
 
 /** A text cut so that it fits a width. */
@@ -55,7 +65,10 @@ export function fitted(pen, text, width) {
   return `${text.slice(0, low)}…`;
 }
 
-/** Write over the text that lit-html has placed in an element: in its own node, where the next drawing looks for it. */
+/**
+ * Write over the text that lit-html has placed in an element: in its own node, where the next
+ * drawing looks for it.
+ */
 export function readOut(element, text) {
   for (const node of element.childNodes) if (node.nodeType === Node.TEXT_NODE) node.data = text;
 }
@@ -66,8 +79,14 @@ export function pointAt(event) {
   return [event.clientX - box.left, event.clientY - box.top];
 }
 
-const STEPS = {ArrowLeft: [0, -1], ArrowRight: [0, 1], ArrowUp: [-1, 0], ArrowDown: [1, 0], PageUp: [-10, 0],
-  PageDown: [10, 0]};
+const STEPS = {
+  ArrowLeft: [0, -1],
+  ArrowRight: [0, 1],
+  ArrowUp: [-1, 0],
+  ArrowDown: [1, 0],
+  PageUp: [-10, 0],
+  PageDown: [10, 0],
+};
 
 /** The place in a grid that a key leads to, or null if it is no key of grids. */
 export function moved(event, [row, column], [rows, columns]) {

@@ -1,4 +1,5 @@
-// The whole computation step by step: the line of each step, its formula, its shape, and its numbers for one word.
+// The whole computation step by step: the line of each step, its formula, its shape, and its
+// numbers for one word.
 
 import {html, nothing} from "lit-html";
 import {signed, weightColours} from "./colours.js";
@@ -13,11 +14,24 @@ const LIKELIEST = 20; // entries of a vocabulary that are shown
 const PAUSE = 1800; // milliseconds of a step that follows the one before by itself
 const FLIGHT = 700; // of a number on its way to the next step
 const MATHML = "http://www.w3.org/1998/Math/MathML";
-const NAMES = new Set(["math", "mrow", "mi", "mn", "mo", "mtext", "msub", "msup", "msubsup", "mfrac", "msqrt"]);
+const NAMES = new Set([
+  "math",
+  "mrow",
+  "mi",
+  "mn",
+  "mo",
+  "mtext",
+  "msub",
+  "msup",
+  "msubsup",
+  "mfrac",
+  "msqrt",
+]);
 
 export function walkView(app) {
   const walk = walkOf(app);
-  if (!walk) return html`<h2>Step by step</h2><p class="hint" role="status">${app.walkFailed ?? "Computing every step…"}</p>`;
+  if (!walk)
+    return html`<h2>Step by step</h2><p class="hint" role="status">${app.walkFailed ?? "Computing every step…"}</p>`;
   const {steps, note} = walk.record;
   if (!steps.length) return html`<h2>Step by step</h2><p class="hint">${note}</p>`;
   const at = Math.min(app.state.step, steps.length - 1);
@@ -27,16 +41,33 @@ export function walkView(app) {
   const key = `${at}/${word.join()}`;
   if (app.stepShown?.key !== key || app.stepShown.walk !== walk) load(app, walk, step, word, key);
   const shown = app.stepShown?.key === key && app.stepShown.walk === walk ? app.stepShown : null;
-  const other = app.engine && app.source.header.walk && (app.source.base || app.source.given.source !== app.source.header.model.text);
+  const other =
+    app.engine &&
+    app.source.header.walk &&
+    (app.source.base || app.source.given.source !== app.source.header.model.text);
   return html`
     <h2>Step by step</h2>
     ${other ? html`<p class="hint">These steps were stored when the page was made, for “<bdi>${app.source.header.model.text}</bdi>” and the model as trained.</p>` : nothing}
     <div class="bar">
-      ${choice("Part", sections.map((name, number) => [number, name]), sections.indexOf(step.section), (number) =>
-        go(app, walk, steps.findIndex(({section}) => section === sections[number])))}
-      ${sides(walk.record).map((labels, side) => choice(side ? "and of the source" : "Word followed",
-        walk.record.labels[labels].map((name, number) => [number, name]), word[side], (number) =>
-          app.set({followed: Object.assign([...word], {[side]: Number(number)})})))}
+      ${choice(
+        "Part",
+        sections.map((name, number) => [number, name]),
+        sections.indexOf(step.section),
+        (number) =>
+          go(
+            app,
+            walk,
+            steps.findIndex(({section}) => section === sections[number]),
+          ),
+      )}
+      ${sides(walk.record).map((labels, side) =>
+        choice(
+          side ? "and of the source" : "Word followed",
+          walk.record.labels[labels].map((name, number) => [number, name]),
+          word[side],
+          (number) => app.set({followed: Object.assign([...word], {[side]: Number(number)})}),
+        ),
+      )}
       <button @click=${() => go(app, walk, at - 1)} ?disabled=${at === 0}>Previous step</button>
       <button @click=${() => go(app, walk, at + 1)} ?disabled=${at === steps.length - 1}>Next step</button>
       <button aria-pressed=${String(Boolean(app.runs))} @click=${() => run(app, walk)} ?disabled=${at === steps.length - 1}>${app.runs ? "Stop" : "Run"}</button>
@@ -57,35 +88,53 @@ export function walkView(app) {
   `;
 }
 
-/** The steps of the page, or those that the local server computes of its text when this view is opened. */
+/**
+ * The steps of the page, or those that the local server computes of its text when this view is
+ * opened.
+ */
 function walkOf(app) {
   const {source} = app;
   if (source.header.walk) return (source.walk ??= {record: source.header.walk, source});
   if (source.walk || app.walkAsked === source) return source.walk;
   app.walkAsked = source;
   app.walkFailed = undefined;
-  ask("walk", source.given?.source ?? source.header.live.text).then((answer) => {
-    source.walk = {record: answer.walk, source: new Source({}, answer.arrays)};
-    app.draw();
-  }, (error) => {
-    app.walkFailed = error.message;
-    app.draw();
-  });
+  ask("walk", source.given?.source ?? source.header.live.text).then(
+    (answer) => {
+      source.walk = {record: answer.walk, source: new Source({}, answer.arrays)};
+      app.draw();
+    },
+    (error) => {
+      app.walkFailed = error.message;
+      app.draw();
+    },
+  );
   return undefined;
 }
 
-/** The lists of words that can be followed: those that are written or read, and those of the source. */
+/**
+ * The lists of words that can be followed: those that are written or read, and those of the source.
+ */
 function sides({steps, labels, words}) {
-  const own = labels.findIndex((one) => one.length === words.length && one.every((word, at) => word === words[at]));
+  const own = labels.findIndex(
+    (one) => one.length === words.length && one.every((word, at) => word === words[at]),
+  );
   const found = new Set(own < 0 ? [] : [own]);
-  for (const {axes} of steps) for (const axis of axes) if (axis.unit === "words" && axis.chosen !== null && axis.labels !== null) found.add(axis.labels);
+  for (const {axes} of steps)
+    for (const axis of axes)
+      if (axis.unit === "words" && axis.chosen !== null && axis.labels !== null)
+        found.add(axis.labels);
   return [...found];
 }
 
 /** The index of the followed word on each side. */
 function followed(app, record) {
   return sides(record).map((labels, side) => {
-    const first = side === 0 ? record.word : record.steps.flatMap(({axes}) => axes).find((axis) => axis.labels === labels && axis.chosen !== null).chosen;
+    const first =
+      side === 0
+        ? record.word
+        : record.steps
+            .flatMap(({axes}) => axes)
+            .find((axis) => axis.labels === labels && axis.chosen !== null).chosen;
     const chosen = app.state.followed?.[side] ?? first;
     return Math.min(chosen, record.labels[labels].length - 1);
   });
@@ -113,15 +162,24 @@ async function load(app, walk, step, word, key) {
     const at = axes.findIndex(({chosen}) => chosen !== null);
     if (at >= 0) {
       const index = word[Math.max(listed.indexOf(axes[at].labels), 0)];
-      picked = selected(values, axes.map(({size}) => size), at, Math.min(index, axes[at].size - 1));
+      picked = selected(
+        values,
+        axes.map(({size}) => size),
+        at,
+        Math.min(index, axes[at].size - 1),
+      );
       axes = axes.filter((_, number) => number !== at);
     }
   }
   const columns = axes[axes.length - 1];
   let most = 0;
   for (const value of values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
-  const rows = axes.length > 1 ? axes[axes.length - 2] : null, {stepShown: last} = app;
-  const before = last?.values && last.walk === walk && last.step !== step ? {value: last.values[indexOf(app, last)], title: last.step.title} : null;
+  const rows = axes.length > 1 ? axes[axes.length - 2] : null;
+  const {stepShown: last} = app;
+  const before =
+    last?.values && last.walk === walk && last.step !== step
+      ? {value: last.values[indexOf(app, last)], title: last.step.title}
+      : null;
   app.stepShown = {key, walk, step, values: picked, rows, columns, most, only, before};
   app.draw();
 }
@@ -143,7 +201,10 @@ function moves({state: {motion}}) {
   return motion ? motion === "on" : !matchMedia("(prefers-reduced-motion: reduce)").matches;
 }
 
-/** The number that is followed: its place in a step stays the same on all axes that the next step has too. */
+/**
+ * The number that is followed: its place in a step stays the same on all axes that the next step
+ * has too.
+ */
 function indexOf({follows = {}}, {rows, columns}) {
   const at = (axis) => (axis ? Math.min(follows[axisKey(axis)] ?? 0, axis.size - 1) : 0);
   return at(rows) * columns.size + at(columns);
@@ -152,13 +213,18 @@ function indexOf({follows = {}}, {rows, columns}) {
 const axisKey = ({unit, labels, size}) => `${unit} ${labels ?? size}`;
 
 function follow(app, {rows, columns}, index) {
-  app.follows = {...app.follows, [axisKey(columns)]: index % columns.size, ...(rows ? {[axisKey(rows)]: Math.floor(index / columns.size)} : {})};
+  app.follows = {
+    ...app.follows,
+    [axisKey(columns)]: index % columns.size,
+    ...(rows ? {[axisKey(rows)]: Math.floor(index / columns.size)} : {}),
+  };
   app.draw();
 }
 
 /** Where the followed number is now, and its flight from where it was in another step. */
 function land(app, cell, step) {
-  const box = cell.getBoundingClientRect(), {flight: from} = app;
+  const box = cell.getBoundingClientRect();
+  const {flight: from} = app;
   app.flight = {step, box, text: cell.textContent};
   if (!from || from.step === step || !moves(app)) return;
   const flying = document.createElement("span");
@@ -166,7 +232,10 @@ function land(app, cell, step) {
   flying.textContent = from.text;
   cell.closest(".step").append(flying);
   const at = ({left, top}) => ({transform: `translate(${left}px, ${top}px)`});
-  flying.animate([at(from.box), at(box)], {duration: FLIGHT, easing: "ease-in-out"}).finished.then(() => flying.remove(), () => flying.remove());
+  flying.animate([at(from.box), at(box)], {duration: FLIGHT, easing: "ease-in-out"}).finished.then(
+    () => flying.remove(),
+    () => flying.remove(),
+  );
 }
 
 /** The steps follow each other by themselves until the last one, or until they are stopped. */
@@ -184,25 +253,56 @@ function run(app, walk) {
 }
 
 function numbers(app, walk, step, shown) {
-  if (shown.words) return html`<ol class="words">${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}</ol>`;
-  const {values, rows, columns, only, before} = shown, at = indexOf(app, shown);
+  if (shown.words)
+    return html`<ol class="words">${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}</ol>`;
+  const {values, rows, columns, only, before} = shown;
+  const at = indexOf(app, shown);
   const labels = (axis) => (axis.labels === null ? null : walk.record.labels[axis.labels]);
-  const note = only === null ? nothing : html`<p class="hint">Too many numbers to store for every word; these are those of the word
+  const note =
+    only === null
+      ? nothing
+      : html`<p class="hint">Too many numbers to store for every word; these are those of the word
     that was followed when the page was made.</p>`;
-  if (!rows && labels(columns) && columns.size > 2 * LIKELIEST) return html`${note}${likeliest(step, shown, labels(columns))}`;
-  const across = rows ? Math.min(columns.size, Math.max(Math.floor(CELLS / rows.size), 1)) : Math.min(columns.size, CELLS);
+  if (!rows && labels(columns) && columns.size > 2 * LIKELIEST)
+    return html`${note}${likeliest(step, shown, labels(columns))}`;
+  const across = rows
+    ? Math.min(columns.size, Math.max(Math.floor(CELLS / rows.size), 1))
+    : Math.min(columns.size, CELLS);
   const left = columns.size - across;
-  const lines = rows ? Array.from({length: rows.size}, (_, row) => ({head: name(rows, labels(rows), row), from: row * columns.size, to: row * columns.size + across}))
-    : labels(columns) ? [{head: "", from: 0, to: across}]
-    : Array.from({length: Math.ceil(across / ACROSS)}, (_, row) => ({head: `${row * ACROSS} to ${Math.min((row + 1) * ACROSS, across) - 1}`, from: row * ACROSS, to: Math.min((row + 1) * ACROSS, across)}));
+  const lines = rows
+    ? Array.from({length: rows.size}, (_, row) => ({
+        head: name(rows, labels(rows), row),
+        from: row * columns.size,
+        to: row * columns.size + across,
+      }))
+    : labels(columns)
+      ? [{head: "", from: 0, to: across}]
+      : Array.from({length: Math.ceil(across / ACROSS)}, (_, row) => ({
+          head: `${row * ACROSS} to ${Math.min((row + 1) * ACROSS, across) - 1}`,
+          from: row * ACROSS,
+          to: Math.min((row + 1) * ACROSS, across),
+        }));
   const named = rows || labels(columns);
   return html`${note}<div class="scroll" tabindex="0" role="region" aria-label="Numbers of the step"><table class="numbers">
-    <thead><tr><td></td>${Array.from({length: named ? across : Math.min(ACROSS, across)}, (_, at) => html`<th scope="col">${
-      named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}</th>`)}</tr></thead>
-    <tbody>${lines.map(({head, from, to}) => html`<tr>${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
-      ${Array.from(values.subarray(from, to), (value, place) => (from + place === at
-        ? html`<td class="followed" .style=${shade(step, value, shown.most)} title=${String(value)} ${drawn((cell) => land(app, cell, step))}>${number(value)}</td>`
-        : html`<td .style=${shade(step, value, shown.most)} title=${String(value)} @click=${() => follow(app, shown, from + place)}>${number(value)}</td>`))}</tr>`)}</tbody></table></div>
+    <thead><tr><td></td>${Array.from(
+      {length: named ? across : Math.min(ACROSS, across)},
+      (_, at) =>
+        html`<th scope="col">${
+          named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`
+        }</th>`,
+    )}</tr></thead>
+    <tbody>${lines.map(
+      ({
+        head,
+        from,
+        to,
+      }) => html`<tr>${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
+      ${Array.from(values.subarray(from, to), (value, place) =>
+        from + place === at
+          ? html`<td class="followed" .style=${shade(step, value, shown.most)} title=${String(value)} ${drawn((cell) => land(app, cell, step))}>${number(value)}</td>`
+          : html`<td .style=${shade(step, value, shown.most)} title=${String(value)} @click=${() => follow(app, shown, from + place)}>${number(value)}</td>`,
+      )}</tr>`,
+    )}</tbody></table></div>
     <p class="hint" data-followed>The number followed${before ? html` was ${number(before.value)} in “${before.title}”, and` : ""} is ${number(values[at])}. Press another to
       follow it, or Shift and an arrow.</p>
     ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
@@ -214,7 +314,11 @@ function name(axis, labels, at) {
 
 function shade(step, value, most) {
   if (value === -Infinity) return "";
-  return step.scale === "weights" ? weightColours(value) : step.scale === "signed" ? signed(value, most) : "";
+  return step.scale === "weights"
+    ? weightColours(value)
+    : step.scale === "signed"
+      ? signed(value, most)
+      : "";
 }
 
 function number(value) {
@@ -228,13 +332,20 @@ function likeliest(step, {values, most}, labels) {
   const top = largest(values, LIKELIEST);
   return html`<div class="scroll" tabindex="0" role="region" aria-label="The largest numbers of the step"><table class="numbers">
     <thead><tr><th scope="col">Id</th><th scope="col">Sub-word</th><th scope="col">Number</th></tr></thead>
-    <tbody>${top.map((id) => html`<tr><td>${id}</td><th scope="row"><bdi>${labels[id]}</bdi></th>
-      <td .style=${shade(step, values[id], most)} title=${String(values[id])}>${number(values[id])}</td></tr>`)}</tbody></table></div>
+    <tbody>${top.map(
+      (id) => html`<tr><td>${id}</td><th scope="row"><bdi>${labels[id]}</bdi></th>
+      <td .style=${shade(step, values[id], most)} title=${String(values[id])}>${number(values[id])}</td></tr>`,
+    )}</tbody></table></div>
     <p class="hint">The ${LIKELIEST} largest of ${values.length.toLocaleString("en")}.</p>`;
 }
 
 function shape(step) {
-  const sizes = step.axes.map(({size, unit}) => `${size.toLocaleString("en")} ${size === 1 ? unit.replace(/s$/, "") : unit}`).join(" × ");
+  const sizes = step.axes
+    .map(
+      ({size, unit}) =>
+        `${size.toLocaleString("en")} ${size === 1 ? unit.replace(/s$/, "") : unit}`,
+    )
+    .join(" × ");
   return step.words || step.axes.length < 2 ? sizes : `${sizes}; shown for the followed word`;
 }
 
@@ -250,17 +361,36 @@ function go(app, walk, to) {
 
 function onKey(app, event, walk, at) {
   if (event.target !== event.currentTarget) return undefined; // the table below scrolls by itself
-  const {steps} = walk.record, shown = app.stepShown, by = {ArrowRight: 1, ArrowLeft: -1, ArrowDown: shown?.rows ? shown.columns.size : ACROSS, ArrowUp: shown?.rows ? -shown.columns.size : -ACROSS}[event.key];
+  const {steps} = walk.record;
+  const shown = app.stepShown;
+  const by = {
+    ArrowRight: 1,
+    ArrowLeft: -1,
+    ArrowDown: shown?.rows ? shown.columns.size : ACROSS,
+    ArrowUp: shown?.rows ? -shown.columns.size : -ACROSS,
+  }[event.key];
   if (event.shiftKey && by && shown?.values) {
     event.preventDefault();
-    return follow(app, shown, Math.min(Math.max(indexOf(app, shown) + by, 0), shown.values.length - 1));
+    return follow(
+      app,
+      shown,
+      Math.min(Math.max(indexOf(app, shown) + by, 0), shown.values.length - 1),
+    );
   }
   const begins = (way) => {
     for (let to = at + way; to >= 0 && to < steps.length; to += way)
-      if (steps[to].section !== steps[at].section) return way > 0 ? to : steps.findIndex(({section}) => section === steps[to].section);
+      if (steps[to].section !== steps[at].section)
+        return way > 0 ? to : steps.findIndex(({section}) => section === steps[to].section);
     return way > 0 ? steps.length - 1 : 0;
   };
-  const to = {ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: steps.length - 1, PageDown: begins(1), PageUp: begins(-1)}[event.key];
+  const to = {
+    ArrowRight: at + 1,
+    ArrowLeft: at - 1,
+    Home: 0,
+    End: steps.length - 1,
+    PageDown: begins(1),
+    PageUp: begins(-1),
+  }[event.key];
   if (to === undefined) return undefined;
   event.preventDefault();
   return go(app, walk, to);

@@ -4,26 +4,59 @@ const floor = (value, by) => Math.floor(value / by);
 const modulo = (value, by) => value - by * floor(value, by); // as Python's %, from 0
 const inside = (runs) => (at) => runs.some(([first, last]) => at >= first && at <= last);
 
-// Each name with its arguments and, from their values, a function of the positions i of the query and j of the key, of the
-// number of keys and of the head.
+// Each name with its arguments and, from their values, a function of the positions i of the query
+// and j of the key, of the number of keys and of the head.
 const KINDS = {
   full: [[], () => () => true],
   causal: [[], () => (i, j) => j <= i],
   sliding_window: [["size"], (size) => (i, j) => Math.abs(i - j) <= size >> 1],
   causal_window: [["size"], (size) => (i, j) => j <= i && i - j < size],
-  diagonals: [["back", "ahead"], (back = null, ahead = null) => (i, j) => (back === null || j - i >= -back) && (ahead === null || j - i <= ahead)],
+  diagonals: [
+    ["back", "ahead"],
+    (back = null, ahead = null) =>
+      (i, j) =>
+        (back === null || j - i >= -back) && (ahead === null || j - i <= ahead),
+  ],
   prefix: [["length"], (length) => (_, j) => j < length],
-  key_span: [["start", "stop"], (start = 0, stop = null) => (_, j) => j >= start && (stop === null || j < stop)],
+  key_span: [
+    ["start", "stop"],
+    (start = 0, stop = null) =>
+      (_, j) =>
+        j >= start && (stop === null || j < stop),
+  ],
   lattice: [["stride"], (stride) => (i, j) => (i - j) % stride === 0],
-  strided: [["stride", "local"], (stride, local = true) => (i, j) => (i - j) % stride === 0 || (local && Math.abs(i - j) < stride)],
-  dilated_window: [["size", "dilation"], (size, by) => (i, j) => (i - j) % by === 0 && Math.abs(i - j) <= by * (size >> 1)],
-  same_block: [["size", "offset"], (size, offset = 0) => (i, j) => floor(i - offset, size) === floor(j - offset, size)],
-  summary: [["stride", "last"], (stride, last = 1) => (_, j) => modulo(j, stride) >= stride - last],
-  fixed: [["stride", "summary", "local"], (stride, last = 1, local = true) => (i, j) =>
-    modulo(j, stride) >= stride - last || (local && floor(i, stride) === floor(j, stride))],
+  strided: [
+    ["stride", "local"],
+    (stride, local = true) =>
+      (i, j) =>
+        (i - j) % stride === 0 || (local && Math.abs(i - j) < stride),
+  ],
+  dilated_window: [
+    ["size", "dilation"],
+    (size, by) => (i, j) => (i - j) % by === 0 && Math.abs(i - j) <= by * (size >> 1),
+  ],
+  same_block: [
+    ["size", "offset"],
+    (size, offset = 0) =>
+      (i, j) =>
+        floor(i - offset, size) === floor(j - offset, size),
+  ],
+  summary: [
+    ["stride", "last"],
+    (stride, last = 1) =>
+      (_, j) =>
+        modulo(j, stride) >= stride - last,
+  ],
+  fixed: [
+    ["stride", "summary", "local"],
+    (stride, last = 1, local = true) =>
+      (i, j) =>
+        modulo(j, stride) >= stride - last || (local && floor(i, stride) === floor(j, stride)),
+  ],
   random_blocks: [["count", "block", "seed", "past"], randomBlocks],
 };
-const OF_RUNS = { // names whose arguments are positions and spans of them, such as (0, 5..9)
+const OF_RUNS = {
+  // names whose arguments are positions and spans of them, such as (0, 5..9)
   key_set: (has) => (_, j) => has(j),
   query_set: (has) => (i) => has(i),
   global_tokens: (has) => (i, j) => has(i) || has(j),
@@ -35,17 +68,22 @@ class Reader {
   constructor(text) {
     this.text = text;
     this.words = [];
-    const word = /\s*([^\W\d]\w*|-?\d+(?!\w|\.\d)|\.\.|[()&|~,=])/y, end = text.trimEnd().length;
+    const word = /\s*([^\W\d]\w*|-?\d+(?!\w|\.\d)|\.\.|[()&|~,=])/y;
+    const end = text.trimEnd().length;
     while (word.lastIndex < end) {
-      const place = word.lastIndex, found = word.exec(text);
-      if (!found) throw this.error(`\u201c${text.slice(place).trim().slice(0, 20)}\u201d is not understood`);
+      const place = word.lastIndex;
+      const found = word.exec(text);
+      if (!found)
+        throw this.error(`\u201c${text.slice(place).trim().slice(0, 20)}\u201d is not understood`);
       this.words.push(found[1]);
     }
     this.at = 0;
   }
 
   error(reason) {
-    return new Error(`The pattern \u201c${this.text.slice(0, 80)}\u201d cannot be read: ${reason}; an example is \u201ccausal & sliding_window(4)\u201d.`);
+    return new Error(
+      `The pattern \u201c${this.text.slice(0, 80)}\u201d cannot be read: ${reason}; an example is \u201ccausal & sliding_window(4)\u201d.`,
+    );
   }
 
   take(sign) {
@@ -60,7 +98,8 @@ class Reader {
 
   whole() {
     const read = this.either();
-    if (this.at < this.words.length) throw this.error(`\u201c${this.words[this.at]}\u201d follows a pattern that is complete`);
+    if (this.at < this.words.length)
+      throw this.error(`\u201c${this.words[this.at]}\u201d follows a pattern that is complete`);
     return read;
   }
 
@@ -87,17 +126,22 @@ class Reader {
       return part;
     }
     const name = this.words[this.at];
-    if (!NAMES.includes(name)) throw this.error(name ? `there is no pattern \u201c${name.slice(0, 40)}\u201d here` : "a pattern is missing");
+    if (!NAMES.includes(name))
+      throw this.error(
+        name ? `there is no pattern \u201c${name.slice(0, 40)}\u201d here` : "a pattern is missing",
+      );
     this.at += 1;
     if (name === "per_head") {
       const heads = this.listed(() => this.either());
       return (i, j, count, head) => heads[head](i, j, count, head);
     }
     if (Object.hasOwn(OF_RUNS, name)) return OF_RUNS[name](inside(this.listed(() => this.run())));
-    const [takes, make] = KINDS[name], values = [];
+    const [takes, make] = KINDS[name];
+    const values = [];
     for (const [argument, value] of this.listed(() => this.argument(), takes)) {
       const place = argument === null ? values.length : takes.indexOf(argument);
-      if (place < 0 || place >= takes.length) throw this.error(`${name} takes (${takes.join(", ")})`);
+      if (place < 0 || place >= takes.length)
+        throw this.error(`${name} takes (${takes.join(", ")})`);
       values[place] = value;
     }
     if (values.length < make.length) throw this.error(`${name} takes (${takes.join(", ")})`);
@@ -106,10 +150,11 @@ class Reader {
 
   listed(read) {
     const items = [];
-    if (this.take("(")) while (!this.take(")")) {
-      if (items.length) this.need(",");
-      items.push(read());
-    }
+    if (this.take("("))
+      while (!this.take(")")) {
+        if (items.length) this.need(",");
+        items.push(read());
+      }
     return items;
   }
 
@@ -137,11 +182,16 @@ class Reader {
   }
 }
 
-/** The distinct blocks of keys that each block of queries draws: Floyd's sampling with the hash of SplitMix64. */
+/**
+ * The distinct blocks of keys that each block of queries draws: Floyd's sampling with the hash of
+ * SplitMix64.
+ */
 function randomBlocks(drawn, block = 64, seed = 0, past = false) {
   const kept = new Map();
   return (i, j, count) => {
-    const own = floor(i, block), choices = past ? own + 1 : Math.ceil(count / block), wanted = floor(j, block);
+    const own = floor(i, block);
+    const choices = past ? own + 1 : Math.ceil(count / block);
+    const wanted = floor(j, block);
     if (choices <= drawn) return wanted < choices;
     const key = `${own} ${choices}`;
     if (!kept.has(key)) kept.set(key, distinct(drawn, BigInt(seed), BigInt(own), choices));
@@ -174,9 +224,14 @@ function scrambled(state) {
   return state ^ (state >> 31n);
 }
 
-/** A pattern's text as a function: the keys, of the first `count`, that the query of a head at position i may look at. */
+/**
+ * A pattern's text as a function: the keys, of the first `count`, that the query of a head at
+ * position i may look at.
+ */
 export function pattern(text) {
-  const allows = new Reader(text).whole(), byHead = text.includes("per_head"), kept = new Map();
+  const allows = new Reader(text).whole();
+  const byHead = text.includes("per_head");
+  const kept = new Map();
   return (i, count, head) => {
     const key = `${i} ${count} ${byHead ? head : ""}`;
     let keys = kept.get(key);
