@@ -324,7 +324,7 @@ class Cache(Owned):
         held = self._with(new)
         keys, values = self._returned(held, _common_dtype(k, v))
         kept = self._kept_after_append(held)
-        bias = forget_bias(held.used(), new)
+        bias = forget_bias(held.used(), new) if self._forgets else None
         self._held = kept
         return keys, values, bias
 

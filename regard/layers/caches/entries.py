@@ -134,7 +134,16 @@ class HeldEntries:
             # them, so writing them through .data does not invalidate what it has saved.
             target = plane.data if torch.is_grad_enabled() else plane
             target[:, :, self.stop : stop] = new[name]
-        return replace(self, stop=stop)
+        # Each step of decoding passes here, and `replace` would ask the class for its fields first.
+        return HeldEntries(
+            self.planes,
+            self.start,
+            stop,
+            self.dropped,
+            self.ownership,
+            self.places,
+            self.stop_tensor,
+        )
 
     def moved(self, room: int) -> HeldEntries:
         """These entries at the start of new planes with `room` slots, detached."""
