@@ -1,5 +1,5 @@
-// Which keys the queries of each batch row may look at, where a call brings that as data: spans of keys, a boolean for each
-// key, and a window around each query. This file writes the schedules that the kernels read. It uses no vectors.
+// Writes the schedules that the kernels read, for calls that say as data which keys the queries of each batch row may look at:
+// a span of keys, a boolean for each key, and a window around each query. It uses no vector instructions.
 #pragma once
 #include "regard_native.h"
 
@@ -20,7 +20,8 @@ struct Queries {
   int32_t first, end;
 };
 
-// The keys of one batch row and head by a boolean for each, or for each of a query; all of them where there are no booleans.
+// The booleans of one batch row and head: one for each key, or one for each query and key. Without booleans every key is
+// allowed.
 class Mask {
  public:
   Mask(const rg_visible &x, int32_t row, int32_t head)
@@ -38,7 +39,7 @@ class Mask {
     return false;
   }
 
-  // From the first key of a span that some of the queries may look at to the last; the span itself where all may look at all.
+  // The smallest part of a span that holds all its keys that some of the queries may look at.
   Span hull(Queries queries, Span span) const {
     while (!span.empty() && !allows_any(queries, span.start)) span.start++;
     while (!span.empty() && !allows_any(queries, span.stop - 1)) span.stop--;
@@ -69,7 +70,7 @@ class Mask {
   int64_t by_query, by_key;
 };
 
-// The nearest number from the start of a span to its stop; its start if the span is empty.
+// The number between the start and the stop of a span that is nearest to x; the start if the span is empty.
 inline int64_t clamp(int64_t x, Span span) { return std::max(std::min(x, span.stop), span.start); }
 
 // The span of a batch row within the keys of the call.
@@ -80,7 +81,8 @@ inline Span span_of(const rg_visible &x, int32_t row) {
   return {start, std::max(start, stop)};
 }
 
-// The end of a window whose limit may be RG_NO_LIMIT. Positions and limits are far below 2^62, as the callers check.
+// The first key in the window of a query, and the key after its last; a side may be RG_NO_LIMIT. Positions and limits are far
+// below 2^62, as the callers check.
 inline int64_t begin_of(const rg_visible &x, int64_t position, Span keys) {
   return x.left == RG_NO_LIMIT ? keys.start : clamp(position - x.left, keys);
 }
@@ -99,17 +101,17 @@ class Writer {
     hi = x.hi + number * x.q_len;
     span = span_of(x, row);
     const Queries all = {0, x.q_len};
-    const Span every = {0, x.keys}, seen_of_mask = mask.differs_by_query() ? every : mask.hull(all, every);
-    has_holes = mask.differs_by_query() || !mask.allows_all(all, seen_of_mask);
-    // Where the sums of a row begin, and the size of row blocks, which orders the sums of gradients, are those of a plan that
-    // was made for these keys alone: results have the same bits.
-    origin = std::max(span.start, seen_of_mask.empty() ? 0 : seen_of_mask.start);
+    const Span every = {0, x.keys}, hull_of_mask = mask.differs_by_query() ? every : mask.hull(all, every);
+    has_holes = mask.differs_by_query() || !mask.allows_all(all, hull_of_mask);
+    // Results have the same bits as those of a plan that was made for these keys alone: the sums of a row begin at the same
+    // key, and row blocks, whose size decides in which order gradients are added, have the same size.
+    origin = std::max(span.start, hull_of_mask.empty() ? 0 : hull_of_mask.start);
     if (has_holes && x.left != RG_NO_LIMIT) origin = std::max(origin, -x.left);
     if (!mask.differs_by_query()) span = mask.hull(all, span);
     position = x.position[row * x.position_row];
   }
 
-  // The words of bits that are used after this row. Where they exceed the room, the bits are not written.
+  // Returns how many words of bits are used up to the end of this schedule. Bits for which there is no room are not written.
   int64_t write(rg_schedule &schedule) {
     write_bounds();
     const int32_t rows = has_holes ? RG_ROWS_OF_BITS : RG_MOST_ROWS;
@@ -135,7 +137,9 @@ class Writer {
   bool has_holes;    // whether the mask hides keys between others
   int64_t words_end;
   int32_t *block, *run, *lo, *hi;
-  int64_t alike_place = -1;  // bits of a block whose queries may all look at the same keys, which the next block may share
+  // Where the bits of the last block lie whose queries all have the same keys, `alike_keys`; later blocks with these keys share
+  // them. -1: there is none yet.
+  int64_t alike_place = -1;
   Span alike_keys = {0, 0};
 
   void write_bounds() {
@@ -147,7 +151,7 @@ class Writer {
   }
 
   void write_block(int32_t number, int32_t first, int32_t end) {
-    // Both bounds grow with the query, so these hold the keys of all.
+    // Both bounds grow with the query, so this span holds the keys of all queries.
     const Queries queries = {first, end};
     const Span keys = mask.hull(queries, {lo[first], hi[end - 1]});
     for (int32_t i = first; i < end; i++) lo[i] = (int32_t)clamp(lo[i], keys), hi[i] = (int32_t)clamp(hi[i], keys);
@@ -165,7 +169,7 @@ class Writer {
     r[0] = (int32_t)keys.start, r[1] = (int32_t)keys.stop, r[2] = kind, r[3] = place;
   }
 
-  // The bits of the rows of a block, each of which has all its words.
+  // Writes the bits of a block. Each of its rows has bits for all keys of the block.
   void write_bits(Span keys, int32_t first, int32_t end, bool alike) {
     const int64_t words = (keys.stop - keys.start + 31) / 32, begin = words_end;
     words_end += words * (end - first);
@@ -193,7 +197,8 @@ class Writer {
   }
 };
 
-// The words of bits that the schedules of a call need. Where they exceed its room, some bits are missing.
+// Writes all schedules of a call, and returns how many words of bits they need. If there is no room for so many, some bits are
+// missing.
 inline int64_t write_all(const rg_visible &x) {
   int64_t words = 0;
   for (int32_t row = 0; row < x.rows; row++)
@@ -203,13 +208,13 @@ inline int64_t write_all(const rg_visible &x) {
 
 // ---- numbers of hidden keys
 
-// The size of a number of a half-precision type, or more: what matters is whether it is NaN or infinite.
-inline float size_of(uint16_t bits, int type) {
+// The absolute value of a bfloat16. For float16, whose finite numbers are all within the limits: 0 if it is finite.
+inline float absolute(uint16_t bits, int type) {
   uint32_t wide = (uint32_t)(bits & 0x7fff) << 16;
   if (type == RG_FLOAT16) wide = (bits & 0x7c00) == 0x7c00 ? 0x7f800000 | (bits & 0x3ff) << 13 : 0;
-  float size;
-  memcpy(&size, &wide, sizeof size);
-  return size;
+  float value;
+  memcpy(&value, &wide, sizeof value);
+  return value;
 }
 
 template <class Number>
@@ -223,18 +228,18 @@ inline bool extreme(const rg_tensor &x, int64_t at, int32_t dim, double limit) {
   if (x.type == RG_FLOAT32) return extreme((const float *)x.data + at, dim, limit);
   if (x.type == RG_FLOAT64) return extreme((const double *)x.data + at, dim, limit);
   bool any = false;
-  for (int32_t i = 0; i < dim; i++) any |= !(size_of(((const uint16_t *)x.data)[at + i], x.type) <= (float)limit);
+  for (int32_t i = 0; i < dim; i++) any |= !(absolute(((const uint16_t *)x.data)[at + i], x.type) <= (float)limit);
   return any;
 }
 
 // The keys that some query of a batch row and head may look at, by the bounds that a Writer wrote.
-class Seen {
+class VisibleKeys {
  public:
-  Seen(const rg_visible &x, int32_t row, int32_t head) : mask(x, row, head) {
+  VisibleKeys(const rg_visible &x, int32_t row, int32_t head) : mask(x, row, head) {
     const int64_t number = (int64_t)row * x.heads + head;
     lo = x.lo + number * x.q_len;
     hi = x.hi + number * x.q_len;
-    // Bounds grow with the query by at most one key, so those of all queries have no gap between them.
+    // From one query to the next, a bound grows by at most one key, so there is no gap between the keys of all queries.
     for (int32_t i = 0; i < x.q_len; i++)
       if (lo[i] < hi[i]) queries.first = std::min(queries.first, i), queries.end = i + 1;
   }
@@ -253,19 +258,19 @@ class Seen {
   Queries queries = {INT32_MAX, 0};  // from the first that may look at a key to the last
 };
 
-inline bool seen_by_any_head(const rg_visible &call, int32_t row, int64_t key, const Seen &first_head) {
+inline bool visible_to_any_head(const rg_visible &call, int32_t row, int64_t key, const VisibleKeys &first_head) {
   if (first_head.has(key)) return true;
   for (int32_t head = 1; head < call.heads; head++)
-    if (Seen(call, row, head).has(key)) return true;
+    if (VisibleKeys(call, row, head).has(key)) return true;
   return false;
 }
 
 inline bool hides_extreme(const rg_visible &call, const rg_tensor &x, int32_t batch, int32_t heads, int32_t dim, double limit) {
   for (int32_t b = 0; b < batch; b++) {
     const int32_t row = call.rows == 1 ? 0 : b;
-    const Seen first_head(call, row, 0);
+    const VisibleKeys first_head(call, row, 0);
     for (int64_t key = 0; key < call.keys; key++) {
-      if (seen_by_any_head(call, row, key, first_head)) continue;
+      if (visible_to_any_head(call, row, key, first_head)) continue;
       for (int32_t h = 0; h < heads; h++)
         if (extreme(x, b * x.batch + h * x.head + key * x.row, dim, limit)) return true;
     }
