@@ -22,9 +22,12 @@ struct KeySums {  // gradients of the keys first <= key < end from one part of t
 };
 
 struct BackwardRoom {
-  real *q, *grad, *scores, *slopes, *tile, *k_panel, *v_panel, *raw, *keys, *dq;
+  real *q, *grad;                          // grad: dout
+  real *scores, *slopes;                   // scores become weights, slopes are first dP, then dS
+  real *tile;                              // of bfloat16 calls: scores and slopes of a tile before they are rounded
+  real *k_panel, *v_panel, *raw, *keys, *dq;
   real *q_lines, *grad_lines;              // of pairs of rows; if the numbers are no bfloat16, q and grad themselves
-  real *weight_lines, *slope_lines;        // likewise, of one panel; tile: scores and slopes before they are rounded
+  real *weight_lines, *slope_lines;        // likewise, of one panel
   uint16_t *rounded;                       // dout
   int k_width, v_width;                    // head_dim and v_dim, as whole tiles
   int q_row, grad_row;                     // row lengths of q and grad
@@ -58,7 +61,7 @@ struct BackWork {
   int row_of(int r) const { return w.block.first + from + r; }
 };
 
-// Whether the first lines of the panel of keys are that of the values, in whole pairs.
+// Whether the panel of keys begins with the lines of the panel of values, so that it serves as both.
 static bool shares_panel(const BackWork &b) { return b.w.shared() && (!HALF || b.w.c.v_dim % 2 == 0); }
 
 static real dot(const real *a, const real *b, int n) {  // n is a multiple of NR; the order is that of 32 lanes
@@ -67,7 +70,7 @@ static real dot(const real *a, const real *b, int n) {  // n is a multiple of NR
   return sum(z);
 }
 
-// delta of each row, and what its scores become weights by.
+// Reads the queries and gradients of the rows, and gives delta of each row and the sum by which its scores become weights.
 static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, RowSum *row_sum) {
   const rg_call &c = b.w.c;
   for (int r = 0; r < b.w.stack.rows; r++) {
@@ -103,8 +106,8 @@ static void read_rows(const BackWork &b, BackwardRoom &room, real *delta, RowSum
 #endif
 }
 
-// Of one row and the lanes [begin, end) of a panel: scores become weights, those that dropout keeps, and `slope` = dP becomes dS. `plain` gets dS
-// as a bias sees it, before the derivative of the softcap.
+// Of one row and the lanes [begin, end) of a panel: scores become the weights that dropout keeps, and `slope`, which is dP,
+// becomes dS. So does `plain`, for the gradient of the bias: the caller multiplies `slope` by the derivative of the softcap.
 static inline void differentiate_row(const BackWork &b, int r, long key, const Dropout &dropout, real *score, real *slope,
                                      int begin, int end, RowSum row_sum, real delta, real *plain) {
   const rg_call &c = b.w.c;
@@ -217,7 +220,7 @@ static void add_to_keys(const BackWork &b, const Tiles &tiles, const Panel &pane
         if (first == last) continue;
         const int r0 = first * MR, rows = std::min(last * MR, b.w.stack.rows) - r0;
         const long place = HALF ? words(r0) * NR : (long)r0 * LDS + p * NR;
-        tile<COLUMNS, true>(m, words(rows), left + place + lane, 0, lines + (long)words(r0) * line + n, line,
+        tile<COLUMNS, ONTO>(m, words(rows), left + place + lane, 0, lines + (long)words(r0) * line + n, line,
                             into + (key - sums.first) * width + n, width);
       }
   };
@@ -259,7 +262,7 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
       if (tiles.first[t] >= tiles.end[t]) continue;
       const int from = pair_begin(tiles.lane[t]), to = pair_end(tiles.lane_end[t]);
       const real *k = in_place ? (const real *)keys.row(panels[0].key + from) : room.keys + (long)words(from) * room.k_line;
-      tile<ROWS, true>(b.w.stack.tile_rows(t), words(to - from), room.slopes + (long)t * MR * LDS + words(from), LDS, k + n,
+      tile<ROWS, ONTO>(b.w.stack.tile_rows(t), words(to - from), room.slopes + (long)t * MR * LDS + words(from), LDS, k + n,
                        in_place ? keys.x.row : room.k_line, room.dq + (long)t * MR * room.k_width + n, room.k_width);
     }
 }

@@ -17,7 +17,7 @@ constexpr int IN_WORD = TYPE == RG_FLOAT32 ? 1 : TYPE == RG_INT8 ? 4 : 2;  // nu
 
 #if defined(RG_512)
 // Sixteen rows of memory: four neighbouring 32-bit words of each, column by column.
-struct Words {
+struct WordColumns {
   __m512i column[4];
 
   static __m512i four(const char *p, long row) {  // words of the rows 0, 4, 8 and 12
@@ -27,7 +27,7 @@ struct Words {
     x = _mm512_mask_broadcast_i32x4(x, 0x0f00, one(8));
     return _mm512_mask_broadcast_i32x4(x, 0xf000, one(12));
   }
-  Words(const char *p, long row) {
+  WordColumns(const char *p, long row) {
     const __m512i a = four(p, row), b = four(p + row, row), c = four(p + 2 * row, row), d = four(p + 3 * row, row);
     const __m512i t0 = _mm512_unpacklo_epi32(a, b), t1 = _mm512_unpackhi_epi32(a, b);
     const __m512i t2 = _mm512_unpacklo_epi32(c, d), t3 = _mm512_unpackhi_epi32(c, d);
@@ -58,14 +58,14 @@ static inline vf numbers_at(const char *p, vf scale) {
 }
 #elif defined(RG_256)
 // The same for eight rows.
-struct Words {
+struct WordColumns {
   __m256i column[4];
 
   static __m256i two(const char *p, long row) {  // words of the rows 0 and 4
     const __m128i low = _mm_loadu_si128((const __m128i *)p), high = _mm_loadu_si128((const __m128i *)(p + 4 * row));
     return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
   }
-  Words(const char *p, long row) {
+  WordColumns(const char *p, long row) {
     const __m256i a = two(p, row), b = two(p + row, row), c = two(p + 2 * row, row), d = two(p + 3 * row, row);
     const __m256i t0 = _mm256_unpacklo_epi32(a, b), t1 = _mm256_unpackhi_epi32(a, b);
     const __m256i t2 = _mm256_unpacklo_epi32(c, d), t3 = _mm256_unpackhi_epi32(c, d);
@@ -101,18 +101,18 @@ constexpr long SOON = 8192, LATER = 65536, PAGE = 4096;  // bytes
 
 // Prefetches: all lines 8 KB ahead, and one line of each page 64 KB ahead, since the processor first has to look up the
 // page's address, which takes longer than reading from it. They may lie behind the tensor, since nothing is read yet.
-static inline __attribute__((always_inline)) void ask_for_lines(const char *p, int bytes, long soon = SOON) {
+static inline __attribute__((always_inline)) void prefetch_lines(const char *p, int bytes, long soon = SOON) {
   for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + soon + at, 0, 3);
 }
-static inline __attribute__((always_inline)) void ask_for_pages(const char *p, long bytes) {
+static inline __attribute__((always_inline)) void prefetch_pages(const char *p, long bytes) {
   for (long at = 0; at < bytes; at += PAGE) __builtin_prefetch(p + LATER + at, 0, 2);
 }
 
 // The same for rows of `bytes` bytes, `row` bytes apart, in turn; rows with gaps get their lines only.
-static inline __attribute__((always_inline)) void ask_for_row(const char *p, int bytes, long row, int number) {
-  if (row != bytes) return ask_for_lines(p, bytes, 2 * W * row);
-  ask_for_lines(p, bytes);
-  if (number % W == 0) ask_for_pages(p, W * row);
+static inline __attribute__((always_inline)) void prefetch_row(const char *p, int bytes, long row, int number) {
+  if (row != bytes) return prefetch_lines(p, bytes, 2 * W * row);
+  prefetch_lines(p, bytes);
+  if (number % W == 0) prefetch_pages(p, W * row);
 }
 
 // The words of a product that 32 bits of a key hold: their numbers, or their pair.
@@ -137,15 +137,15 @@ static void score_few(const Vectors &keys, int key, const real *q, real *s, real
     if (TYPE == RG_INT8)
       for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key + i - keys.first_key);
     const char *p = keys.row(key), *next = p;
-    if (dense) ask_for_pages(p, W * row);
+    if (dense) prefetch_pages(p, W * row);
     for (int c = 0; c < keys.dim; c += STEP, p += 16, next += 16 * W) {
-      if (dense) ask_for_lines(next, 16 * W);
-      const Words words(p, row);
+      if (dense) prefetch_lines(next, 16 * W);
+      const WordColumns words_of_keys(p, row);
 #pragma GCC unroll 4
       for (int word = 0; word < 4; word++)
 #pragma GCC unroll 4
         for (int place = 0; place < WORDS_IN<TYPE>; place++) {
-          const vf x = word_in<TYPE>(words.column[word], place, scale);
+          const vf x = word_in<TYPE>(words_of_keys.column[word], place, scale);
 #pragma GCC unroll 8
           for (int i = 0; i < M; i++) sum[i] = step(x, everywhere(q + i * length + c / PAIR + word * WORDS_IN<TYPE> + place), sum[i]);
         }
@@ -165,7 +165,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
     const uint16_t *a = values.halves_of(key), *b = values.halves_of(key + 1);
     if (column == 0 && a)
       for (int i = 0; i < 2; i++)
-        ask_for_row((const char *)(a + i * values.x.row), 2 * values.dim, 2 * values.x.row, key - from + i);
+        prefetch_row((const char *)(a + i * values.x.row), 2 * values.dim, 2 * values.x.row, key - from + i);
     vf x[N][STEPS];
 #pragma GCC unroll 8
     for (int n = 0; n < N; n++) pair_rows(a ? a + column + n * W : a, b ? b + column + n * W : b, W, x[n]);
@@ -182,7 +182,7 @@ static void add_few(const Vectors &values, int from, int to, const real *weights
   constexpr int BYTES = 4 / IN_WORD<TYPE>;
   const char *p = values.row(from) + column * BYTES;
   for (int key = from; key < to; key++, p += values.x.row * BYTES) {
-    if (column == 0) ask_for_row(p, values.dim * BYTES, values.x.row * BYTES, key - from);
+    if (column == 0) prefetch_row(p, values.dim * BYTES, values.x.row * BYTES, key - from);
     const vf scale = TYPE == RG_INT8 ? all((real)*numbers_at<float>(values.scale, values.batch, values.head, key - values.first_key)) : vf{};
     vf x[N];
 #pragma GCC unroll 8

@@ -33,10 +33,12 @@ struct Work {  // one stack of rows of one call
   }
 };
 
+constexpr int SPARE = 16;  // numbers behind a row of outputs, so that rows share no cache set where v_dim is a power of 2
+
 // Of each row over some keys, with weights w = 2^(score - highest): the sums of w and of w times the values.
 struct Sums {
   real *output, *total, *highest;
-  int width;  // row length of output
+  int width;  // row length of output: v_dim as whole registers, and SPARE
   Watch watch;
 
   static size_t numbers(const rg_call &c, int rows, int width) {
@@ -55,7 +57,7 @@ struct Sums {
     watch.clear(rows);
   }
   void scale(int r, real by) const {
-    for (int i = 0; i < width - 16; i += W) store(row(r) + i, load(row(r) + i) * all(by));
+    for (int i = 0; i < width - SPARE; i += W) store(row(r) + i, load(row(r) + i) * all(by));
   }
 
   // Add the sums over later keys.
@@ -77,8 +79,8 @@ struct Sums {
   }
 };
 
-// The log-sum-exp of a row with weights 2^(score - highest), and what it is made of: rounded, it is too coarse for the weights of
-// a row whose scores are all large.
+// Writes the log-sum-exp of a row with weights 2^(score - highest), and the two numbers that it is made of: where all scores of
+// a row are large, the log-sum-exp is rounded too coarsely to compute its weights again.
 static void write_sum(const rg_call &c, long line, real highest, real total) {
   if (c.log_sum_exp) ((real *)c.log_sum_exp)[line] = total == 0 ? -INF : natural(highest, total);
   if (!c.row_sums) return;
@@ -93,7 +95,7 @@ struct RowSum {  // weights are 2^(score - highest) * share
 
 static RowSum read_sum(const rg_call &c, long line) {
   const real sum = ((const real *)c.log_sum_exp)[line];
-  if (sum == -INF) return {INF, 0};
+  if (sum == -INF) return {INF, 0};  // 2^(score - INF) is 0 for every finite score
   if (!c.row_sums) return {drawn_in(all(sum))[0] * LOG2E, 1};
   const real *row_sums = (const real *)c.row_sums;
   return {row_sums[line], 1 / row_sums[(long)c.batch * c.heads * c.q_len + line]};
@@ -106,8 +108,12 @@ static bool packs_queries(const rg_call &c, int rows) {
 }
 
 struct ForwardRoom {  // what one thread needs for a stack
-  real *q, *scores, *panel, *turned, *raw, *values;
-  int padded;  // v_dim, as whole registers
+  real *q, *scores;
+  real *panel;   // of keys, or of all queries where packs_queries
+  real *turned;  // scores of packed queries: a row for each key
+  real *raw;     // keys of a panel as words
+  real *values;  // of a chunk as words
+  int padded;    // v_dim, as whole registers
   static size_t panels(const rg_call &c, int rows) { return (size_t)(packs_queries(c, rows) ? up(rows, NR) : NR) * words(c.head_dim); }
   static size_t numbers(const rg_call &c, int rows) {
     return (size_t)rows * (words(c.head_dim) + LDS) + panels(c, rows) + (size_t)NR * (LDS + words(c.head_dim)) +
@@ -119,7 +125,8 @@ struct ForwardRoom {  // what one thread needs for a stack
         values(w.take((size_t)CHUNK * (up(std::max(c.v_dim, c.head_dim), W) + GAP))), padded(up(c.v_dim, W)) {}
 };
 
-// Scores are multiplied by it, so that they come out as powers of 2, or as they are where a softcap bends them first.
+// The factor of products of queries and keys. Scores are powers of 2 then; before a softcap they are natural, and cap_row makes
+// them powers of 2.
 static real score_factor(const rg_call &c) { return c.softcap > 0 ? (real)c.scale : (real)c.scale * LOG2E; }
 
 // The words of a query, which carries the factor of its scores if it is not bfloat16; zeros up to `padded` words.
@@ -164,7 +171,7 @@ static void score_keys(const Work &w, const Tiles &tiles, int p, const real *k, 
   }
 }
 
-// Whether a chunk of keys is copied to where its values are read.
+// Whether the keys of a chunk, whose first numbers are its values, are copied as reals to `values`, where both are read.
 static bool packs_chunk(const Work &w) {
   return !HALF && w.c.k.type != REAL && w.shared() && !few(w.stack.rows, w.keys()) && !few(w.stack.rows, w.values());
 }
@@ -212,8 +219,8 @@ struct Weighing {
   real entropy, distance;  // sums, as in Watch
 };
 
-// Scores become weights 2^(score - highest), those that dropout drops become 0 afterwards; returns their sum before that, as lanes. The
-// weights of bfloat16 calls become the words of pairs of them, whose place is words(lane).
+// Scores become weights 2^(score - highest), and then those that dropout drops become 0; returns their sum before dropout, as
+// lanes. The weights of bfloat16 calls become the words of their pairs, whose place is words(lane).
 template <bool DROPS, bool WATCHES>
 static inline vf weigh(real *s, int begin, int end, Weighing &x) {
   const vf less = all(x.highest == -INF ? 0 : x.highest);
@@ -260,8 +267,9 @@ static inline vf weigh_row(const Work &w, int r, const Dropout &dropout, int chu
   return total;
 }
 
-// The highest of some scores in each lane, to which the bias is added on the way.
-static inline vf bend_and_find(const Work &w, int r, int chunk_key, const Tiles &tiles, int t, bool masked, real *s,
+// The scores [begin, end) of a row as the softmax takes them: capped, with the bias, and -inf where they are masked. Returns the
+// highest in each lane.
+static inline vf cap_bias_and_mask(const Work &w, int r, int chunk_key, const Tiles &tiles, int t, bool masked, real *s,
                                  int begin, int end) {
   const rg_call &c = w.c;
   vf most = all(-INF);
@@ -327,18 +335,18 @@ static void weigh_tile(const Work &w, const Tiles &tiles, int t, int chunk_key, 
   constexpr int ROOM = up(MR, W);
   vf lanes[ROOM];
   for (int i = m; i < ROOM; i++) lanes[i] = vf{};
-  real found[ROOM];
+  real of_rows[ROOM];  // the highest scores, later the sums of the weights
   for (int i = 0; i < m; i++)
-    lanes[i] = bend_and_find(w, r0 + i, chunk_key, tiles, t, masked, scores + (long)i * LDS, begin, end);
-  for (int i = 0; i < m; i += W) store(found + i, joined(lanes + i, [](vf a, vf b) { return larger(a, b); }));
-  raise(sums, at, m, found);
+    lanes[i] = cap_bias_and_mask(w, r0 + i, chunk_key, tiles, t, masked, scores + (long)i * LDS, begin, end);
+  for (int i = 0; i < m; i += W) store(of_rows + i, joined(lanes + i, [](vf a, vf b) { return larger(a, b); }));
+  raise(sums, at, m, of_rows);
   for (int i = 0; i < m; i++) {
     real *s = scores + (long)i * LDS;
-    if (sums.watch.most && !(found[i] <= sums.watch.least(at + i))) sums.watch.insert(at + i, s, begin, end, chunk_key);
+    if (sums.watch.most && !(of_rows[i] <= sums.watch.least(at + i))) sums.watch.insert(at + i, s, begin, end, chunk_key);
     lanes[i] = weigh_row(w, r0 + i, dropout, chunk_key, s, begin, end, sums, at + i);
   }
-  for (int i = 0; i < m; i += W) store(found + i, joined(lanes + i, [](vf a, vf b) { return a + b; }));
-  for (int i = 0; i < m; i++) sums.total[at + i] += found[i];
+  for (int i = 0; i < m; i += W) store(of_rows + i, joined(lanes + i, [](vf a, vf b) { return a + b; }));
+  for (int i = 0; i < m; i++) sums.total[at + i] += of_rows[i];
 }
 
 // The words of the values of a chunk, line by line: in place where whole tiles can be read and are read few times, else copied.
@@ -373,7 +381,7 @@ static void add_values(const Work &w, const Tiles &tiles, int chunk_key, Forward
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.first[t] >= tiles.end[t]) continue;
       const int from = chunk_key + pair_begin(tiles.lane[t]), to = chunk_key + pair_end(tiles.lane_end[t]);
-      const auto add = room.padded - n < NR ? tile<ROWS, true, 1> : tile<ROWS, true>;
+      const auto add = room.padded - n < NR ? tile<ROWS, ONTO, 1> : tile<ROWS, ONTO>;
       add(w.stack.tile_rows(t), words(to - from), room.scores + (long)t * MR * LDS + words(from - chunk_key), LDS,
           v + words(from - begin) * row + n, row, sums.row(t * MR) + n, sums.width);
     }
@@ -415,7 +423,7 @@ static inline void finish_row(const Work &w, int r, const real *x, real by, vf &
   }
 }
 
-// Finish rows of the stack from `from` on, whose sums are the first ones.
+// Finish the rows from .. from + rows - 1 of the stack; row from + i has the sums number i.
 static void finish(const Work &w, Sums &sums, int from, int rows) {
   const real factor = w.c.dropout > 0 ? Dropout(w.c).factor : 1;
   vf zeros{};
@@ -446,12 +454,12 @@ struct ChunkRoom {
   int padded, width;  // v_dim as whole registers, row length of the sums
   static size_t numbers(const Work &w) {
     const int d = words(w.c.head_dim), padded = up(w.c.v_dim, W);
-    return (size_t)MR * (d + LDS) + (size_t)(CHUNK + NR) * d + (size_t)CHUNK * (padded + GAP) + Sums::numbers(w.c, MR, padded + 16) + 6 * 32;
+    return (size_t)MR * (d + LDS) + (size_t)(CHUNK + NR) * d + (size_t)CHUNK * (padded + GAP) + Sums::numbers(w.c, MR, padded + SPARE) + 6 * 32;
   }
   ChunkRoom(Workspace &m, const Work &w)
       : q(m.take((size_t)MR * words(w.c.head_dim))), scores(m.take((size_t)MR * LDS)),
         panels(m.take((size_t)CHUNK * words(w.c.head_dim))), raw(m.take((size_t)NR * words(w.c.head_dim))),
-        values(m.take((size_t)CHUNK * (up(w.c.v_dim, W) + GAP))), sums(nullptr), padded(up(w.c.v_dim, W)), width(padded + 16) {
+        values(m.take((size_t)CHUNK * (up(w.c.v_dim, W) + GAP))), sums(nullptr), padded(up(w.c.v_dim, W)), width(padded + SPARE) {
     sums = m.take(Sums::numbers(w.c, MR, width));
   }
 };
@@ -463,11 +471,11 @@ static bool in_one_chunk(const Work &w) {
   return small && w.stack.rows > FEW && !packs_queries(w.c, w.stack.rows) && !packs_chunk(w);
 }
 
-// Ask for the queries that the next tile reads and for the outputs that this one writes, a share for each panel. Without it stores
-// to rows that lie apart wait for memory, and all later ones with them.
-static void fetch_rows(const Work &w, int t, int share, int shares) {
+// Prefetches the queries that the next tile reads and the outputs that this one writes: call number `part` of `parts`, one for
+// each panel. Without it stores to rows that lie apart wait for memory, and all later ones with them.
+static void prefetch_tile(const Work &w, int t, int part, int parts) {
   const int out_bytes = w.c.v_dim * WIDTH_OF[w.c.out.type], q_bytes = w.c.head_dim * WIDTH_OF[w.c.q.type];
-  for (int r = t * MR + share; r < std::min((t + 1) * MR, w.stack.rows); r += shares) {
+  for (int r = t * MR + part; r < std::min((t + 1) * MR, w.stack.rows); r += parts) {
     const char *out = at(w.c.out, w.batch, w.head_of(r), w.row_of(r));
     for (int byte = 0; byte < out_bytes; byte += 64) {
 #if defined(__x86_64__)  // __builtin_prefetch(p, 1) does not take the line for writing, unless the compiler has more flags
@@ -527,7 +535,7 @@ static void forward_chunk(const Work &w, ChunkRoom &room) {
     if (tiles.first[t] < tiles.end[t]) {
       read_tile(w, t, room.q);
       for (int p = tiles.first[t]; p < tiles.end[t]; p++) {
-        fetch_rows(w, t, p - tiles.first[t], tiles.end[t] - tiles.first[t]);
+        prefetch_tile(w, t, p - tiles.first[t], tiles.end[t] - tiles.first[t]);
         if (tiles.state[t][p] != EMPTY)
           score_tile(m, d, room.q, d, room.panels + (long)p * NR * d, tiles.begin(t, p), tiles.stop(t, p), room.scores + p * NR, score_factor(w.c));
       }
@@ -543,7 +551,7 @@ static void forward_chunk(const Work &w, ChunkRoom &room) {
 }
 
 static bool forward_stack(const Work &w) {
-  const int rows = w.stack.rows, width = up(w.c.v_dim, W) + 16;
+  const int rows = w.stack.rows, width = up(w.c.v_dim, W) + SPARE;
   Workspace &memory = workspace();
   if (w.block.run < w.block.run_end && in_one_chunk(w)) {
     if (!memory.reserve(sizeof(real) * ChunkRoom::numbers(w) + 1024)) return false;

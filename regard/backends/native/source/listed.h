@@ -10,7 +10,7 @@ namespace RG_SPACE {
 namespace {
 constexpr int TOGETHER = 4;                 // query heads at most
 constexpr int HELD = W == 16 ? 4 : 2;       // registers of a sum of each of them
-constexpr int FETCHED = 6;                  // keys that are asked for ahead
+constexpr int FETCHED = 6;                  // a key is prefetched when so many others come before it
 constexpr int SPARSE = 8;                   // words of 64 blocks for each number of a list: with more, lists are sorted
 
 struct Listing {
@@ -24,36 +24,36 @@ struct Listing {
   // Calls take(block) for the blocks of a row that have keys in [lo, hi), each once and ascending. Blocks are marked as bits,
   // and read in order; where a list is short beside its bounds, they are sorted instead.
   template <class Take>
-  void each_block(int row, int64_t lo, int64_t hi, uint64_t *room, const Take &take) const {
+  void each_block(int row, int64_t lo, int64_t hi, uint64_t *marks, const Take &take) const {
     const int64_t *listed = l.block + (l.lists > 1 ? head / (c.heads / l.lists) : 0) * l.list + (l.batches > 1 ? batch : 0) * l.batch +
                             row / l.rows * (long)l.count;
     if (lo >= hi) return;
     const int64_t first = lo / l.keys, blocks = (hi - 1) / l.keys + 1 - first, words = (blocks + 63) / 64;
     if (words > (int64_t)SPARSE * l.count) {
-      int64_t *sorted = (int64_t *)room, *end = sorted;
+      int64_t *sorted = (int64_t *)marks, *end = sorted;
       for (int i = 0; i < l.count; i++)
         if ((uint64_t)listed[i] - (uint64_t)first < (uint64_t)blocks) *end++ = listed[i];
       std::sort(sorted, end, [](int64_t a, int64_t b) { return a < b; });  // the lambda keeps the code in this namespace
       std::for_each(sorted, std::unique(sorted, end), take);
       return;
     }
-    std::memset(room, 0, words * sizeof(uint64_t));
+    std::memset(marks, 0, words * sizeof(uint64_t));
     for (int i = 0; i < l.count; i++) {
       const uint64_t at = (uint64_t)listed[i] - (uint64_t)first;
-      if (at < (uint64_t)blocks) room[at / 64] |= UINT64_C(1) << at % 64;
+      if (at < (uint64_t)blocks) marks[at / 64] |= UINT64_C(1) << at % 64;
     }
     for (int64_t word = 0; word < words; word++)
-      for (uint64_t bits = room[word]; bits; bits &= bits - 1) take(first + word * 64 + __builtin_ctzll(bits));
+      for (uint64_t bits = marks[word]; bits; bits &= bits - 1) take(first + word * 64 + __builtin_ctzll(bits));
   }
 
   int64_t low(int row) const { return std::max(l.lo[bound(row)], c.first_key); }
   int64_t high(int row) const { return std::min<int64_t>(l.hi[bound(row)], (int64_t)c.first_key + c.keys); }
 
   // The keys of a row that are within its bounds, ascending, counted from first_key; returns how many.
-  int keys_of(int row, uint64_t *room, int32_t *into) const {
+  int keys_of(int row, uint64_t *marks, int32_t *into) const {
     const int64_t lo = low(row), hi = high(row);
     int n = 0;
-    each_block(row, lo, hi, room, [&](int64_t block) {
+    each_block(row, lo, hi, marks, [&](int64_t block) {
       const int64_t from = block * l.keys;
       for (int64_t key = std::max(from, lo); key < std::min(from + l.keys, hi); key++) into[n++] = (int32_t)(key - c.first_key);
     });
@@ -128,18 +128,18 @@ static void with_heads(int heads, F f) {
 struct ListedRoom {
   real *q, *out, *grad, *dq, *scores, *slopes;
   int32_t *keys;
-  uint64_t *room;  // of SPARSE words for each number of a list
+  uint64_t *marks;  // for each_block: SPARSE words for each number of a list
   long line;       // of scores
   static size_t numbers(const rg_call &c) {
-    return TOGETHER * (2 * (size_t)up(c.head_dim, LANES) + 2 * (size_t)up(c.v_dim, LANES) + 2 * line_of(c)) + line_of(c) + room_of(c) + 9 * 32;
+    return TOGETHER * (2 * (size_t)up(c.head_dim, LANES) + 2 * (size_t)up(c.v_dim, LANES) + 2 * line_of(c)) + line_of(c) + marks_of(c) + 9 * 32;
   }
   static size_t line_of(const rg_call &c) { return (std::min((size_t)c.lists->count * c.lists->keys, (size_t)c.keys) + W - 1) / W * W; }
-  static size_t room_of(const rg_call &c) { return (size_t)c.lists->count * SPARSE * sizeof(uint64_t) / sizeof(real); }
+  static size_t marks_of(const rg_call &c) { return (size_t)c.lists->count * SPARSE * sizeof(uint64_t) / sizeof(real); }
   ListedRoom(Workspace &w, const Listing &a) : line((long)line_of(a.c)) {
     q = w.take((size_t)TOGETHER * a.k_width), dq = w.take((size_t)TOGETHER * a.k_width);
     out = w.take((size_t)TOGETHER * a.v_width), grad = w.take((size_t)TOGETHER * a.v_width);
     scores = w.take((size_t)TOGETHER * line), slopes = w.take((size_t)TOGETHER * line);
-    keys = (int32_t *)w.take((size_t)line), room = (uint64_t *)w.take(room_of(a.c));
+    keys = (int32_t *)w.take((size_t)line), marks = (uint64_t *)w.take(marks_of(a.c));
   }
   void read(const Listing &a, int row) {
     for (int i = 0; i < a.heads; i++)
@@ -149,7 +149,7 @@ struct ListedRoom {
 
 static void forward_row(const Listing &a, ListedRoom &room, int row) {
   const rg_call &c = a.c;
-  const int count = a.keys_of(row, room.room, room.keys), whole_registers = up(count, W);
+  const int count = a.keys_of(row, room.marks, room.keys), whole_registers = up(count, W);
   room.read(a, row);
   std::memset(room.out, 0, sizeof(real) * a.heads * a.v_width);
   real total[TOGETHER], highest[TOGETHER];
@@ -183,7 +183,7 @@ static void forward_row(const Listing &a, ListedRoom &room, int row) {
 // dk and dv: sums of the keys of this key/value head, k_width and v_width numbers each
 static void backward_row(const Listing &a, const rg_gradients &g, ListedRoom &room, int row, real *dk, real *dv) {
   const rg_call &c = a.c;
-  const int count = a.keys_of(row, room.room, room.keys), whole_registers = up(count, W);
+  const int count = a.keys_of(row, room.marks, room.keys), whole_registers = up(count, W);
   room.read(a, row);
   std::memset(room.dq, 0, sizeof(real) * a.heads * a.k_width);
   if (count) with_heads(a.heads, [&](auto m) {
@@ -222,7 +222,7 @@ static void backward_row(const Listing &a, const rg_gradients &g, ListedRoom &ro
 
 // ---- large blocks for many rows: tiles as in forward.h, in chunks of the listed panels alone, wherever their keys lie
 
-constexpr int TILED = 16;  // rows and keys of a block from which on it is computed in tiles
+constexpr int LEAST_TILED = 16;  // blocks with at least so many rows and keys are computed in tiles
 
 constexpr int SHARING = 16;            // neighbouring blocks of rows, for which keys are packed once
 constexpr long MOST_PACKED = 1 << 20;  // numbers; with more keys each block of rows packs them for itself
@@ -236,7 +236,7 @@ struct Packed {  // the panels of the blocks that a call holds, as far as they w
   long first, panels;  // block, and panels of a block
   size_t count;        // of panels; 0: each is packed where it is needed
   real *room = nullptr;
-  uint8_t *there = nullptr;
+  uint8_t *is_packed = nullptr;  // for each panel
   Packed(const rg_call &c) : first(c.first_key / c.lists->keys), panels((c.lists->keys + NR - 1) / NR) {
     count = (size_t)(((long)c.first_key + c.keys - 1) / c.lists->keys + 1 - first) * panels;
     if ((long)count * NR * words(c.head_dim) > MOST_PACKED) count = 0;
@@ -244,10 +244,10 @@ struct Packed {  // the panels of the blocks that a call holds, as far as they w
 };
 
 struct RowBounds {  // of the keys of the rows of a tile
-  int64_t least = INT64_MAX, least_end = INT64_MAX, most = 0, most_end = 0;
+  int64_t lo_least = INT64_MAX, hi_least = INT64_MAX, lo_most = 0, hi_most = 0;
   void add(int64_t lo, int64_t hi) {
-    most = std::max(most, lo < hi ? lo : INT64_MAX);  // beside an empty row no panel is full
-    if (lo < hi) least = std::min(least, lo), least_end = std::min(least_end, hi), most_end = std::max(most_end, hi);
+    lo_most = std::max(lo_most, lo < hi ? lo : INT64_MAX);  // beside an empty row no panel is full
+    if (lo < hi) lo_least = std::min(lo_least, lo), hi_least = std::min(hi_least, hi), hi_most = std::max(hi_most, hi);
   }
 };
 
@@ -259,9 +259,9 @@ static void lay_slots(const Work &w, const Listing &a, const RowBounds *bounds, 
     tiles.first[t] = PANELS, tiles.end[t] = 0, tiles.lane[t] = 0, tiles.lane_end[t] = 0;
     for (int p = 0; p < PANELS; p++) {
       uint32_t any = 0;
-      if (p < slots.count && b.most <= slots.key[p] && slots.key[p] + NR <= b.least_end && slots.keys[p] == NR) {
+      if (p < slots.count && b.lo_most <= slots.key[p] && slots.key[p] + NR <= b.hi_least && slots.keys[p] == NR) {
         any = EVERY, tiles.state[t][p] = FULL;
-      } else if (p < slots.count && b.least < slots.key[p] + slots.keys[p] && slots.key[p] < b.most_end) {
+      } else if (p < slots.count && b.lo_least < slots.key[p] + slots.keys[p] && slots.key[p] < b.hi_most) {
         for (int r = r0; r < end; r++) {
           const int64_t key = slots.key[p], lo = std::max(a.low(w.row_of(r)) - key, (int64_t)0);
           const int64_t hi = std::min(a.high(w.row_of(r)) - key, (int64_t)slots.keys[p]);
@@ -282,19 +282,19 @@ static void lay_slots(const Work &w, const Listing &a, const RowBounds *bounds, 
 static void score_slots(const Work &w, const Slots &slots, const Tiles &tiles, const Packed &packed, ForwardRoom &room) {
   const Vectors keys = w.keys();
   const int d = words(w.c.head_dim);
-  const bool turned = packs_queries(w.c, w.stack.rows);
+  const bool query_panels = packs_queries(w.c, w.stack.rows);
   for (int p = 0; p < slots.count; p++) {
-    const bool shared = packed.count && !turned;
+    const bool shared = packed.count && !query_panels;
     real *panel = shared ? packed.room + slots.number[p] * NR * d : room.panel;
-    if (!shared || !packed.there[slots.number[p]]) {
+    if (!shared || !packed.is_packed[slots.number[p]]) {
       long row;
       const real *k = keys.rows(slots.key[p], NR, room.raw, &row);
-      if (turned) {
+      if (query_panels) {
         score_keys(w, tiles, p, k, row, room);
         continue;
       }
       transpose(k, row, NR, d, panel);
-      if (shared) packed.there[slots.number[p]] = 1;
+      if (shared) packed.is_packed[slots.number[p]] = 1;
     }
     for (int t = 0; t < w.stack.tiles(); t++)
       if (tiles.state[t][p] != EMPTY)
@@ -318,7 +318,7 @@ static void add_slots(const Work &w, const Slots &slots, const Tiles &tiles, For
       for (int t = 0; t < w.stack.tiles(); t++) {
         const int from = std::max(tiles.lane[t], p * NR), to = std::min(tiles.lane_end[t], p * NR + n);
         if (from >= to) continue;
-        const auto add = room.padded - column < NR ? tile<ROWS, true, 1> : tile<ROWS, true>;
+        const auto add = room.padded - column < NR ? tile<ROWS, ONTO, 1> : tile<ROWS, ONTO>;
         add(w.stack.tile_rows(t), to - from, room.scores + (long)t * MR * LDS + from, LDS, v + (from - p * NR) * row + column, row,
             sums.row(t * MR) + column, sums.width);
       }
@@ -330,14 +330,14 @@ static void forward_blocks(const Listing &a, int first, int end, const Packed &p
   static const rg_schedule none{};  // a Work has one, which nothing reads here
   const rg_call &c = a.c;
   const Work w{c, none, a.batch, a.head, {first, end, 0, 0}, {(end - first) * a.heads, end - first}};
-  const int rows = w.stack.rows, width = up(c.v_dim, W) + 16;
+  const int rows = w.stack.rows, width = up(c.v_dim, W) + SPARE;
   ForwardRoom room(own, c, rows);
   Sums sums(c, own.take(Sums::numbers(c, rows, width)), rows, width);
-  uint64_t *bits = (uint64_t *)own.take(ListedRoom::room_of(c));
+  uint64_t *bits = (uint64_t *)own.take(ListedRoom::marks_of(c));
   int64_t lo = INT64_MAX, hi = 0;
   RowBounds bounds[TILES];
   for (int r = 0; r < rows; r++) bounds[r / MR].add(a.low(w.row_of(r)), a.high(w.row_of(r)));
-  for (int t = 0; t < w.stack.tiles(); t++) lo = std::min(lo, bounds[t].least), hi = std::max(hi, bounds[t].most_end);
+  for (int t = 0; t < w.stack.tiles(); t++) lo = std::min(lo, bounds[t].lo_least), hi = std::max(hi, bounds[t].hi_most);
   read_queries(w, room.q);
   if (packs_queries(c, rows)) pack_queries(w, room);
   sums.clear(rows);
@@ -375,21 +375,22 @@ static void each_listing(const rg_call &c, int batch, int kv, int most, const On
 }
 
 static int forward_tiled(const rg_call &c) {
+  // The rows of a list are computed in `pieces` blocks of at most `each` rows.
   const int rows = c.lists->rows, pieces = (rows + RG_MOST_ROWS - 1) / RG_MOST_ROWS, each = (rows + pieces - 1) / pieces;
   const long blocks = ((c.q_len + (long)rows - 1) / rows) * pieces, tasks = (blocks + SHARING - 1) / SHARING;
-  const int width = up(c.v_dim, W) + 16, most = RG_MOST_ROWS;
-  const int failed = share(c.threads, tasks * c.batch * c.kv_heads, [&](long i) {
+  const int width = up(c.v_dim, W) + SPARE, most = RG_MOST_ROWS;
+  const int failed = run_tasks(c.threads, tasks * c.batch * c.kv_heads, [&](long i) {
     const int kv = (int)(i / tasks % c.kv_heads), batch = (int)(i / tasks / c.kv_heads);
     const long task = tasks - 1 - i % tasks;  // the last rows of a causal call have most keys: they come first
     Packed packed(c);
     const size_t panels = packed.count * NR * words(c.head_dim), marks = (packed.count + sizeof(real) - 1) / sizeof(real);
     const size_t queries = (size_t)most * words(c.head_dim);  // as panels, which fewer rows may need
     const size_t numbers =
-        ForwardRoom::numbers(c, most) + Sums::numbers(c, most, width) + ListedRoom::room_of(c) + queries + panels + marks;
+        ForwardRoom::numbers(c, most) + Sums::numbers(c, most, width) + ListedRoom::marks_of(c) + queries + panels + marks;
     Workspace &own = workspace();
     if (!own.reserve(sizeof(real) * numbers + 4096)) return false;
-    packed.room = own.take(panels), packed.there = (uint8_t *)own.take(marks);
-    std::memset(packed.there, 0, packed.count);
+    packed.room = own.take(panels), packed.is_packed = (uint8_t *)own.take(marks);
+    std::memset(packed.is_packed, 0, packed.count);
     const size_t used = own.used;
     for (long at = task * SHARING; at < std::min((task + 1) * SHARING, blocks); at++) {
       const long begin = at / pieces * rows, first = begin + at % pieces * each;
@@ -406,9 +407,9 @@ static int forward_tiled(const rg_call &c) {
 }
 
 static int forward_listed(const rg_call &c) {
-  if (std::min(c.lists->rows, c.lists->keys) >= TILED) return forward_tiled(c);
+  if (std::min(c.lists->rows, c.lists->keys) >= LEAST_TILED) return forward_tiled(c);
   const long blocks = (c.q_len + LISTED_ROWS - 1) / LISTED_ROWS;
-  const int failed = share(c.threads, blocks * c.batch * c.kv_heads, [&](long i) {
+  const int failed = run_tasks(c.threads, blocks * c.batch * c.kv_heads, [&](long i) {
     const int first = (int)(i % blocks) * LISTED_ROWS, kv = (int)(i / blocks % c.kv_heads), batch = (int)(i / blocks / c.kv_heads);
     Workspace &own = workspace();
     if (!own.reserve(sizeof(real) * ListedRoom::numbers(c) + 1024)) return false;
@@ -428,7 +429,7 @@ static int backward_listed(const rg_call &c, const rg_gradients &g) {
   const size_t numbers = (size_t)c.keys * (k_width + v_width);
   const auto sums = (real **)std::calloc(pairs * parts, sizeof(real *));
   if (!sums) return RG_NO_MEMORY;
-  int failed = share(c.threads, pairs * parts, [&](long i) {
+  int failed = run_tasks(c.threads, pairs * parts, [&](long i) {
     const long part = i % parts;
     const int kv = (int)(i / parts % c.kv_heads), batch = (int)(i / parts / c.kv_heads);
     real *dk = sums[i] = (real *)std::calloc(numbers, sizeof(real)), *dv = dk + c.keys * k_width;
@@ -441,7 +442,7 @@ static int backward_listed(const rg_call &c, const rg_gradients &g) {
     });
     return true;
   });
-  if (!failed) share(c.threads, pairs, [&](long i) {
+  if (!failed) run_tasks(c.threads, pairs, [&](long i) {
     real *sum = sums[i * parts];
     for (long part = 1; part < parts; part++)
       for (size_t n = 0; n < numbers; n += W) store(sum + n, load(sum + n) + load(sums[i * parts + part] + n));

@@ -10,8 +10,9 @@ static inline void cap_row(const rg_call &c, real *s, int begin, int end) {
   for (int j = begin; j < end; j += W) store(s + j, tanh(load(s + j) * into) * out_of);
 }
 
-// A number as large as real holds is too large in powers of 2. Beyond FAR numbers lie NEARER times as dense, so that they stay
-// finite and in order; infinities and NaN stay what they are.
+// Scores are powers of 2, so a bias is multiplied by LOG2E = 1.44, and the largest finite numbers would become infinite. What a
+// number exceeds FAR by is divided by NEARER before: it stays finite, and larger numbers stay larger. Infinities and NaN stay
+// what they are.
 constexpr real FAR = SINGLE ? (real)2.3e38 : (real)1.2e308, NEARER = 32, MOST = SINGLE ? (real)3.4028234e38 : (real)1.7976931348623157e308;
 
 static inline vf drawn_in(vf x) {
@@ -76,8 +77,8 @@ static inline T mixed(T x) {
 }
 
 struct Dropout {
-  uint64_t least;  // of the kept states
-  real factor;
+  uint64_t least;  // the smallest state of the hash whose weight is kept
+  real factor;     // of kept weights
   explicit Dropout(const rg_call &c)
       : least(c.dropout < 1 ? (uint64_t)(c.dropout * 9007199254740992.0) << 11 : UINT64_MAX),
         factor(c.dropout < 1 ? (real)(1 / (1 - c.dropout)) : 0) {}

@@ -134,18 +134,19 @@ static inline void write_row(int type, char *row, int n, const real *x, real fac
   }
 }
 
-// panel[c][j] = x[j][c] for n <= NR rows of d numbers, rs apart; zeros behind the last row. Lines of the panel are `line` apart.
-static void transpose(const real *x, long rs, int n, int d, real *panel, long line = NR) {
+// panel[c][j] = x[j][c] for n <= NR rows of d numbers, `stride` apart; zeros behind the last row. Lines of the panel are `line`
+// apart.
+static void transpose(const real *x, long stride, int n, int d, real *panel, long line = NR) {
   int j = 0;
 #if defined(RG_512) || defined(RG_256)
   for (; j + 8 <= n; j += 8) {
     int c = 0;
     for (; c + 8 <= d; c += 8)
       for (int half = 0; half < 2; half++) {  // rows i and i + 4 share a register, so that no lane crosses
-        const float *y = x + (long)j * rs + c + 4 * half;
+        const float *y = x + (long)j * stride + c + 4 * half;
         __m256 r[4], t[4];
         for (int i = 0; i < 4; i++)
-          r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(y + i * rs)), _mm_loadu_ps(y + (i + 4) * rs), 1);
+          r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(y + i * stride)), _mm_loadu_ps(y + (i + 4) * stride), 1);
         for (int i = 0; i < 2; i++)
           t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]), t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
         float *o = panel + (c + 4 * half) * line + j;
@@ -155,11 +156,11 @@ static void transpose(const real *x, long rs, int n, int d, real *panel, long li
         _mm256_storeu_ps(o + 3 * line, _mm256_shuffle_ps(t[1], t[3], 0xEE));
       }
     for (; c < d; c++)
-      for (int i = 0; i < 8; i++) panel[c * line + j + i] = x[(j + i) * rs + c];
+      for (int i = 0; i < 8; i++) panel[c * line + j + i] = x[(j + i) * stride + c];
   }
 #endif
   for (int c = 0; c < d; c++) {
-    for (int i = j; i < n; i++) panel[c * line + i] = x[i * rs + c];
+    for (int i = j; i < n; i++) panel[c * line + i] = x[i * stride + c];
     for (int i = n > j ? n : j; i < NR; i++) panel[c * line + i] = 0;
   }
 }
@@ -196,7 +197,7 @@ struct Vectors {
     read_row(x.type, row(key), dim, factor, out, padded);
   }
 
-  // The rows as words, `row` words apart: in place where they are whole and need no conversion, else copied to `room` with
+  // The rows as words, `row_stride` words apart: in place where they are whole and need no conversion, else copied to `room` with
   // zeros for keys that the tensor does not have.
   const real *rows(int key, int n, real *room, long *row_stride) const {
     const int b = begin(key), e = end(key, n), width = words(dim);

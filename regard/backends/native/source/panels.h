@@ -93,7 +93,8 @@ struct Stack {
   int rows, block_rows;
   int tiles() const { return (rows + MR - 1) / MR; }
   int tile_rows(int t) const { return std::min(MR, rows - t * MR); }
-  int head(int r) const { return rows == block_rows ? 0 : r / block_rows; }  // of the first of them
+  // The head of row r of the stack, counted from its first head, and the row, counted from the first of its block.
+  int head(int r) const { return rows == block_rows ? 0 : r / block_rows; }
   int row(int r) const { return rows == block_rows ? r : r % block_rows; }
 };
 
@@ -115,6 +116,7 @@ struct Tiles {
   int begin(int t, int p) const { return std::max(0, begin(t) - p * NR); }
   int stop(int t, int p) const { return std::min(NR, stop(t) - p * NR); }
 
+  // Finds all this for the rows of a stack, the first of which is row `from_row` of its block.
   void lay(const rg_schedule &s, const Stack &stack, const Panel *panels, int from_row = 0) {
     for (int t = 0; t < stack.tiles(); t++) {
       first[t] = PANELS, end[t] = 0, lane[t] = 0, lane_end[t] = 0;
@@ -135,8 +137,9 @@ struct Tiles {
     int run, lo_least, lo_most, hi_least, hi_most;
   };
 
-  // `pairs` gets the lanes in which a row of a PART has a pair.
-  State classify(const rg_schedule &s, const Stack &stack, const Panel &p, int t, int at, int from_row, Extent &x, uint32_t *pairs) {
+  // The state of tile t in panel p, which is number `slot` of the chunk. Writes the masks of its rows; `pairs` gets the lanes in
+  // which a row of a PART has a pair.
+  State classify(const rg_schedule &s, const Stack &stack, const Panel &p, int t, int slot, int from_row, Extent &x, uint32_t *pairs) {
     if (p.run == p.run_end) return EMPTY;
     if (p.kind == RG_WHOLE) return FULL;
     const int r0 = t * MR, m = stack.tile_rows(t);
@@ -149,8 +152,8 @@ struct Tiles {
     const bool alike = p.run_end == p.run + 1 && run_of(s, p.run).kind == RG_WHOLE;  // the end of a run: one mask for all rows
     for (int r = r0; r < r0 + m; r++) {
       const int row = from_row + stack.row(r);
-      const uint32_t bits = alike && r > r0 ? mask[r0][at] : p.kind == RG_BOUNDED ? between(s, p, row) : visible(s, p, row);
-      mask[r][at] = bits, any |= bits, each &= bits;
+      const uint32_t bits = alike && r > r0 ? mask[r0][slot] : p.kind == RG_BOUNDED ? between(s, p, row) : visible(s, p, row);
+      mask[r][slot] = bits, any |= bits, each &= bits;
     }
     *pairs = any;
     return any == 0 ? EMPTY : each == EVERY ? FULL : PART;

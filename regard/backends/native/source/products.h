@@ -16,8 +16,9 @@ constexpr int LDS = CHUNK + 16;                // row length of scores; no power
 // How a product is stored: alone, added to what stands there, or as if it were added to 0, where zeros lose their sign.
 enum { ALONE = 0, ONTO = 1, FIRST = 2 };
 
-// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR), a product of bfloat16 that is not added times `by`. AHEAD: a is read from memory for the first time, so
-// that the rows of the next tile are asked for on the way; they may lie behind the tensor, since nothing is read yet.
+// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR), stored as ADD says. A product of bfloat16 that is
+// stored ALONE is multiplied by `by`. AHEAD: `a` is read from memory for the first time, so the rows of the next tile are
+// prefetched on the way; they may lie behind the tensor, since a prefetch reads nothing.
 template <int M, int ADD, int N = NV, bool AHEAD = false>
 static inline __attribute__((always_inline)) void product(int K, const real *__restrict a, long ai, long ak,
                                                           const real *__restrict b, long bk, real *__restrict c,
@@ -53,7 +54,8 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
     }
 }
 
-// The left factor is read by rows, or by columns of a matrix of scores (as its transpose), of bfloat16 by those of a panel.
+// How the left factor is read: by rows, or as a transpose by the columns of a matrix of scores, whose rows are LDS apart (of
+// bfloat16 by the columns of a panel, whose lines are NR apart).
 enum Left { ROWS, COLUMNS };
 
 // The same for m <= MR rows; the strides that are known are constants for the compiler.
@@ -73,7 +75,7 @@ template <int N, bool AHEAD, int M = MR>
 static __attribute__((noinline)) void score_registers(int m, int K, const real *a, long lda, const real *panel, real *s, real by) {
   if constexpr (M > 1)
     if (m < M) return score_registers<N, AHEAD, M - 1>(m, K, a, lda, panel, s, by);
-  product<M, false, N, AHEAD>(K, a, lda, 1, panel, NR, s, LDS, by);
+  product<M, ALONE, N, AHEAD>(K, a, lda, 1, panel, NR, s, LDS, by);
 }
 
 // The same for the lanes [begin, end) of a panel, which are whole registers.

@@ -1,5 +1,5 @@
-// Weights themselves, and their sums over the rows of each key. Both need the log-sum-exp of every row, so the scores are
-// computed once more, without values.
+// The statistics `weights` (all weights of some rows) and `received` (the sum of the weights of each key over the rows). Both
+// need the log-sum-exp of every row, so the scores are computed once more, without values.
 //
 // The rows of a head are divided into parts that depend on the problem alone, each with sums of its own, which are added
 // in order: so the sums do not depend on the number of threads, nor on the other batch rows and heads.
@@ -139,7 +139,7 @@ static int receive_all(const rg_call &c) {
   if (!c.statistics || !(c.statistics->received || c.statistics->weights)) return RG_OK;
   List<Share> shares;
   if (!list_shares(c, shares)) return RG_NO_MEMORY;
-  const int failed = share(c.threads, shares.count, [&](long i) { return compute_share(c, shares.items[i]); });
+  const int failed = run_tasks(c.threads, shares.count, [&](long i) { return compute_share(c, shares.items[i]); });
   for (long i = 0; i < shares.count; i++) {
     const Share &one = shares.items[i];
     if (!one.owns || !one.received) continue;

@@ -15,14 +15,16 @@
 namespace RG_SPACE {
 namespace {
 constexpr int SOLVED = 6;  // rows of the system that are solved together, with every register alike
-constexpr int RC = RG_CHUNK, DIRECT = 16, RM = W == 16 ? 8 : 6, RS = RC + LINE;
+constexpr int RC = RG_CHUNK, RS = RC + LINE;  // positions of a chunk; row length of matrices (RC, RC)
+constexpr int DIRECT = 16;                    // positions of a block whose pairs with a decay for each channel are computed one by one
+constexpr int RM = W == 16 ? 8 : 6;           // rows of a tile
 
 // c[M][N registers] = weight[i] c + s (a b); a[i * ai + k * ak], b[k * bk + column]. No weight: c is overwritten.
 template <int M, int N = NV>
-static __attribute__((noinline)) void small(int m, int K, const real *a, long ai, long ak, const real *b, long bk, real *c,
+static __attribute__((noinline)) void small_product(int m, int K, const real *a, long ai, long ak, const real *b, long bk, real *c,
                                             long ci, const real *weight, long wi, real s) {
   if constexpr (M > 1)
-    if (m < M) return small<M - 1, N>(m, K, a, ai, ak, b, bk, c, ci, weight, wi, s);
+    if (m < M) return small_product<M - 1, N>(m, K, a, ai, ak, b, bk, c, ci, weight, wi, s);
   vf x[M][N];
 #pragma GCC unroll 8
   for (int i = 0; i < M; i++)
@@ -57,7 +59,7 @@ static void multiply(int m, int K, int columns, const real *a, long ai, long ak,
   for (int j = 0; j < columns; j += NR)
     for (int i = from; i < m; i += RM) {
       const int begin = shape == UPPER ? i : 0, end = shape == LOWER ? std::min(K, i + RM) : K;
-      (columns - j < NR ? small<RM, 1> : small<RM>)(m - i, end - begin, a + i * ai + begin * ak, ai, ak,
+      (columns - j < NR ? small_product<RM, 1> : small_product<RM>)(m - i, end - begin, a + i * ai + begin * ak, ai, ak,
                                                     b + begin * bk + j, bk, c + i * ci + j, ci,
                                                     weight ? weight + i * wi : nullptr, wi, s);
     }
@@ -75,16 +77,17 @@ static void in_panels(const real *x, long stride, int m, int n, real *panels) {
   for (int i = 0; i < m; i += NR) transpose(x + i * stride, stride, std::min(NR, m - i), n, panels + (long)i * n);
 }
 
-struct Extent {  // sizes of one call, as whole tiles and as whole registers
-  int d, e, dp, ep;
-  long ds, es;  // row strides
+struct Extent {  // sizes of one call
+  int d, e;     // head_dim, v_dim
+  int dp, ep;   // head_dim as whole tiles, v_dim as whole registers
+  long ds, es;  // strides of rows of head_dim and v_dim numbers
   explicit Extent(const rg_recurrence &c)
       : d(c.head_dim), e(c.v_dim), dp(up(d, NR)), ep(up(e, W)), ds(odd_lines(dp)), es(odd_lines(ep)) {}
   static long odd_lines(int n) { return (up(n, LINE) / LINE | 1) * LINE; }
 };
 
-// Asks for the rows of another chunk: rows lie pages apart, where the processor does not look ahead by itself.
-static void ask(const rg_recurrence &c, const rg_tensor &x, int batch, int head, int from, int n) {
+// Prefetches the rows of another chunk: rows lie pages apart, where the processor does not look ahead by itself.
+static void prefetch_rows(const rg_recurrence &c, const rg_tensor &x, int batch, int head, int from, int n) {
   for (int i = std::max(from, 0); x.data && i < std::min(from + RC, c.length); i++)
     for (int byte = 0; byte < n * WIDTH_OF[x.type]; byte += 64) __builtin_prefetch(at(x, batch, head, i) + byte, 0, 2);
 }
@@ -115,10 +118,17 @@ struct Chunk {
   const rg_recurrence &c;
   const Extent z;
   int batch, head, row, m;  // value head, first position, positions
-  real *k, *kg, *kd, *kt, *log, *whole, *kk, *system, *between;
-  real *a, *rise, *fall, *right, *left, *panel;                // by channel
-  real *from_start, *to_end;                                   // e_i0 and e_nj by channel
-  alignas(64) real first[RC], last[RC], b[RC];
+  real *k, *kg, *kd;           // keys: as they are, times e_i0 (decayed from the start), times e_nj (decayed to the end)
+  real *kt;                    // keys as panels
+  real *log;                   // log decays by channel
+  real *whole;                 // e_n0, the decay of the memory over the chunk: one number, or one for each channel
+  real *kk, *system;           // of a delta rule: N_ij, and N_ij b_j
+  real *between;               // e_ij where a key has one decay
+  real *a;                     // by channel: the decay of each position
+  real *rise, *fall, *right, *left, *panel;  // by channel: see start_halves and pairs_by_channel
+  real *from_start, *to_end;   // by channel: e_i0 and e_nj
+  alignas(64) real first[RC], last[RC];  // e_i0 and e_nj where a key has one decay
+  alignas(64) real b[RC];      // strengths
 
   bool by_channel() const { return c.decays == 2; }
   int key_head() const { return head / (c.kv_heads / c.key_heads); }
@@ -145,9 +155,9 @@ struct Chunk {
     by_channel() ? read_channels() : read_head();
   }
 
-  void ask_keys(int from) const {
-    ask(c, c.k, batch, key_head(), from, z.d);
-    if (by_channel()) ask(c, c.log_decay, batch, head, from, z.d);
+  void prefetch_keys(int from) const {
+    prefetch_rows(c, c.k, batch, key_head(), from, z.d);
+    if (by_channel()) prefetch_rows(c, c.log_decay, batch, head, from, z.d);
   }
 
   void read_head() {
@@ -169,7 +179,7 @@ struct Chunk {
         store(kg + i * z.ds + j, x * all(first[i])), store(kd + i * z.ds + j, x * all(last[i]));
       }
     in_panels(k, z.ds, m, z.dp, kt);
-    if (c.delta) pairs(k, kk), finish();
+    if (c.delta) pairs(k, kk), write_system();
   }
 
   void read_channels() {
@@ -193,7 +203,7 @@ struct Chunk {
         store(kd + o, load(k + o) * e), store(to_end + o, e), sum += load(log + o);
       }
     }
-    if (c.delta) pairs(k, kk), finish();
+    if (c.delta) pairs(k, kk), write_system();
   }
 
   // The rows times the decays from the start of the chunk
@@ -206,7 +216,8 @@ struct Chunk {
       }
   }
 
-  void finish() {
+  // Clears kk from the diagonal on, and writes system = kk times the strengths of the keys.
+  void write_system() {
     for (int i = 0; i < m; i++)
       for (int j = 0; j < RC; j += W) {
         const vf n = first_lanes(load(kk + i * RS + j), i - j);
@@ -239,6 +250,7 @@ struct Chunk {
         for (int i = s + DIRECT - 1; i >= s; i--) store(fall + i * z.ds + j, r), r = r * load(a + i * z.ds + j);
       }
   }
+  // Decays of blocks of `half` positions become those of blocks of 2 * half.
   void double_halves(int half) {
     for (int s = 0; s < RC; s += 2 * half)
       for (int j = 0; j < z.dp; j += W) {
@@ -249,6 +261,7 @@ struct Chunk {
         }
       }
   }
+  // to = x * y, number by number
   void times(const real *x, const real *y, int rows, real *to) const {
     for (int i = 0; i < rows; i++)
       for (int j = 0; j < z.dp; j += W) store(to + i * z.ds + j, load(x + i * z.ds + j) * load(y + i * z.ds + j));
@@ -294,8 +307,8 @@ struct Chunk {
       const int i = (back ? count - 1 - t : t) * SOLVED, n = std::min(SOLVED, m - i), end = i + n;
       real *own = rows + i * z.es;
       if (back && end < m)
-        small<RM, N>(n, m - end, system + end * RS + i, 1, RS, rows + end * z.es, z.es, own, z.es, &ONE, 0, -1);
-      if (!back && i) small<RM, N>(n, i, system + i * RS, RS, 1, rows, z.es, own, z.es, &ONE, 0, -1);
+        small_product<RM, N>(n, m - end, system + end * RS + i, 1, RS, rows + end * z.es, z.es, own, z.es, &ONE, 0, -1);
+      if (!back && i) small_product<RM, N>(n, i, system + i * RS, RS, 1, rows, z.es, own, z.es, &ONE, 0, -1);
       for (int step = 0; step < n; step++) {
         const int r = back ? end - 1 - step : i + step;
         vf y[N];
@@ -319,6 +332,7 @@ struct Chunk {
       else
         std::memset(to + i * z.ds, 0, z.dp * sizeof(real));
   }
+  // u_j = b_j x_j
   void strengthened(const real *x, real *u) const {
     for (int i = 0; i < m; i++)
       for (int j = 0; j < z.ep; j += W) store(u + i * z.es + j, load(x + i * z.es + j) * all(b[i]));
@@ -335,7 +349,8 @@ static void close_memory(const Extent &z, const real *from, real *to) {
   for (int i = 0; i < z.d; i++) std::memcpy(to + (long)i * z.e, from + i * z.es, z.e * sizeof(real));
 }
 
-// Denormal numbers count as 0 meanwhile: decayed numbers would become denormal, which are computed a hundred times slower.
+// While it lives, denormal numbers count as 0, in every namespace: decayed numbers would become denormal, and computing with
+// those takes a hundred times longer.
 struct FlushToZero {
 #if defined(__x86_64__)
   unsigned before = _mm_getcsr();
@@ -357,7 +372,7 @@ static bool recur_head(const rg_recurrence &c, int batch, int head) {
     k.read(batch, head, t * RC);
     if (c.kept) close_memory(z, s, (real *)c.kept + (unit * chunks + t) * z.d * z.e);
     k.read_values(c.v, head, x);
-    k.ask_keys(k.row + RC);
+    k.prefetch_keys(k.row + RC);
     if (c.delta) {
       multiply(k.m, z.dp, z.ep, k.kg, z.ds, 1, s, z.es, x, z.es, &ONE, 0, -1);
       k.solve(x, z.ep, false);
@@ -366,11 +381,11 @@ static bool recur_head(const rg_recurrence &c, int batch, int head) {
           std::memcpy((real *)c.solved + (unit * c.length + k.row + i) * z.e, x + i * z.es, z.e * sizeof(real));
     }
     k.strengthened(x, u);
-    ask(c, c.v, batch, head, k.row + RC, z.e);
+    prefetch_rows(c, c.v, batch, head, k.row + RC, z.e);
     for (int j = 0; j < k.group(); j++) {
       const int out = c.heads < c.kv_heads ? head : k.query_head(j);
       k.read_queries(j, q);
-      ask(c, c.q, batch, k.query_head(j), k.row + RC, z.d), ask(c, c.out, batch, out, k.row, z.e);
+      prefetch_rows(c, c.q, batch, k.query_head(j), k.row + RC, z.d), prefetch_rows(c, c.out, batch, out, k.row, z.e);
       k.pairs(q, pairs);
       if (c.decays) k.decayed(q, qg);
       multiply(k.m, z.dp, z.ep, c.decays ? qg : q, z.ds, 1, s, z.es, o, z.es);
@@ -476,7 +491,7 @@ static int recur_all(const rg_recurrence &c) {
     Step(c, batch, head, w.take(numbers)).run();
     return true;
   };
-  return share(c.threads, (long)c.batch * c.kv_heads, one) ? RG_NO_MEMORY : RG_OK;
+  return run_tasks(c.threads, (long)c.batch * c.kv_heads, one) ? RG_NO_MEMORY : RG_OK;
 }
 }  // namespace
 }  // namespace RG_SPACE

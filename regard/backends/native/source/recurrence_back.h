@@ -10,8 +10,16 @@ struct Back {
   const rg_recurrence &c;
   const rg_recurrence_gradients &g;
   const Extent z;
-  real *s, *ds, *st, *dst, *x, *u, *xt, *du, *dout, *q, *qg, *pairs, *G, *dq, *dk, *dg, *from_row, *by_row, *by_key, *T, *whole;
-  alignas(64) real bd[RC], crossing[RC];
+  real *s, *ds, *st, *dst;      // the memory before the chunk and the gradient of that behind it; both as panels
+  real *x, *u, *xt, *du, *dout; // x_i, u_i, x as panels, the gradient of u, that of the outputs of one query head
+  real *q, *qg, *pairs, *G;     // queries, these times e_i0, P_ij, and the gradient of the pairs (see `send`)
+  real *dq, *dk, *dg;           // dg: the gradient of the log decays
+  real *from_row;               // the gradient of queries or keys times e_i0
+  real *by_row, *by_key;        // parts of dg from e_i0 of each row and e_nj of each key, before they are summed over positions
+  real *T;                      // two matrices for send_by_channel
+  real *whole;                  // the part of dg from e_n0
+  alignas(64) real bd[RC];      // the gradient of the strengths
+  alignas(64) real crossing[RC];  // the part of dg from e_ij of one decay for each key: the sum over pairs that position i lies between
 
   static size_t numbers(const Extent &z) {
     return Chunk::numbers(z) + 2 * z.dp * z.es + 2 * (size_t)z.dp * z.ep + RC * (size_t)(4 * z.es + z.ep + 11 * z.ds + 2 * RS) + z.dp + 4096;
@@ -133,8 +141,8 @@ struct Back {
     else
       k.read_values(c.v, head, x);
     k.strengthened(x, u);
-    k.ask_keys(k.row - RC);
-    if (!c.delta) ask(c, c.v, batch, head, k.row - RC, z.e);
+    k.prefetch_keys(k.row - RC);
+    if (!c.delta) prefetch_rows(c, c.v, batch, head, k.row - RC, z.e);
     in_panels(s, z.es, z.dp, z.ep, st), in_panels(ds, z.es, z.dp, z.ep, dst), in_panels(x, z.es, k.m, z.ep, xt);
     for (real *to : {dk, dg, by_row}) std::memset(to, 0, RC * z.ds * sizeof(real));
     std::memset(bd, 0, sizeof bd), std::memset(crossing, 0, sizeof crossing);
@@ -149,7 +157,7 @@ struct Back {
     for (int j = 0; g.dout.data && j < k.group(); j++) {
       const int out = c.heads < c.kv_heads ? head : k.query_head(j);
       k.read_queries(j, q), k.pairs(q, pairs), k.decayed(q, qg), k.read_values(g.dout, out, dout);
-      ask(c, c.q, batch, k.query_head(j), k.row - RC, z.d), ask(c, g.dout, batch, out, k.row - RC, z.e);
+      prefetch_rows(c, c.q, batch, k.query_head(j), k.row - RC, z.d), prefetch_rows(c, g.dout, batch, out, k.row - RC, z.e);
       multiply(k.m, k.m, z.ep, pairs, 1, RS, dout, z.es, du, z.es, &ONE, 0, 1, UPPER);
       multiply(z.dp, k.m, z.ep, qg, 1, z.ds, dout, z.es, ds, z.es, &ONE, 0, 1);
       by_panels(dout, st, z.dp, from_row, z.ds, 1, false);
@@ -228,7 +236,7 @@ static int recur_back_all(const rg_recurrence &c, const rg_recurrence_gradients 
     for (int i = 0; i < shared; i++) back.head((int)(unit / c.key_heads), (int)(unit % c.key_heads) * shared + i);
     return true;
   };
-  return share(c.threads, (long)c.batch * c.key_heads, one) ? RG_NO_MEMORY : RG_OK;
+  return run_tasks(c.threads, (long)c.batch * c.key_heads, one) ? RG_NO_MEMORY : RG_OK;
 }
 }  // namespace
 }  // namespace RG_SPACE

@@ -4,22 +4,22 @@
 
 namespace RG_SPACE {
 namespace {
-// Does the tasks 0 .. count - 1 and returns how many failed.
-template <class Do>
-static int share(int threads, long count, const Do &one) {
+// Calls task(0) .. task(count - 1), which return false if memory is missing, and returns how many did.
+template <class Task>
+static int run_tasks(int threads, long count, const Task &task) {
   struct Turns {
-    const Do &one;
+    const Task &task;
     long count, next;
     int failed;
-  } turns{one, count, 0, 0};
+  } turns{task, count, 0, 0};
   const auto work = [](void *data) {
     const Flushing flushing;
     Turns &t = *(Turns *)data;
     int failed = 0;
 #if defined(RG_PLANTED_RACE)  // what the sanitizer of threads must notice
-    for (long i; (i = t.next++) < t.count;) failed += !t.one(i);
+    for (long i; (i = t.next++) < t.count;) failed += !t.task(i);
 #else
-    for (long i; (i = __atomic_fetch_add(&t.next, 1, __ATOMIC_RELAXED)) < t.count;) failed += !t.one(i);
+    for (long i; (i = __atomic_fetch_add(&t.next, 1, __ATOMIC_RELAXED)) < t.count;) failed += !t.task(i);
 #endif
     if (failed) __atomic_fetch_add(&t.failed, failed, __ATOMIC_RELAXED);
   };
@@ -47,7 +47,7 @@ static const rg_schedule &schedule_of(const rg_call &c, int batch, int head) {
   return c.schedule[c.schedule_of ? c.schedule_of[(long)batch * c.heads + head] : 0];
 }
 
-// Query heads whose rows are stacked: all that share a key/value head, if their blocks are short and alike.
+// How many query heads are stacked: all that share a key/value head, if their blocks are short and alike, else one.
 static int stacked_heads(const rg_call &c, int batch, int first) {
   const int group = c.heads / c.kv_heads;
   const rg_schedule &s = schedule_of(c, batch, first);
@@ -58,7 +58,7 @@ static int stacked_heads(const rg_call &c, int batch, int first) {
   return group;
 }
 
-struct Stacked {
+struct Stacked {  // a block of the schedule, for the query heads head .. head + heads - 1
   int batch, head, heads, block;
   Work work(const rg_call &c) const {
     const rg_schedule &s = schedule_of(c, batch, head);
@@ -99,7 +99,7 @@ static bool list_pieces(const rg_call &c, const List<Stacked> &stacks, List<Piec
     if (w.block.run == w.block.run_end) continue;
     for (long from = first_key(w); from < last_key(w); from = span_end(w.s, from)) {
       if (!pieces.add({i, from, (long)*numbers})) return false;
-      *numbers += Sums::numbers(c, w.stack.rows, up(c.v_dim, W) + 16);
+      *numbers += Sums::numbers(c, w.stack.rows, up(c.v_dim, W) + SPARE);
     }
   }
   return true;
@@ -113,7 +113,7 @@ static bool sum_piece(const Work &w, const Piece &piece, real *memory) {
   read_queries(w, room.q);
   if (packs_queries(w.c, rows)) pack_queries(w, room);
   Walk walk(w.s, w.block, piece.from);
-  Sums sums(w.c, memory + piece.numbers, rows, room.padded + 16);
+  Sums sums(w.c, memory + piece.numbers, rows, room.padded + SPARE);
   sum_keys(w, walk, span_end(w.s, piece.from), room, sums);
   return true;
 }
@@ -125,12 +125,12 @@ static int forward_by_pieces(const rg_call &c, const List<Stacked> &stacks) {
   if (!list_pieces(c, stacks, pieces, &numbers)) return RG_NO_MEMORY;
   real *memory = (real *)std::malloc(numbers * sizeof(real) + 64);
   if (!memory) return RG_NO_MEMORY;
-  int failed = share(c.threads, pieces.count, [&](long i) {
+  int failed = run_tasks(c.threads, pieces.count, [&](long i) {
     return sum_piece(stacks.items[pieces.items[i].stack].work(c), pieces.items[i], memory);
   });
   for (long i = 0, p = 0; i < stacks.count && !failed; i++) {
     const Work w = stacks.items[i].work(c);
-    const int width = up(c.v_dim, W) + 16;
+    const int width = up(c.v_dim, W) + SPARE;
     if (p == pieces.count || pieces.items[p].stack != i) {
       failed += !forward_stack(w);  // it has no keys
       continue;
@@ -148,7 +148,7 @@ static int forward_all(const rg_call &c) {
   List<Stacked> stacks;
   if (!list_stacks(c, stacks)) return RG_NO_MEMORY;
   if (c.threads > 1 && stacks.count < 4L * c.threads && c.keys > RG_SPAN) return forward_by_pieces(c, stacks);
-  const int failed = share(c.threads, stacks.count, [&](long i) { return forward_stack(stacks.items[i].work(c)); });
+  const int failed = run_tasks(c.threads, stacks.count, [&](long i) { return forward_stack(stacks.items[i].work(c)); });
   return failed ? RG_NO_MEMORY : RG_OK;
 }
 
@@ -160,7 +160,7 @@ constexpr int PART_STEPS = 4;     // of BACK_ROWS rows, at least in each part
 struct Part {
   int batch, kv_head;
   long from, to;  // steps of BACK_ROWS rows, counted over the heads of the group
-  long of_head;   // the number of parts of its key/value head in the first of them, 0 in the others
+  long parts_of_head;  // in the first part of a key/value head: how many it has; 0 in the others
   KeySums sums;
 };
 
@@ -209,15 +209,15 @@ static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part
     for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
 }
 
-// Add the parts of a key/value head in their order, and free them. Queries carry the factor of their scores, which dk must not, if they
-// are no bfloat16.
+// Add the parts of a key/value head in their order, and free them. Queries that are not bfloat16 carry the factor of their
+// scores, which dk must not have.
 static bool add_parts(const rg_call &c, const rg_gradients &g, Part *part, long count) {
   const real factor = HALF ? (real)c.scale : c.softcap > 0 ? (real)1 : LN2;
   Workspace &own = workspace();
   if (!own.reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) return false;
   real *row = own.take(up(std::max(c.head_dim, c.v_dim), NR));
   for (int key = c.first_key; key < c.first_key + c.keys; key++)
-    for (int which = 0; which < 2; which++) {
+    for (int which = 0; which < 2; which++) {  // dk, then dv
       const int width = which ? part->sums.v_width : part->sums.k_width, dim = which ? c.v_dim : c.head_dim;
       const real *found = row;
       int added = 0;
@@ -251,16 +251,16 @@ static bool compute_part(const rg_call &c, const rg_gradients &g, Part &part) {
     const int rows = std::min(BACK_ROWS, b.rows() - at);
     backward_rows({{c, schedule_of(c, part.batch, h), part.batch, h, b, {rows, rows}}, g, at}, room, sums);
   });
-  return part.of_head != 1 || add_parts(c, g, &part, 1);  // while its sums are in the core's cache
+  return part.parts_of_head != 1 || add_parts(c, g, &part, 1);  // while its sums are in the core's cache
 }
 
 static int backward_all(const rg_call &c, const rg_gradients &g) {
   List<Part> parts;
   if (!list_parts(c, parts)) return RG_NO_MEMORY;
-  int failed = share(c.threads, parts.count, [&](long i) { return compute_part(c, g, parts.items[i]); });
+  int failed = run_tasks(c.threads, parts.count, [&](long i) { return compute_part(c, g, parts.items[i]); });
   if (!failed)
-    failed = share(c.threads, parts.count, [&](long i) {
-      return parts.items[i].of_head < 2 || add_parts(c, g, parts.items + i, parts.items[i].of_head);
+    failed = run_tasks(c.threads, parts.count, [&](long i) {
+      return parts.items[i].parts_of_head < 2 || add_parts(c, g, parts.items + i, parts.items[i].parts_of_head);
     });
   for (long i = 0; i < parts.count; i++) std::free(parts.items[i].sums.dk);
   return failed ? RG_NO_MEMORY : RG_OK;

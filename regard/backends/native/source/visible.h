@@ -133,7 +133,7 @@ class Writer {
   Mask mask;
   Span span;         // from the first key that some query may look at to the last
   int64_t position;  // of the first query
-  int64_t origin;    // where its panels begin
+  int64_t origin;    // the key at which the panels of the row begin
   bool has_holes;    // whether the mask hides keys between others
   int64_t words_end;
   int32_t *block, *run, *lo, *hi;

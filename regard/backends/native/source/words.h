@@ -12,6 +12,7 @@
 
 namespace RG_SPACE {
 namespace {
+// Whether this namespace multiplies bfloat16 numbers.
 #if defined(RG_BF16)
 constexpr bool HALF = true;
 #else
@@ -50,7 +51,8 @@ static inline vf step(vf a, vf b, vf sum) {
 #endif
 }
 
-// For the time of its life denormals are flushed, so that what surrounds vdpbf16ps does it too.
+// While it lives, bfloat16 namespaces flush denormals, so that the code around vdpbf16ps does what that instruction does. Other
+// namespaces keep them.
 struct Flushing {
 #if defined(RG_BF16)
   const unsigned before = _mm_getcsr();
