@@ -35,7 +35,7 @@ from regard_lab.cli.options import (
     listed,
 )
 from regard_lab.cli.running import remark_on_training
-from regard_lab.decoding import Generator, Translator
+from regard_lab.decoding import Generator, SearchOptions, Translator
 from regard_lab.decoding.lines import sharing
 from regard_lab.decoding.scoring import ScoredText
 from regard_lab.models import LanguageModel
@@ -82,9 +82,9 @@ def evaluate(
             "an encoder, files of text.",
         ),
     ] = None,
-    beam: Beam = default(Translator.n_best, "beam"),
-    normalisation: Normalisation = default(Translator.n_best, "normalisation"),
-    alpha: Alpha = default(Translator.n_best, "alpha"),
+    beam: Beam = default(SearchOptions, "beam"),
+    normalisation: Normalisation = default(SearchOptions, "normalisation"),
+    alpha: Alpha = default(SearchOptions, "alpha"),
     keep_placeholders: KeepPlaceholders = None,
     out: Annotated[Path | None, OUT] = None,
     as_json: Json = False,
@@ -149,7 +149,7 @@ def evaluate(
 def _check_no_translator(run: Path, kind: str, search: dict[str, Any]) -> None:
     """Refuse what is for translators."""
     if given := [
-        f"--{name}" for name, value in search.items() if value != default(Translator.n_best, name)
+        f"--{name}" for name, value in search.items() if value != default(SearchOptions, name)
     ]:
         what = "a language model" if kind == LanguageModel.KIND else "an encoder"
         raise ArgumentError(

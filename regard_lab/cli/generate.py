@@ -38,8 +38,9 @@ from regard_lab.cli.running import (
     remark_on_training,
     write_lines,
 )
-from regard_lab.decoding import Generation, Generator, Sampling
-from regard_lab.decoding.generator import OnText
+from regard_lab.decoding import Generation, Generator, Sampling, SearchOptions
+from regard_lab.decoding.generator import GENERATION, MAX_TOKENS
+from regard_lab.decoding.streaming import OnText
 from regard_lab.text.lines import tidy
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line, printable_lines
@@ -80,7 +81,7 @@ def generate(
     ] = None,
     max_tokens: Annotated[
         int, Option(min=1, help="Largest number of sub-words to write.")
-    ] = default(Generator.generate, "max_tokens"),
+    ] = MAX_TOKENS,
     stop: Annotated[
         list[str] | None,
         Option(
@@ -88,11 +89,11 @@ def generate(
             help=r"End before this text; may be repeated. \n is a line end, \t a tab, \\ a backslash.",
         ),
     ] = None,
-    beam: Beam = default(Generator.generate, "beam"),
-    normalisation: Normalisation = default(Generator.generate, "normalisation"),
-    alpha: Alpha = default(Generator.generate, "alpha"),
-    cache_kind: Cache = default(Generator.generate, "cache"),
-    cache_dtype: CacheDtype = default(Generator.generate, "cache_dtype"),
+    beam: Beam = GENERATION.beam,
+    normalisation: Normalisation = GENERATION.normalisation,
+    alpha: Alpha = GENERATION.alpha,
+    cache_kind: Cache = GENERATION.cache,
+    cache_dtype: CacheDtype = default(SearchOptions, "cache_dtype"),
     compiled: Compile = False,
     speculate: Annotated[
         str | None,
@@ -137,14 +138,17 @@ def generate(
         )
     if compiled:
         cache_kind = check_compiled(beam, cache_kind, cache_dtype, speculate=speculate, draft=draft)
+    search = SearchOptions(
+        beam=beam,
+        normalisation=normalisation,
+        alpha=alpha,
+        max_length=max_tokens,
+        cache=cache_kind,
+        cache_dtype=cache_dtype,
+    )
     options: dict[str, Any] = {
-        "max_tokens": max_tokens,
+        "options": search,
         "stop": list(map(_unescaped, stop or [])),
-        "beam": beam,
-        "cache": cache_kind,
-        "cache_dtype": cache_dtype,
-        "normalisation": normalisation,
-        "alpha": alpha,
         "branches": branches,
         "sampling": None if beam > 1 else Sampling(**given),
     }
@@ -231,8 +235,14 @@ def _generate_file(
                 written.append(one_line(read + generation.text))
         return written
 
-    draft = {"speculate": str(options["speculate"])} if "speculate" in options else {}
-    write_lines(run, files, compute, **{"command": "generate", "json": as_json, **options, **draft})
+    written = {name: value for name, value in options.items() if name != "options"}
+    written |= {"command": "generate", "json": as_json}
+    if "speculate" in options:
+        written["speculate"] = str(options["speculate"])
+    search: SearchOptions = options["options"]
+    for name in ("beam", "cache", "cache_dtype", "normalisation", "alpha"):
+        written[name] = getattr(search, name)
+    write_lines(run, files, compute, **written, max_tokens=search.max_length)
 
 
 def _unescaped(text: str) -> str:
@@ -270,7 +280,7 @@ def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
 
 def _record(generation: Generation, options: dict[str, Any]) -> dict[str, Any]:
     sampling = options["sampling"]
-    settings = {"beam": options["beam"]} if sampling is None else asdict(sampling)
+    settings = {"beam": options["options"].beam} if sampling is None else asdict(sampling)
     written = asdict(generation)
     if generation.tokens_per_step is None:
         del written["tokens_per_step"]

@@ -137,13 +137,11 @@ def default_note(function: Callable[..., Any], name: str) -> str:
 
 def check_search(normalisation: str, beam: int) -> None:
     """Raise an ArgumentError, before any work, for a search that does not exist; note if it will take long."""
-    from regard_lab.decoding.search import (
-        NORMALISATIONS,  # imports the models, which commands without a search do not need
-        WIDEST,
-    )
+    # It imports the models, which commands without a search do not need.
+    from regard_lab.decoding.options import LARGEST_BEAM, NORMALISATIONS
 
-    if beam > WIDEST:
-        raise ArgumentError(f"--beam is {beam}; it is a whole number from 1 to {WIDEST:,}")
+    if beam > LARGEST_BEAM:
+        raise ArgumentError(f"--beam is {beam}; it is a whole number from 1 to {LARGEST_BEAM:,}")
     if beam > WIDE_BEAM:
         note(
             f"--beam {beam} keeps {beam:,} hypotheses at each step, which may take {beam:,} times as long as --beam 1, "

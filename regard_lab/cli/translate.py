@@ -58,7 +58,7 @@ from regard_lab.cli.running import (
     remark_on_training,
     write_lines,
 )
-from regard_lab.decoding import Translation, Translator
+from regard_lab.decoding import Constraints, SearchOptions, Translation, Translator
 from regard_lab.decoding.translator import Ends
 from regard_lab.seeing import LENSES, Relevance, draw_maps, draw_relevance, look, relevance
 from regard_lab.seeing.lenses.explaining import check_options
@@ -97,17 +97,17 @@ def translate(
             show_default=False,
         ),
     ] = None,
-    beam: Beam = default(Translator.n_best, "beam"),
+    beam: Beam = default(SearchOptions, "beam"),
     count: Annotated[
         int,
         Option(metavar="N", min=1, help="Translations of each line, at most --beam, with scores."),
-    ] = default(Translator.n_best, "count"),
-    normalisation: Normalisation = default(Translator.n_best, "normalisation"),
-    alpha: Alpha = default(Translator.n_best, "alpha"),
-    min_length: MinLength = default(Translator.n_best, "min_length"),
-    max_length: MaxLength = default(Translator.n_best, "max_length"),
-    no_repeat: NoRepeat = default(Translator.n_best, "no_repeat"),
-    repetition_penalty: Penalty = default(Translator.n_best, "repetition_penalty"),
+    ] = default(SearchOptions, "count"),
+    normalisation: Normalisation = default(SearchOptions, "normalisation"),
+    alpha: Alpha = default(SearchOptions, "alpha"),
+    min_length: MinLength = default(Constraints, "min_length"),
+    max_length: MaxLength = default(SearchOptions, "max_length"),
+    no_repeat: NoRepeat = default(Constraints, "no_repeat"),
+    repetition_penalty: Penalty = default(Constraints, "repetition_penalty"),
     prefix: Annotated[
         str,
         Option(
@@ -120,8 +120,8 @@ def translate(
             "--align", help="Also print the pairs i-j of words that cross-attention links, from 0."
         ),
     ] = False,
-    cache_kind: Cache = default(Translator.n_best, "cache"),
-    cache_dtype: CacheDtype = default(Translator.n_best, "cache_dtype"),
+    cache_kind: Cache = default(SearchOptions, "cache"),
+    cache_dtype: CacheDtype = default(SearchOptions, "cache_dtype"),
     compiled: Compile = False,
     picture: Annotated[
         Path | None,
@@ -167,22 +167,22 @@ def translate(
     check_search(normalisation, beam)
     sentences = sentences or []
     cache_kind = check_compiled(beam, cache_kind, cache_dtype) if compiled else cache_kind
-    search: dict[str, Any] = {
-        "beam": beam,
-        "count": count,
-        "normalisation": normalisation,
-        "alpha": alpha,
-    }
-    search |= {
-        "cache": cache_kind,
-        "cache_dtype": cache_dtype,
-        "min_length": min_length,
-        "max_length": max_length,
-    }
-    search |= {"no_repeat": no_repeat, "repetition_penalty": repetition_penalty, "prefix": prefix}
-    search |= (
-        {"batch_tokens": 1} if compiled else {}
-    )  # several texts at once would need a graph of their own
+    constraints = Constraints(
+        min_length=min_length, no_repeat=no_repeat, repetition_penalty=repetition_penalty
+    )
+    options = SearchOptions(
+        beam=beam,
+        count=count,
+        normalisation=normalisation,
+        alpha=alpha,
+        max_length=max_length,
+        cache=cache_kind,
+        cache_dtype=cache_dtype,
+        constraints=constraints,
+    )
+    search: dict[str, Any] = {"options": options, "prefix": prefix}
+    if compiled:
+        search["batch_tokens"] = 1  # several texts at once would need a graph of their own
     _check_count(count, beam, picture=picture, map=drawn, why=why, out=None if as_json else result)
     if (
         files := files_of(source, result, sentences, picture=picture, why=why, map=drawn)
@@ -298,16 +298,16 @@ def _translate_file(
         found = translator.n_best(list(lines), **search)
         ends.add(best[0] for best in found)
         if as_json:
-            count = search["count"]
+            count = search["options"].count
             return [
                 json.dumps(_record(translator, best, align, count), ensure_ascii=False)
                 for best in found
             ]
         return [one_line(_line(translator, best[0], align, None)) for best in found]
 
-    write_lines(
-        run, files, compute, **{"command": "translate", "json": as_json, "align": align, **search}
-    )
+    written = {name: value for name, value in search.items() if name != "options"}
+    written |= {"command": "translate", "json": as_json, "align": align}
+    write_lines(run, files, compute, **written, **search["options"].to_dict())
     note(ends.remark())
 
 

@@ -4,13 +4,17 @@ The state of a search (caches, hypotheses) is separate from the model, so one mo
 `Translator` and `Generator` join a model with its tokeniser; `evaluate` scores translations.
 """
 
+from regard_lab.decoding.beams import beam_search
 from regard_lab.decoding.compiled import compile_steps, one_row_options
 from regard_lab.decoding.constraints import Constraints
-from regard_lab.decoding.generator import Generation, Generator, TextStream
+from regard_lab.decoding.generator import Generation, Generator
 from regard_lab.decoding.lines import share_lines
+from regard_lab.decoding.options import SearchOptions, SpecialIds
 from regard_lab.decoding.sampling import Sampling
 from regard_lab.decoding.scoring import ScoredText, Word
-from regard_lab.decoding.search import Hypothesis, SpecialIds, beam_search, generate, greedy_search
+from regard_lab.decoding.search import generate, greedy_search
+from regard_lab.decoding.starting import Hypothesis
+from regard_lab.decoding.streaming import TextStream
 from regard_lab.decoding.translator import Evaluation, Translation, Translator, evaluate, perplexity
 
 __all__ = [
@@ -22,6 +26,7 @@ __all__ = [
     "generate",
     "greedy_search",
     "beam_search",
+    "SearchOptions",
     "Hypothesis",
     "SpecialIds",
     "Constraints",

@@ -99,7 +99,7 @@ class Constraints:
         """The logits by which the next ids are chosen.
 
         Args:
-            scores, total: logits (rows, vocab_size) and their log-sum-exp (rows, 1), as `admitted` gives them.
+            scores, total: logits (rows, vocab_size) and their log-sum-exp (rows, 1), as `exclude_never` gives them.
             texts: for each row its batch row and its ids so far.
             end: id that ends a text.
 

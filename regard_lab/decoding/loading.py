@@ -12,10 +12,11 @@ from regard_lab.models import SavedModel, load_model
 from regard_lab.text import Tokeniser
 from regard_lab.text.seen_words import SeenWords, is_symbol
 
-WORDS_FILE = (
-    "source-words.json"  # the words of the training texts, of a translator those of its sources
-)
 TOKENISER_FILE = "tokeniser.json"
+# The words of the training texts; of a translator those of its sources.
+WORDS_FILE = "source-words.json"
+# The parameters that have a row for each id.
+TABLES = ("embedding.weight", "target_embedding.weight", "to_vocabulary.weight")
 
 
 def load_with_tokeniser(
@@ -30,24 +31,20 @@ def load_with_tokeniser(
     return saved, _from_file(Tokeniser, saved, TOKENISER_FILE, folder)
 
 
-TABLES = (
-    "embedding.weight",
-    "target_embedding.weight",
-    "to_vocabulary.weight",
-)  # with a row for each id
-
-
 def with_pieces(saved: SavedModel, tokeniser: Tokeniser, wider: Tokeniser) -> SavedModel:
     """A saved model with the pieces that `wider` adds to its tokeniser.
 
     The row of a new piece is the mean of the rows of the pieces that spelled it before; no other number changes.
     """
-    spelled = tokeniser.vocabulary.spelled(wider.vocabulary.pieces[tokeniser.vocab_size :])
+    new_pieces = wider.vocabulary.pieces[tokeniser.vocab_size :]
+    spelled = tokeniser.vocabulary.spelled(new_pieces)
     state = dict(saved.state)
     for name in state.keys() & set(TABLES):
-        rows = [state[name][ids].double().mean(0).to(state[name].dtype) for ids in spelled]
-        state[name] = torch.stack([*state[name], *rows])
-    return replace(saved, config={**saved.config, "vocab_size": wider.vocab_size}, state=state)
+        table = state[name]
+        new_rows = [table[ids].double().mean(0).to(table.dtype) for ids in spelled]
+        state[name] = torch.stack([*table, *new_rows])
+    config = {**saved.config, "vocab_size": wider.vocab_size}
+    return replace(saved, config=config, state=state)
 
 
 def seen_words_of(saved: SavedModel, folder: str | Path) -> SeenWords | None:

@@ -42,16 +42,15 @@ def filtered_probabilities(
     """
     check_filters(temperature, top_k, top_p, min_p)
     check_scores(scores)
-    temperature = real(
-        "temperature", temperature
-    )  # torch cannot divide by an integer beyond 64 bits
+
+    temperature = real("temperature", temperature)  # torch divides by no integer beyond 64 bits
     if scores.dtype not in (torch.float32, torch.float64):
         scores = scores.float()
     if is_greedy(temperature):
         return torch.zeros_like(scores).scatter_(-1, scores.argmax(-1, keepdim=True), 1)
-    scores = (
-        scores - scores.amax(-1, keepdim=True)
-    ) / temperature  # at most 0, so the division cannot overflow
+
+    below_best = scores - scores.amax(-1, keepdim=True)
+    scores = below_best / temperature  # at most 0, so the division cannot overflow
     if top_k is not None:
         least = scores.topk(min(top_k, scores.shape[-1])).values[..., -1:]
         scores = scores.masked_fill(scores < least, -torch.inf)
@@ -60,14 +59,14 @@ def filtered_probabilities(
     probabilities = scores.softmax(-1)
     if min_p:
         unlikely = probabilities < min_p * probabilities.amax(-1, keepdim=True)
-        probabilities = scores.masked_fill(unlikely, -torch.inf).softmax(-1)
+        return scores.masked_fill(unlikely, -torch.inf).softmax(-1)
     return probabilities
 
 
 def check_scores(scores: torch.Tensor) -> None:
     """Raise an ArgumentError unless these are logits (batch, vocab_size)."""
-    fits = isinstance(scores, torch.Tensor) and scores.dim() == 2 and scores.shape[1] > 0
-    if not (fits and (scores.is_floating_point() or scores.dtype == torch.int64)):
+    has_axes = isinstance(scores, torch.Tensor) and scores.dim() == 2 and scores.shape[1] > 0
+    if not has_axes or not (scores.is_floating_point() or scores.dtype == torch.int64):
         raise ArgumentError(
             f"scores are {shown(scores)}; give a tensor (batch, vocab_size) of real numbers"
         )
@@ -83,10 +82,12 @@ def check_filters(
 ) -> None:
     """Raise an ArgumentError for invalid settings."""
     real("temperature", temperature, 0, needs="0 for the most likely id, or a number above 0")
-    if top_k is not None and (not is_whole(found := plain("top_k", top_k)) or found < 1):
-        raise ArgumentError(
-            f"top_k is {top_k}; give 1 or more, or leave it out to draw from all ids"
-        )
+    if top_k is not None:
+        number = plain("top_k", top_k)
+        if not is_whole(number) or number < 1:
+            raise ArgumentError(
+                f"top_k is {top_k}; give 1 or more, or leave it out to draw from all ids"
+            )
     if top_p is not None:
         real("top_p", top_p, most=1, above=0, needs="a probability above 0, at most 1")
     if min_p is not None:
@@ -96,9 +97,10 @@ def check_filters(
 def _nucleus(scores: torch.Tensor, top_p: float) -> torch.Tensor:
     """Mask of the most likely ids that together reach `top_p`; the first of equally likely ones."""
     ordered = scores.sort(dim=-1, descending=True, stable=True)
-    likely = ordered.values.softmax(-1)
-    before = likely.cumsum(-1) - likely  # probability of all more likely ids
-    return torch.zeros_like(scores, dtype=torch.bool).scatter_(-1, ordered.indices, before < top_p)
+    probabilities = ordered.values.softmax(-1)
+    more_likely = probabilities.cumsum(-1) - probabilities
+    nucleus = torch.zeros_like(scores, dtype=torch.bool)
+    return nucleus.scatter_(-1, ordered.indices, more_likely < top_p)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,9 +128,8 @@ class Sampling:
 
     def __post_init__(self) -> None:
         check_filters(self.temperature, self.top_k, self.top_p, self.min_p)
-        object.__setattr__(
-            self, "seed", whole("seed", self.seed, 0, needs="an integer from 0 to 2**63 - 1")
-        )
+        seed = whole("seed", self.seed, 0, needs="an integer from 0 to 2**63 - 1")
+        object.__setattr__(self, "seed", seed)
 
     @property
     def is_greedy(self) -> bool:
@@ -147,27 +148,30 @@ class Sampling:
         """
         check_scores(scores)
         whole("place", place, 0)
-        if (
-            not isinstance(rows, torch.Tensor)
-            or rows.shape != scores.shape[:1]
-            or rows.dtype != torch.int64
-        ):
+        is_tensor = isinstance(rows, torch.Tensor)
+        if not is_tensor or rows.shape != scores.shape[:1] or rows.dtype != torch.int64:
             raise ArgumentError(
                 f"rows are {shown(rows)}; give an int64 tensor, one number for each batch row"
             )
         if self.is_greedy:
-            return likeliest(scores, 1)[1][:, 0]
-        likely = filtered_probabilities(
+            _, ids = likeliest(scores, 1)
+            return ids[:, 0]
+
+        probabilities = filtered_probabilities(
             scores,
             temperature=self.temperature,
             top_k=self.top_k,
             top_p=self.top_p,
             min_p=self.min_p,
         )
-        below = likely.double().cumsum(-1)  # (batch, vocab_size)
-        wanted = uniform(self.seed, rows, place).to(below.device)[:, None] * below[:, -1:]
+        cumulative = probabilities.double().cumsum(-1)  # (batch, vocab_size)
+        numbers = uniform(self.seed, rows, place).to(cumulative.device)
+        drawn = numbers[:, None] * cumulative[:, -1:]
         # The first id whose cumulative probability is larger.
-        return torch.searchsorted(below, wanted, right=True)[:, 0]
+        return torch.searchsorted(cumulative, drawn, right=True)[:, 0]
+
+
+GREEDY = Sampling(temperature=0)
 
 
 def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
@@ -180,8 +184,8 @@ def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
 
 # The most likely ids
 
-BLOCK = 128  # ids per block, for the largest score of each block
-CACHED = 1 << 18  # scores that fit in a core's cache while they are summed
+IDS_PER_BLOCK = 128
+CACHED_SCORES = 1 << 18  # they fit in a core's cache while they are summed
 
 
 def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -193,22 +197,26 @@ def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     >>> likeliest(torch.tensor([[1.0, 5.0, 3.0]]), 2)[1].tolist()
     [[1, 2]]
     """
-    blocks = scores.shape[1] // BLOCK
+    blocks = scores.shape[1] // IDS_PER_BLOCK
     if blocks <= 2 * count:
         return _largest(scores, min(count, scores.shape[1]))
-    whole = scores[:, : blocks * BLOCK]
-    rest = scores[:, blocks * BLOCK :]
-    each = whole.unflatten(1, (blocks, BLOCK))
-    best = _largest(each.amax(-1), count)[1]  # the blocks, (batch, count)
-    inside = each.gather(1, best[..., None].expand(-1, -1, BLOCK)).flatten(1)
-    values, at = _largest(torch.cat([inside, rest], 1), count)
-    ids = best.gather(1, (at // BLOCK).clamp(max=count - 1)) * BLOCK + at % BLOCK
-    return values, torch.where(at < count * BLOCK, ids, at + (blocks - count) * BLOCK)
+
+    in_blocks = scores[:, : blocks * IDS_PER_BLOCK].unflatten(1, (blocks, IDS_PER_BLOCK))
+    behind_blocks = scores[:, blocks * IDS_PER_BLOCK :]
+    _, best_blocks = _largest(in_blocks.amax(-1), count)  # (batch, count)
+    index = best_blocks[..., None].expand(-1, -1, IDS_PER_BLOCK)
+    in_best = in_blocks.gather(1, index).flatten(1)  # (batch, count * IDS_PER_BLOCK)
+
+    values, places = _largest(torch.cat([in_best, behind_blocks], 1), count)
+    block = best_blocks.gather(1, (places // IDS_PER_BLOCK).clamp(max=count - 1))
+    ids_in_blocks = block * IDS_PER_BLOCK + places % IDS_PER_BLOCK
+    ids_behind = places + (blocks - count) * IDS_PER_BLOCK
+    return values, torch.where(places < in_best.shape[1], ids_in_blocks, ids_behind)
 
 
 def log_total(scores: torch.Tensor) -> torch.Tensor:
     """log Σ exp(scores) of each batch row, (batch, 1), computed for a few rows at a time."""
-    rows = max(1, CACHED // max(1, scores.shape[1]))
+    rows = max(1, CACHED_SCORES // max(1, scores.shape[1]))
     return torch.cat([part.logsumexp(-1, keepdim=True) for part in scores.split(rows)])
 
 

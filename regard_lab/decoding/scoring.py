@@ -46,11 +46,14 @@ class ScoredText:
 
 def words_of(tokeniser: Tokeniser, ids: Sequence[int], gains: Sequence[float]) -> tuple[Word, ...]:
     """The words of ids with the sums of their log-probabilities, and END where there is a gain for it."""
-    words = tokeniser.words([*ids, *([END] if len(gains) > len(ids) else [])])
-    return tuple(Word(word, math.fsum(gains[at.start : at.stop])) for word, at in words)
+    scored_ids = list(ids)
+    if len(gains) > len(ids):
+        scored_ids.append(END)
+    words = tokeniser.words(scored_ids)
+    return tuple(Word(word, math.fsum(gains[span.start : span.stop])) for word, span in words)
 
 
-def gains_of(logits: torch.Tensor, following: torch.Tensor) -> list[list[float]]:
+def gains_of(logits: torch.Tensor, next_ids: torch.Tensor) -> list[list[float]]:
     """The log-probabilities of the next ids (batch, length), padded with PAD, by logits (batch, length, vocab_size).
 
         logits[b, t, next[b, t]] - log Σ exp logits[b, t]
@@ -59,10 +62,12 @@ def gains_of(logits: torch.Tensor, following: torch.Tensor) -> list[list[float]]
     [[-2.0794415416798357]]
     """
     rows = []
-    for scores, ids in zip(logits, following, strict=True):
-        ids = ids[ids != PAD]
-        scores = scores[: len(ids)].double()
-        rows.append(
-            (scores.gather(1, ids[:, None]) - log_total(scores))[:, 0].tolist() if len(ids) else []
-        )
+    for text_logits, padded_ids in zip(logits, next_ids, strict=True):
+        ids = padded_ids[padded_ids != PAD]
+        if not len(ids):
+            rows.append([])
+            continue
+        precise = text_logits[: len(ids)].double()
+        gains = precise.gather(1, ids[:, None]) - log_total(precise)
+        rows.append(gains[:, 0].tolist())
     return rows

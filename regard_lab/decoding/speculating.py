@@ -14,7 +14,7 @@ far: Inference with Reference, Yang et al. 2023; trees: SpecInfer, Miao et al. 2
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,25 +23,34 @@ import torch
 from regard.arguments import whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns import Tree
-from regard_lab.decoding.sampling import Sampling
-from regard_lab.decoding.search import (
-    GREEDY,
-    OURS,
-    Hypothesis,
-    Keeping,
-    Over,
-    admitted,
-    length_limits,
-)
+from regard_lab.decoding.options import DEFAULT_IDS, SearchOptions, StopFunction
+from regard_lab.decoding.sampling import GREEDY, Sampling
+from regard_lab.decoding.starting import Hypothesis, exclude_never, new_state
 from regard_lab.models import LanguageModel
 from regard_lab.models.state import LanguageState
 from regard_lab.text import PAD
 
-LONGEST = 3  # ids at the end of a text that are looked for earlier in it, at most
+LONGEST_MATCH = 3  # ids at the end of a text that are looked for earlier in it, at most
 
 
-# (ids of a text, count, branches) -> at most `branches` continuations, each of at most `count` ids.
-Proposer = Callable[[Sequence[int], int, int], list[list[int]]]
+@dataclass(frozen=True)
+class Proposals:
+    """Who proposes ids, and how many.
+
+    Args:
+        proposer: function of (ids of a text, count, branches) that returns at most `branches` continuations, each of at
+            most `count` ids.
+        count: the most ids of a continuation that are proposed at once.
+        branches: the most continuations.
+    """
+
+    proposer: Callable[[Sequence[int], int, int], list[list[int]]]
+    count: int = 5
+    branches: int = 1
+
+    def __post_init__(self) -> None:
+        whole("proposals", self.count, 1)
+        whole("branches", self.branches, 1)
 
 
 def lookup(ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
@@ -50,15 +59,17 @@ def lookup(ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]
     >>> lookup([7, 6, 9, 5, 6, 7, 8, 5, 6], 3, branches=2)
     [[7, 8, 5], [9, 5, 6]]
     """
-    ids, found = list(ids), dict[int, list[int]]()  # by their first ids
-    for length in range(min(LONGEST, len(ids) - 1), 0, -1):
-        end = ids[-length:]
-        for at in range(len(ids) - length - 1, -1, -1):
-            if ids[at : at + length] == end:
-                found.setdefault(ids[at + length], ids[at + length : at + length + count])
-                if len(found) == branches:
-                    return [*found.values()]
-    return [*found.values()]
+    ids = list(ids)
+    continuations: dict[int, list[int]] = {}  # by their first ids
+    for length in range(min(LONGEST_MATCH, len(ids) - 1), 0, -1):
+        last_ids = ids[-length:]
+        for start in range(len(ids) - length - 1, -1, -1):
+            end = start + length
+            if ids[start:end] == last_ids:
+                continuations.setdefault(ids[end], ids[end : end + count])
+                if len(continuations) == branches:
+                    return list(continuations.values())
+    return list(continuations.values())
 
 
 class Draft:
@@ -68,69 +79,76 @@ class Draft:
 
     def __init__(self, model: LanguageModel) -> None:
         self.model = model
-        self.keeping = speculating(model, Keeping())
+        self.options = _with_cache_that_goes_back(model, SearchOptions())
         # its state, and the ids that the state has read
-        self._known: tuple[LanguageState | None, list[int]] = None, []
+        self._known: tuple[LanguageState | None, list[int]] = (None, [])
 
     def __call__(self, ids: Sequence[int], count: int, branches: int = 1) -> list[list[int]]:
-        scores, state = self._read(list(ids), count)
-        likely = admitted(scores, OURS)[0][0]
-        last = likely.topk(min(branches, len(likely))).indices  # (branches,)
-        going = copy(state)
-        if len(last) > 1:
-            going.reorder(torch.zeros_like(last))
+        logits, text_state = self._read(list(ids), count)
+        logits, _ = exclude_never(logits, DEFAULT_IDS)
+        last_ids = logits[0].topk(min(branches, logits.shape[1])).indices  # (branches,)
+        state = copy(text_state)
+        if len(last_ids) > 1:
+            state.reorder(torch.zeros_like(last_ids))
 
-        drafts = [[first] for first in last.tolist()]
-        while len(drafts[0]) < count and any(OURS.end not in draft for draft in drafts):
-            last = admitted(self.model.step(last, going), OURS)[0].argmax(-1)
-            for draft, chosen in zip(drafts, last.tolist(), strict=True):
-                draft.append(chosen)
+        drafts = [[first] for first in last_ids.tolist()]
+        while len(drafts[0]) < count and any(DEFAULT_IDS.end not in draft for draft in drafts):
+            logits, _ = exclude_never(self.model.step(last_ids, state), DEFAULT_IDS)
+            last_ids = logits.argmax(-1)
+            for draft, next_id in zip(drafts, last_ids.tolist(), strict=True):
+                draft.append(next_id)
         return [_up_to_end(draft) for draft in drafts]
 
     def _read(self, ids: list[int], count: int) -> tuple[torch.Tensor, LanguageState]:
-        """The scores (1, vocab_size) after a text, and its state, which goes on from the text before where it can."""
+        """The logits (1, vocab_size) after a text, and its state, which goes on from the text before where it can."""
         state, read = self._known
-        self._known = None, []  # after an interruption it reads the text again
+        self._known = (None, [])  # after an interruption it reads the text again
         device = next(self.model.parameters()).device
-        same = min(_shared(read, ids), len(ids) - 1)
-        if state is not None and same and (same == len(read) or state.goes_back):
-            state.crop(same)
-            scores = self.model.extend(torch.tensor([ids[same:]], device=device), state)[:, -1]
+        shared = min(_count_shared(read, ids), len(ids) - 1)
+        if state is not None and shared and (shared == len(read) or state.goes_back):
+            state.crop(shared)
+            new_ids = torch.tensor([ids[shared:]], device=device)
+            logits = self.model.extend(new_ids, state)[:, -1]
         else:
-            state = self.keeping.start(self.model, torch.tensor([ids], device=device), count)
-            scores = state.next_scores.clone()
-        self._known = state, ids
-        return scores, state
+            text = torch.tensor([ids], device=device)
+            state = new_state(self.model, text, self.options, count)
+            logits = state.next_scores.clone()
+        self._known = (state, ids)
+        return logits, state
 
 
-def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+def _count_shared(left: Sequence[int], right: Sequence[int]) -> int:
     """The number of first ids that two texts share.
 
-    >>> _shared([7, 8, 9], [7, 8, 5, 6])
+    >>> _count_shared([7, 8, 9], [7, 8, 5, 6])
     2
     """
-    for place, (left, right) in enumerate(zip(one, other, strict=False)):
-        if left != right:
+    for place, (left_id, right_id) in enumerate(zip(left, right, strict=False)):
+        if left_id != right_id:
             return place
-    return min(len(one), len(other))
+    return min(len(left), len(right))
 
 
 def _up_to_end(ids: list[int]) -> list[int]:
     """The ids up to the first END, END included."""
-    return ids[: ids.index(OURS.end) + 1] if OURS.end in ids else ids
+    if DEFAULT_IDS.end not in ids:
+        return ids
+    return ids[: ids.index(DEFAULT_IDS.end) + 1]
 
 
-def speculating(model: LanguageModel, keeping: Keeping) -> Keeping:
-    """How to store the texts of a model: by default in caches of keys, from which refused proposals can be dropped.
+def _with_cache_that_goes_back(model: LanguageModel, options: SearchOptions) -> SearchOptions:
+    """The options, by default with caches of keys, from which refused proposals can be dropped.
 
     A model with recurrent states keeps what it chooses itself.
     """
     blocks: Any = model.blocks
-    chooses = any(block.attention.mechanism.declared.has_state for block in blocks)
-    return keeping if chooses or keeping.cache is not None else replace(keeping, cache="dynamic")
+    has_states = any(block.attention.mechanism.declared.has_state for block in blocks)
+    if has_states or options.cache is not None:
+        return options
+    return replace(options, cache="dynamic")
 
 
-class _Read:
+class _TextState:
     """The state of one text, whose refused proposals are taken back.
 
     Args:
@@ -141,145 +159,170 @@ class _Read:
     def __init__(self, model: LanguageModel, state: LanguageState) -> None:
         self.model = model
         self.state = state
-        self.again: list[int] = []  # accepted ids that a restored state has not read
+        self.unread: list[int] = []  # accepted ids that a restored state has not read
         self._before = state
 
     def extend(self, ids: list[int], tree: Tree | None) -> torch.Tensor:
-        """The scores (1, len(ids), vocab_size) after the next id of the text and its proposals."""
+        """The logits (1, len(ids), vocab_size) after the next id of the text and its proposals."""
         self._before = copy(self.state)
         device = next(self.model.parameters()).device
-        read = torch.tensor([[*self.again, *ids]], device=device)
-        return self.model.extend(read, self.state, tree)[:, len(self.again) :]
+        new_ids = torch.tensor([[*self.unread, *ids]], device=device)
+        return self.model.extend(new_ids, self.state, tree)[:, len(self.unread) :]
 
     def accept(self, ids: list[int], path: list[int]) -> None:
         """Go on after these nodes of the last ids, a branch of their tree; without proposals it is all of them."""
         if len(path) == len(ids):
-            self.again = []
+            self.unread = []
         elif not self.state.goes_back:
             self.state = self._before
-            self.again += [ids[node] for node in path]
-        elif path == [*range(len(path))]:
+            self.unread += [ids[node] for node in path]
+        elif path == list(range(len(path))):
             self.state.crop(self.state.length - len(ids) + len(path))
         else:
             self.state.accept(path, len(ids))
 
 
 @torch.inference_mode()
-def speculated(
+def speculate_texts(
     model: LanguageModel,
     prompts: torch.Tensor,
+    options: SearchOptions,
+    sampling: Sampling | None,
+    proposals: Proposals,
     *,
-    proposer: Proposer,
-    proposals: int = 5,
-    branches: int = 1,
-    max_tokens: int | None = 100,
-    sampling: Sampling | None = None,
-    count: int = 1,
     rows: Sequence[int] | None = None,
-    over: Over | None = None,
-    cache: str | None = None,
-    cache_dtype: torch.dtype | str | None = None,
+    over: StopFunction | None = None,
 ) -> list[list[Hypothesis]]:
-    """The texts of `search.generate` without a beam, written one by one with proposed ids.
-
-    `proposer` guesses up to `branches` continuations of up to `proposals` ids at once.
+    """The texts of `search.search_texts` without a beam, written one by one with proposed ids.
 
     Raises:
         UnsupportedError: branches that the model, or its cache, cannot verify together.
     """
-    most = whole("proposals", proposals, 1), whole("branches", branches, 1)
-    keeping = speculating(model, Keeping(cache, cache_dtype))
-    limits = length_limits(prompts, max_tokens)
-    written = list[list[Hypothesis]]()
-    sampling = GREEDY if sampling is None else sampling
+    if sampling is None:
+        sampling = GREEDY
+    count = options.count
     if count > 1 and sampling.is_greedy:
         raise ArgumentError(f"count={count}: the most likely ids give 1 text; give sampling=")
-    for at, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
-        number = at if rows is None else rows[at]
-        draws = [
-            partial(sampling.choose, rows=torch.tensor([number + (copy << 32)]))
-            for copy in range(count)
-        ]
-        overs = [
-            None if over is None else partial(over, at * count + copy) for copy in range(count)
-        ]
-        read = prompt[prompt != PAD]
-        ways = zip(draws, overs, strict=True)
-        written.append(
-            [_write(model, read, limit, draw, end, proposer, most, keeping) for draw, end in ways]
-        )
+    options = _with_cache_that_goes_back(model, options)
+    limits = options.length_limits(prompts)
+    if rows is None:
+        rows = range(len(prompts))
+
+    written = []
+    for row, (prompt, limit) in enumerate(zip(prompts, limits, strict=True)):
+        unpadded = prompt[prompt != PAD]
+        hypotheses = []
+        for number in range(count):
+            draw = torch.tensor([rows[row] + (number << 32)])
+            choose = partial(sampling.choose, rows=draw)
+            is_over = None if over is None else partial(over, row * count + number)
+            writer = _Speculation(model, unpadded, options, limit, proposals, choose, is_over)
+            hypotheses.append(writer.write())
+        written.append(hypotheses)
     return written
 
 
-def _write(
-    model: LanguageModel,
-    prompt: torch.Tensor,
-    limit: int,
-    choose: Callable[..., torch.Tensor],
-    over: Callable[[list[int]], bool] | None,
-    proposer: Proposer,
-    most: tuple[int, int],
-    keeping: Keeping,
-) -> Hypothesis:
-    """One text after a prompt (length,), with at most so many proposed ids and branches."""
-    proposals, branches = most
-    nodes = limit + proposals * (branches - 1)  # room for the nodes of a tree
-    state: LanguageState = keeping.start(model, prompt[None], nodes)
-    if branches > 1 and not state.goes_back:
-        raise UnsupportedError(
-            f"branches={branches} are verified as a tree, whose other branches a cache of keys drops; a recurrent "
-            f"state or a ring cannot drop them, so continue one branch"
-        )
-    assert state.next_scores is not None
-    scores = state.next_scores[:, None].clone()
-    text = _Read(model, state)
-    read = prompt.tolist()
-    ids: list[int] = []  # of the last call after the prompt
-    calls = 1
-    behind = _grown([])
-    written: list[int] = []
-    gains: list[float] = []
-    while True:
+class _Speculation:
+    """One text that is written after a prompt (length,).
+
+    Args:
+        choose: function of logits (1, vocab_size) and of `place`, the number of ids so far, that returns the next id.
+        is_over: function of the new ids that returns True to end the text.
+    """
+
+    def __init__(
+        self,
+        model: LanguageModel,
+        prompt: torch.Tensor,
+        options: SearchOptions,
+        max_length: int,
+        proposals: Proposals,
+        choose: Callable[..., torch.Tensor],
+        is_over: Callable[[list[int]], bool] | None,
+    ) -> None:
+        nodes = max_length + proposals.count * (proposals.branches - 1)  # room for those of a tree
+        state: LanguageState = new_state(model, prompt[None], options, nodes)
+        if proposals.branches > 1 and not state.goes_back:
+            raise UnsupportedError(
+                f"branches={proposals.branches} are verified as a tree, whose other branches a cache of keys drops; a "
+                f"recurrent state or a ring cannot drop them, so continue one branch"
+            )
+        assert state.next_scores is not None
+        self.logits = state.next_scores[:, None].clone()  # (1, nodes of the last call, vocab_size)
+        self.text = _TextState(model, state)
+        self.prompt = prompt
+        self.max_length = max_length
+        self.proposals = proposals
+        self.choose = choose
+        self.is_over = is_over
+        self.ids: list[int] = []
+        self.log_probs: list[float] = []
+        self.finished = False
+        self.calls = 1  # the prompt's
+
+    def write(self) -> Hypothesis:
+        prompt_ids = self.prompt.tolist()
+        read_ids: list[int] = []  # by the last call after the prompt
+        tree = _tree_of([])
+        while True:
+            path = self._follow(tree)
+            if self.finished or len(self.ids) == self.max_length:
+                total = sum(self.log_probs)
+                log_probs = tuple(self.log_probs)
+                ids = tuple(self.ids)
+                return Hypothesis(ids, total, total, self.finished, log_probs, self.calls)
+            if read_ids:
+                self.text.accept(read_ids, path)
+
+            continuations = self._propose([*prompt_ids, *self.ids])
+            tree = _tree_of(continuations)
+            # Keys of the tree: (a node, the id behind it), in the order of their nodes.
+            read_ids = [self.ids[-1], *(next_id for _, next_id in tree)]
+            branches = None
+            if len(continuations) > 1:
+                parents = [-1, *(node for node, _ in tree)]
+                branches = Tree(torch.tensor(parents, device=self.prompt.device))
+            self.logits = self.text.extend(read_ids, branches)
+            self.calls += 1
+
+    def _follow(self, tree: dict[tuple[int, int], int]) -> list[int]:
+        """Choose ids for as long as they were proposed, and one more; return the nodes of those that were."""
         path = [0]
         while True:
-            logits, total = admitted(scores[:, path[-1]], OURS)
-            chosen = int(choose(logits, place=len(written)))
-            gains.append(float(logits[0, chosen] - total))
-            finished = chosen == OURS.end
-            if not finished:
-                written.append(chosen)
-                finished = over is not None and over(written)
-            if finished or len(written) == limit:
-                return Hypothesis(
-                    tuple(written), sum(gains), sum(gains), finished, tuple(gains), calls
-                )
-            if (path[-1], chosen) not in behind:
-                break
-            path.append(behind[path[-1], chosen])
-        if ids:
-            text.accept(ids, path)
+            logits, log_sum_exp = exclude_never(self.logits[:, path[-1]], DEFAULT_IDS)
+            next_id = int(self.choose(logits, place=len(self.ids)))
+            self.log_probs.append(float(logits[0, next_id] - log_sum_exp))
+            if next_id == DEFAULT_IDS.end:
+                self.finished = True
+                return path
+            self.ids.append(next_id)
+            self.finished = self.is_over is not None and self.is_over(self.ids)
+            if self.finished or len(self.ids) == self.max_length:
+                return path
+            node = tree.get((path[-1], next_id))
+            if node is None:
+                return path
+            path.append(node)
 
-        room = min(proposals, limit - len(written) - 1)  # the call itself gives one more id
-        if len(text.again) > proposals:
-            room = 0  # a call without proposals is never refused, so that what is read again stays short
-        proposed = proposer([*read, *written], room, branches) if room else []
-        behind = _grown(proposed)
-        ids = [written[-1], *(chosen for _, chosen in behind)]
-        parents = [-1, *(node for node, _ in behind)]
-        tree = Tree(torch.tensor(parents, device=prompt.device)) if len(proposed) > 1 else None
-        scores = text.extend(ids, tree)
-        calls += 1
+    def _propose(self, ids: list[int]) -> list[list[int]]:
+        """Continuations of the text, which the next call reads behind its last id."""
+        left = self.max_length - len(self.ids) - 1  # the call itself gives one more id
+        room = min(self.proposals.count, left)
+        if room == 0 or len(self.text.unread) > self.proposals.count:
+            # A call without proposals is never refused, so that what is read again stays short.
+            return []
+        return self.proposals.proposer(ids, room, self.proposals.branches)
 
 
-def _grown(proposed: list[list[int]]) -> dict[tuple[int, int], int]:
+def _tree_of(continuations: list[list[int]]) -> dict[tuple[int, int], int]:
     """The tree of continuations behind the last id of a text, node 0: the node of each id behind a node, in order.
 
-    >>> _grown([[7, 8], [7, 9]])
+    >>> _tree_of([[7, 8], [7, 9]])
     {(0, 7): 1, (1, 8): 2, (1, 9): 3}
     """
-    behind = dict[tuple[int, int], int]()
-    for ids in proposed:
+    tree: dict[tuple[int, int], int] = {}
+    for ids in continuations:
         node = 0
-        for chosen in ids:
-            node = behind.setdefault((node, chosen), len(behind) + 1)
-    return behind
+        for next_id in ids:
+            node = tree.setdefault((node, next_id), len(tree) + 1)
+    return tree

@@ -13,11 +13,12 @@ import torch
 from regard.arguments import a_list, a_string, count_of, of_kind, shown, whole
 from regard.errors import ArgumentError
 from regard.reprs import Described, brief
-from regard_lab.decoding.constraints import Constraints
 from regard_lab.decoding.lines import SharedWork
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
+from regard_lab.decoding.options import SearchOptions, with_options
 from regard_lab.decoding.scoring import ScoredText, Word, gains_of, words_of
-from regard_lab.decoding.search import Hypothesis, beam_search, greedy_search
+from regard_lab.decoding.search import search_texts
+from regard_lab.decoding.starting import Hypothesis
 from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.text import Pair, Scores, Tokeniser, score
 from regard_lab.text.batches import EncodedPair, batches_in_order, encode_pairs
@@ -50,16 +51,21 @@ class Ends:
     """Counts translations that are empty, and those that reached the limit of their length without an end."""
 
     def __init__(self, translations: Iterable[Translation] = ()) -> None:
-        self.count = self.empty = 0
+        self.count = 0
+        self.empty = 0
         self.limits: list[int] = []  # ids of each translation without an end
         self.add(translations)
 
     def add(self, translations: Iterable[Translation]) -> None:
         """Count more translations; those of empty sources are left out."""
-        for one in translations:
-            if one.source_ids:
-                self.count, self.empty = self.count + 1, self.empty + (not one.text.strip())
-                self.limits += [] if one.finished else [len(one.ids)]
+        for translation in translations:
+            if not translation.source_ids:
+                continue
+            self.count += 1
+            if not translation.text.strip():
+                self.empty += 1
+            if not translation.finished:
+                self.limits.append(len(translation.ids))
 
     def remark(self) -> str | None:
         """A sentence about them; None if all translations have words and an end.
@@ -68,18 +74,17 @@ class Ends:
         '2 of 2 translations are empty'
         """
         parts = []
-        whole = f"of {count_of(self.count, 'translations', ',')}"
+        of_all = f"of {count_of(self.count, 'translations', ',')}"
         if self.empty:
-            parts.append(f"{self.empty:,} {whole} {'is' if self.empty == 1 else 'are'} empty")
+            verb = "is" if self.empty == 1 else "are"
+            parts.append(f"{self.empty:,} {of_all} {verb} empty")
         if self.limits:
             least = min(self.limits)
             most = max(self.limits)
-            limit = (
-                f"limit of {most:,} ids"
-                if least == most
-                else f"limits of {least:,} to {most:,} ids"
-            )
-            parts.append(f"{len(self.limits):,} {whole} reached the {limit} without an end")
+            limit = f"limit of {most:,} ids"
+            if least != most:
+                limit = f"limits of {least:,} to {most:,} ids"
+            parts.append(f"{len(self.limits):,} {of_all} reached the {limit} without an end")
         return "; ".join(parts) or None
 
 
@@ -98,16 +103,14 @@ class Translator(Described):
     def __init__(
         self, model: TranslationModel, tokeniser: Tokeniser, words: SeenWords | None = None
     ) -> None:
-        of_kind(
-            "model",
-            model,
-            TranslationModel,
-            "a translation model, as load_translation_model gives it",
-        )
+        needs = "a translation model, as load_translation_model gives it"
+        of_kind("model", model, TranslationModel, needs)
         check_together(model.config.vocab_size, tokeniser)
         if words is not None:
             of_kind("words", words, SeenWords, "the SeenWords of the training sources, or None")
-        self.model, self.tokeniser, self.words = model.eval(), tokeniser, words
+        self.model = model.eval()
+        self.tokeniser = tokeniser
+        self.words = words
 
     @classmethod
     def load(cls, folder: str | Path) -> Translator:
@@ -119,135 +122,123 @@ class Translator(Described):
         saved, tokeniser = load_with_tokeniser(folder)
         return cls(translation_model(saved, str(folder)), tokeniser, seen_words_of(saved, folder))
 
-    def translate(self, lines: Sequence[str], **search: Any) -> list[Translation]:
+    def translate(
+        self, lines: Sequence[str], options: SearchOptions | None = None, **search: Any
+    ) -> list[Translation]:
         """The best translation of each line, in order; that of an empty line is empty.
 
         Args:
             lines: sources.
-            search: as for `n_best`.
+            options, search: as for `n_best`.
 
         Raises:
             ArgumentError: invalid settings.
         """
-        return [best[0] for best in self.n_best(lines, **search)]
+        return [best[0] for best in self.n_best(lines, options, **search)]
 
     def n_best(
         self,
         lines: Sequence[str],
+        options: SearchOptions | None = None,
         *,
-        count: int = 1,
-        beam: int = 1,
-        normalisation: str = "gnmt",
-        alpha: float = 0.6,
-        min_length: int = 0,
-        max_length: int | None = None,
-        no_repeat: int | None = None,
-        repetition_penalty: float = 1.0,
         prefix: str = "",
-        cache: str | None = None,
-        cache_dtype: torch.dtype | str | None = None,
         batch_tokens: int = 2048,
         progress: Callable[[int], None] | None = None,
         share: SharedWork | None = None,
         kept: dict[int, list[Translation]] | None = None,
+        **search: Any,
     ) -> list[list[Translation]]:
         """The `count` best translations of each line, in order, the best first; an empty line has an empty one.
 
         Args:
             lines: sources.
-            count: translations of each line, at most `beam`; fewer where the search finds fewer.
-            beam: 1 for greedy search, more for beam search.
-            normalisation, alpha, max_length, cache, cache_dtype: as for `beam_search`.
-            min_length, no_repeat, repetition_penalty: as for `Constraints`.
+            options: how they are searched for; by default by greedy search.
             prefix: words that each translation begins with.
             batch_tokens: the most source ids translated at once.
             progress: called with the number of lines done since the last call.
             share: the processes among which the batches are divided, each of which returns all translations; see
-                `regard_lab.decoding.sharing`.
+                `regard_lab.decoding.lines.sharing`.
             kept: an empty dict that gets the translations of each line, by its index, as soon as they are there; after
                 an interruption it has what was done.
+            search: single options by name: those of `SearchOptions` (beam, count, normalisation, alpha, max_length,
+                cache, cache_dtype) and of `Constraints` (min_length, no_repeat, repetition_penalty).
 
         Raises:
             ArgumentError: invalid settings.
         """
         lines = a_list("lines", lines, str, "a list of strings, one for each source")
-        beam = whole("beam", beam, 1)
-        count = whole("count", count, 1)
-        if count > beam:
+        if options is None:
+            options = SearchOptions()
+        of_kind("options", options, SearchOptions, "a SearchOptions, or None")
+        options = with_options(options, search)
+        if options.count > options.beam:
             raise ArgumentError(
-                f"count is {count} and beam is {beam}; a search keeps `beam` texts, so give beam {count}"
+                f"count is {options.count} and beam is {options.beam}; a search keeps `beam` texts, so give beam "
+                f"{options.count}"
             )
-        written = tuple(self.tokeniser.encode_target(tidy_target(a_string("prefix", prefix))))
-        rules = Constraints(
-            min_length=min_length, no_repeat=no_repeat, repetition_penalty=repetition_penalty
-        )
-        options: dict[str, Any] = {
-            "max_length": max_length,
-            "cache": cache,
-            "cache_dtype": cache_dtype,
-        }
-        if beam > 1:
-            options |= {
-                "beam": beam,
-                "count": count,
-                "normalisation": normalisation,
-                "alpha": alpha,
-            }
+        first_ids = tuple(self.tokeniser.encode_target(tidy_target(a_string("prefix", prefix))))
         encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
-        own = {} if kept is None else of_kind("kept", kept, dict, "an empty dict, or None")
+        done = {} if kept is None else of_kind("kept", kept, dict, "an empty dict, or None")
+
         for indices, (source, *_) in self._batches(encoded, batch_tokens, progress, share):
-            constraints = replace(rules, prefixes=(written,) * len(source)) if written else rules
-            if beam == 1:
-                found = [
-                    [one]
-                    for one in greedy_search(self.model, source, constraints=constraints, **options)
-                ]
-            else:
-                found = beam_search(self.model, source, constraints=constraints, **options)
-            for index, best in zip(indices, found, strict=True):
-                own[index] = self._translations(lines[index], encoded[index][0], best)
-        found = dict(own.items() if share is None else share.gathered([*own.items()]))
-        return [found[index] for index in range(len(lines))]
+            of_batch = options
+            if first_ids:
+                prefixes = (first_ids,) * len(source)
+                constraints = replace(options.constraints, prefixes=prefixes)
+                of_batch = replace(options, constraints=constraints)
+            hypotheses = search_texts(self.model, source, of_batch)
+            for index, best in zip(indices, hypotheses, strict=True):
+                source_ids, _ = encoded[index]
+                done[index] = self._translations(lines[index], source_ids, best)
+        if share is not None:
+            done = dict(share.gathered(list(done.items())))
+        return [done[index] for index in range(len(lines))]
 
     def _batches(
         self,
         pairs: list[EncodedPair],
-        tokens: int,
+        batch_tokens: int,
         progress: Callable[[int], None] | None,
         share: SharedWork | None,
     ) -> Iterator[tuple[list[int], list[torch.Tensor]]]:
         """The batches of this process, with the indices of their pairs; progress is called for all batches."""
-        whole("batch_tokens", tokens, 1)
+        whole("batch_tokens", batch_tokens, 1)
         if progress is not None and not callable(progress):
             raise ArgumentError(
                 f"progress is {shown(progress)}; give a function of the number of lines that are done"
             )
-        of_kind("share", share, (SharedWork, type(None)), "what regard_lab.decoding.sharing gives")
+        of_kind(
+            "share", share, (SharedWork, type(None)), "what regard_lab.decoding.lines.sharing gives"
+        )
+
         device = next(self.model.parameters()).device
-        for number, (indices, batch) in enumerate(batches_in_order(pairs, tokens)):
+        for number, (indices, batch) in enumerate(batches_in_order(pairs, batch_tokens)):
             if share is None or number % share.count == share.rank:
                 yield indices, [part.to(device) for part in batch]
             if progress is not None:
                 progress(len(indices))
 
-    def _translations(self, line: str, ids: list[int], best: list[Hypothesis]) -> list[Translation]:
-        read = self.tokeniser.reads(line)
-        unknown = None if self.words is None else self.words.unknown(read)
-        if not ids:
+    def _translations(
+        self, line: str, source_ids: list[int], best: list[Hypothesis]
+    ) -> list[Translation]:
+        unknown = None
+        if self.words is not None:
+            unknown = self.words.unknown(self.tokeniser.reads(line))
+        if not source_ids:
             return [Translation(line, "", (), (), 0.0, 0.0, True, unknown)]
         return [
             Translation(
-                line,
-                self.tokeniser.decode(one.ids),
-                tuple(ids),
-                one.ids,
-                one.log_probability,
-                one.score,
-                one.finished,
-                unknown,
-                words_of(self.tokeniser, one.ids, one.gains),
+                source=line,
+                text=self.tokeniser.decode(hypothesis.ids),
+                source_ids=tuple(source_ids),
+                ids=hypothesis.ids,
+                log_probability=hypothesis.log_probability,
+                score=hypothesis.score,
+                finished=hypothesis.finished,
+                unknown_words=unknown,
+                words=words_of(self.tokeniser, hypothesis.ids, hypothesis.gains),
             )
-            for one in best
+            for hypothesis in best
         ]
 
     @torch.inference_mode()
@@ -271,16 +262,20 @@ class Translator(Described):
             ArgumentError: something else than pairs.
         """
         pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
-        own: list[tuple[int, list[float]]] = []
         encoded = encode_pairs(pairs, self.tokeniser)
-        for indices, (source, target, following) in self._batches(
+        gains_by_index: list[tuple[int, list[float]]] = []
+        for indices, (source, target, next_ids) in self._batches(
             encoded, batch_tokens, progress, share
         ):
-            own += zip(indices, gains_of(self.model(source, target), following), strict=True)
+            gains = gains_of(self.model(source, target), next_ids)
+            gains_by_index += zip(indices, gains, strict=True)
+        if share is not None:
+            gains_by_index = share.gathered(gains_by_index)
+
         scored = []
-        for index, gains in sorted(own if share is None else share.gathered(own)):
+        for index, gains in sorted(gains_by_index):
             pair = pairs[index]
-            ids = self.tokeniser.encode_target(pairs[index].target)
+            ids = self.tokeniser.encode_target(pair.target)
             words = words_of(self.tokeniser, ids, gains)
             scored.append(ScoredText(pair.source, pair.target, tuple(ids), tuple(gains), words))
         return scored
@@ -303,11 +298,11 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """The measures and settings, without the translations, as JSON values."""
         ends = Ends(self.translations)
-        counts = {"empty": ends.empty, "unfinished": len(ends.limits)}
         return {
             **self.scores.to_dict(),
             "perplexity": self.perplexity,
-            **counts,
+            "empty": ends.empty,
+            "unfinished": len(ends.limits),
             "settings": self.settings,
         }
 
@@ -318,18 +313,20 @@ class Evaluation:
 
 def rows_of(translations: Sequence[Translation], references: Sequence[str]) -> list[dict[str, Any]]:
     """Translations beside their references, with the scores of each, as JSON values."""
-    scores = score_each([one.text for one in translations], references)
-    return [
-        {
-            "source": one.source,
-            "reference": reference,
-            "output": tidy_target(one.text),
-            **score,
-            "log_probability": one.log_probability,
-            "finished": one.finished,
-        }
-        for one, reference, score in zip(translations, references, scores, strict=True)
-    ]
+    scores = score_each([translation.text for translation in translations], references)
+    rows = []
+    for translation, reference, score_of_row in zip(translations, references, scores, strict=True):
+        rows.append(
+            {
+                "source": translation.source,
+                "reference": reference,
+                "output": tidy_target(translation.text),
+                **score_of_row,
+                "log_probability": translation.log_probability,
+                "finished": translation.finished,
+            }
+        )
+    return rows
 
 
 def evaluate(
@@ -355,26 +352,24 @@ def evaluate(
     """
     of_kind("translator", translator, Translator, "a Translator")
     pairs = a_list("pairs", pairs, Pair, "pairs, as read_pairs gives them")
-    lines = [pair.source for pair in pairs]
+    sources = [pair.source for pair in pairs]
+    references = tuple(pair.target for pair in pairs)
+
     translations = translator.translate(
-        lines,
-        beam=beam,
-        normalisation=normalisation,
-        alpha=alpha,
+        sources,
+        options=SearchOptions(beam=beam, normalisation=normalisation, alpha=alpha),
         progress=progress,
         share=share,
         kept=kept,
     )
-    references = tuple(pair.target for pair in pairs)
     scores = score([translation.text for translation in translations], references)
     settings: dict[str, Any] = {"beam": beam}
     if beam > 1:
-        settings |= {"normalisation": normalisation} | (
-            {"alpha": alpha} if normalisation == "gnmt" else {}
-        )
-    return Evaluation(
-        scores, perplexity(translator, pairs, share=share), settings, translations, references
-    )
+        settings["normalisation"] = normalisation
+        if normalisation == "gnmt":
+            settings["alpha"] = alpha
+    perplexity_of_references = perplexity(translator, pairs, share=share)
+    return Evaluation(scores, perplexity_of_references, settings, translations, references)
 
 
 def perplexity(
@@ -389,9 +384,10 @@ def perplexity(
     With `share`, batches are divided among processes, and each of them returns the perplexity of all.
     """
     of_kind("translator", translator, Translator, "a Translator")
-    gains = [
-        gain
-        for one in translator.score(pairs, batch_tokens=batch_tokens, share=share)
-        for gain in one.gains
-    ]
-    return math.exp(min(-math.fsum(gains) / len(gains), 700.0)) if gains else math.nan
+    gains: list[float] = []
+    for scored in translator.score(pairs, batch_tokens=batch_tokens, share=share):
+        gains += scored.gains
+    if not gains:
+        return math.nan
+    cross_entropy = -math.fsum(gains) / len(gains)
+    return math.exp(min(cross_entropy, 700.0))  # e^700 is almost the largest float

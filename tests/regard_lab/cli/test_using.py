@@ -377,7 +377,7 @@ def test_a_stop_and_a_beam_are_heeded(writer, monkeypatch):
         stops.extend(given)
         raise ArgumentError("the stops are known")
 
-    monkeypatch.setattr("regard_lab.decoding.generator.TextStream.__init__", begin)
+    monkeypatch.setattr("regard_lab.decoding.streaming.TextStream.__init__", begin)
     for typed in (r"\n", r"a\tb", r"\\n", r"\d", "\n"):
         regard("generate", writer, "a", "--stop", typed)
     assert stops == ["\n", "a\tb", r"\n", r"\d", "\n"]

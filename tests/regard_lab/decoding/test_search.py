@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError, RegardError
-from regard_lab.decoding import Constraints, beam_search, greedy_search
-from regard_lab.decoding.search import SpecialIds, admitted, normalised
+from regard_lab.decoding import Constraints, SpecialIds, beam_search, greedy_search
+from regard_lab.decoding.options import normalised
+from regard_lab.decoding.starting import exclude_never
 from regard_lab.text import BEGIN, END, PAD
 
 VOCAB = 8  # 4 specials and 4 that may be written
@@ -261,7 +262,7 @@ def test_searches_that_cannot_be_are_refused():
         greedy_search(model, source, 5)
     with pytest.raises(RegardError, match="not finite"):
         # one row of two
-        admitted(torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ()))
+        exclude_never(torch.tensor([[0.0, 1.0, 2.0], [0.0, math.nan, 2.0]]), SpecialIds(0, 1, ()))
 
 
 def test_the_normalisations_are_their_formulas():

@@ -9,8 +9,8 @@ from test_generator import DRAWN, LINES, new_generator
 from regard.errors import ArgumentError, UnsupportedError
 from regard.mechanisms import Mechanism
 from regard.mechanisms.recurrent import Recurrent
-from regard_lab.decoding import Generator, Sampling, generate
-from regard_lab.decoding.speculating import Draft, lookup, speculated
+from regard_lab.decoding import Generator, Sampling, SearchOptions, generate
+from regard_lab.decoding.speculating import Draft, Proposals, lookup, speculate_texts
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import BEGIN, PAD, Tokeniser
 
@@ -118,8 +118,8 @@ def test_a_cache_that_cannot_go_back_reads_accepted_ids_again(cache, settings):
         right = plain.ids[len(ids) - 4 :][:count]
         return [[*right[:1], PAD, PAD, PAD][:count]]
 
-    how = {"proposer": right_then_wrong, "proposals": 4, "cache": cache, "max_tokens": 29}
-    [[one]] = speculated(model, prompt, **how)
+    options = SearchOptions(cache=cache, max_length=29)
+    [[one]] = speculate_texts(model, prompt, options, None, Proposals(right_then_wrong, 4))
     assert one.ids == plain.ids
     assert one.gains == pytest.approx(plain.gains, abs=1e-9)
     goes_back = cache == "dynamic"
@@ -152,13 +152,14 @@ def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
         right = [*plain.ids[len(ids) - 4 :][:count]]
         return [[PAD, *right][:count], [*right[:1], PAD], right][:branches]
 
-    how = {"proposer": propose, "proposals": 4, "cache": cache, "max_tokens": 21}
+    options = SearchOptions(cache=cache, max_length=21)
     # a prompt gives 1 id, each further call 5; its first branch is wrong
     for branches, calls in (
         (3, 5),
         (1, 21),
     ):
-        [[one]] = speculated(model, prompt, branches=branches, sampling=DRAWN, **how)
+        proposals = Proposals(propose, 4, branches)
+        [[one]] = speculate_texts(model, prompt, options, DRAWN, proposals)
         assert (one.ids, one.calls) == (plain.ids, calls)
         assert one.gains == pytest.approx(plain.gains, abs=1e-9)
 
