@@ -11,6 +11,8 @@ from regard.errors import UnsupportedError
 from regard.positions import Learned
 from regard_lab.text.vocabularies import BEGIN
 
+LARGEST_WIDTH = 2**20  # of a product of one row; PyTorch's 2,048 leaves out most vocabularies
+
 
 def one_row_options() -> dict[str, Any]:
     """Options of `torch.compile` that compute products of a single row as sums on the CPU, which is faster.
@@ -28,9 +30,7 @@ def one_row_options() -> dict[str, Any]:
     """
     from torch._inductor.fx_passes import decompose_mem_bound_mm  # it takes seconds to import
 
-    largest = {
-        "cpu_max_other_dimension_decomposition": 2**20
-    }  # PyTorch's 2,048 leaves out most vocabularies, and
+    largest = {"cpu_max_other_dimension_decomposition": LARGEST_WIDTH}
     vars(decompose_mem_bound_mm).update(largest)  # the module reads its options only when imported
     return {"post_grad_fusion_options": {"decompose_mm_pass": largest}}
 
@@ -41,9 +41,8 @@ def check_compilable(model: Any) -> None:
     Raises:
         UnsupportedError: a layer with a recurrent state.
     """
-    for layer, block in enumerate(
-        getattr(model, "blocks", ())
-    ):  # decoders of translators have softmax
+    blocks = getattr(model, "blocks", ())  # a translator has none, and its decoder has softmax
+    for layer, block in enumerate(blocks):
         mechanism = block.attention.mechanism
         if mechanism.reason_against_caches is not None:
             raise UnsupportedError(
@@ -68,39 +67,44 @@ def compile_steps(model: Any) -> float:
     """
     from torch._dynamo.exc import TorchDynamoException  # it takes seconds to import
 
-    if (layers := getattr(model, "_through_layers", None)) is None:
+    layers = getattr(model, "_through_layers", None)
+    if layers is None:
         raise UnsupportedError(
             f"{type(model).__name__} keeps no keys and values in caches, so no step is compiled"
         )
     check_compilable(model)
     began = time.perf_counter()
     options = {"fullgraph": True, "dynamic": True, "options": one_row_options()}
-    graph: Any = partial(torch.compile, **options)
+    compiled: Any = partial(torch.compile, **options)
     score = model._score
-    layers_graph = graph(layers)
-    score_graph = graph(model._score)
+    compiled_layers = compiled(layers)
+    compiled_score = compiled(score)
 
     def through_layers(ids: torch.Tensor, places: torch.Tensor, *given: Any) -> torch.Tensor:
         if isinstance(model.positions, Learned):  # a graph does not check them
             model.positions.check(places)
-        return (layers_graph if ids.shape[1] == 1 else layers)(
-            ids, places, *given
-        )  # prompts are not compiled
+        if ids.shape[1] == 1:
+            return compiled_layers(ids, places, *given)
+        return layers(ids, places, *given)  # of a prompt
+
+    def score_of(x: torch.Tensor) -> torch.Tensor:
+        if x.ndim != 2:
+            return score(x)
+        return compiled_score(x.clone())  # one with a storage offset would need a graph of its own
 
     model._through_layers = through_layers
-    model._score = lambda x: (
-        score_graph(x.clone()) if x.ndim == 2 else score(x)
-    )  # a storage offset needs a new graph
+    model._score = score_of
     try:
         with torch.inference_mode():  # as in a search: a graph is for tensors of this mode
             text = torch.full((1, 3), BEGIN, device=next(model.parameters()).device)
             model.step(text[0, :1], model.start(text, "static", capacity=5))
     except TorchDynamoException as error:
-        model._through_layers, model._score = layers, score
-        raised = re.search(
-            r"raised exception \w+\(['\"](.*)['\"]", str(error)
-        )  # while it was traced
-        because = raised[1] if raised else str(error).strip().partition("\n")[0]
+        model._through_layers = layers
+        model._score = score
+        raised_while_tracing = re.search(r"raised exception \w+\(['\"](.*)['\"]", str(error))
+        because = str(error).strip().partition("\n")[0]
+        if raised_while_tracing:
+            because = raised_while_tracing[1]
         raise UnsupportedError(
             f"the steps of this {type(model).__name__} cannot be compiled ({because}); do not compile them, or install "
             f"a C++ compiler such as g++ if there is none"

@@ -50,12 +50,11 @@ class Constraints:
             needs="a factor of 1 or more, such as 1.2",
         )
         object.__setattr__(self, "repetition_penalty", penalty)
-        given = each("prefixes", self.prefixes, "ids for each batch row")
-        prefixes = tuple(
-            tuple(whole("an id of prefixes", i, 0) for i in each("a prefix", one, "ids"))
-            for one in given
-        )
-        object.__setattr__(self, "prefixes", prefixes)
+        prefixes = []
+        for prefix in each("prefixes", self.prefixes, "ids for each batch row"):
+            ids = each("a prefix", prefix, "ids")
+            prefixes.append(tuple(whole("an id of prefixes", identifier, 0) for identifier in ids))
+        object.__setattr__(self, "prefixes", tuple(prefixes))
 
     @property
     def are_none(self) -> bool:
@@ -72,13 +71,15 @@ class Constraints:
             raise ArgumentError(
                 f"{len(self.prefixes)} prefixes for {len(limits)} texts; give one for each"
             )
-        needed = [max(self.min_length, 1 + len(one)) for one in self.prefixes or [()] * len(limits)]
-        if given and (short := max(needed, default=0)) > min(limits, default=0):
-            why = "min_length" if short == self.min_length else "the prefix"
+        prefixes = self.prefixes or [()] * len(limits)
+        needed = [max(self.min_length, 1 + len(prefix)) for prefix in prefixes]
+        most_needed = max(needed, default=0)
+        if given and most_needed > min(limits, default=0):
+            why = "min_length" if most_needed == self.min_length else "the prefix"
             raise ArgumentError(
-                f"the longest text is {min(limits):,} ids, and {why} needs {short:,}; give a larger max_length"
+                f"the longest text is {min(limits):,} ids, and {why} needs {most_needed:,}; give a larger max_length"
             )
-        return [max(both) for both in zip(limits, needed, strict=True)]
+        return list(map(max, limits, needed))
 
     def banned(self, ids: Sequence[int]) -> list[int]:
         """The ids that would repeat a run of `no_repeat` ids."""
@@ -86,20 +87,24 @@ class Constraints:
             return []
         before = self.no_repeat - 1
         last = tuple(ids[len(ids) - before :])
-        starts = range(len(ids) - before)
-        return [ids[at + before] for at in starts if tuple(ids[at : at + before]) == last]
+        banned = []
+        for start in range(len(ids) - before):
+            end = start + before
+            if tuple(ids[start:end]) == last:
+                banned.append(ids[end])
+        return banned
 
     def constrained(
         self,
-        scores: torch.Tensor,
-        total: torch.Tensor,
+        logits: torch.Tensor,
+        log_sum_exp: torch.Tensor,
         texts: Sequence[tuple[int, Sequence[int]]],
         end: int | None,
     ) -> torch.Tensor:
         """The logits by which the next ids are chosen.
 
         Args:
-            scores, total: logits (rows, vocab_size) and their log-sum-exp (rows, 1), as `exclude_never` gives them.
+            logits, log_sum_exp: (rows, vocab_size) and (rows, 1), as `exclude_never` gives them.
             texts: for each row its batch row and its ids so far.
             end: id that ends a text.
 
@@ -107,29 +112,32 @@ class Constraints:
             ArgumentError: every id of a text is excluded, and no END can end it.
         """
         if self.are_none:
-            return scores
-        chosen = scores.clone()
-        for at, (row, ids) in enumerate(texts):
+            return logits
+        constrained = logits.clone()
+        for place, (row, ids) in enumerate(texts):
+            of_text = constrained[place]  # a view: (vocab_size,)
             prefix = self.prefixes[row] if self.prefixes else ()
             if len(ids) < len(prefix):
-                chosen[at] = -torch.inf
-                chosen[at, prefix[len(ids)]] = scores[at, prefix[len(ids)]]
+                next_id = prefix[len(ids)]
+                of_text[:] = -torch.inf
+                of_text[next_id] = logits[place, next_id]
                 continue
+
             if self.repetition_penalty != 1 and ids:
-                again = torch.tensor(sorted(set(ids)), device=scores.device)
-                chosen[at, again] = total[at] + self.repetition_penalty * (
-                    scores[at, again] - total[at]
-                )
-            chosen[at, self.banned(ids)] = -torch.inf
+                repeated = torch.tensor(sorted(set(ids)), device=logits.device)
+                log_probs = logits[place, repeated] - log_sum_exp[place]
+                of_text[repeated] = log_sum_exp[place] + self.repetition_penalty * log_probs
+            of_text[self.banned(ids)] = -torch.inf
             if end is not None and len(ids) < self.min_length:
-                chosen[at, end] = -torch.inf
-            if not bool((chosen[at] > -torch.inf).any()):
+                of_text[end] = -torch.inf
+
+            if not bool((of_text > -torch.inf).any()):
                 if end is None:
                     raise ArgumentError(
                         f"no_repeat={self.no_repeat} excludes every id after {len(ids)}; give more"
                     )
-                chosen[at, end] = scores[at, end]
-        return chosen
+                of_text[end] = logits[place, end]
+        return constrained
 
 
 FREE = Constraints()

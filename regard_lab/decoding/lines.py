@@ -29,7 +29,10 @@ class SharedWork:
 
     def gathered(self, own: list[Any]) -> list[Any]:
         """What all processes have, in one list, on each of them."""
-        return [one for part in Group.of(dist.group.WORLD).gather_lists(own) for one in part]
+        gathered = []
+        for part in Group.of(dist.group.WORLD).gather_lists(own):
+            gathered += part
+        return gathered
 
 
 @contextmanager
@@ -48,10 +51,8 @@ def sharing() -> Generator[SharedWork | None]:
     if began:
         try:
             dist.init_process_group("gloo")
-        except (
-            ValueError,
-            RuntimeError,
-        ) as error:  # a variable is missing; a port is in use, or no process responds
+        # A variable is missing; or a port is in use, or no process responds.
+        except (ValueError, RuntimeError) as error:
             reason = " ".join(str(error).split())[:200]
             raise ArgumentError(
                 f"the environment variable WORLD_SIZE is {processes}, and the processes cannot be joined ({reason}); "
@@ -116,24 +117,30 @@ def share_lines(
         return True
     blocks = range(-(-len(lines) // BLOCK))
     for block in blocks[rank::processes]:
-        if (path := _part(parts, block)).exists():
+        path = _part(parts, block)
+        if path.exists():
             continue
         if out.exists():  # the same command, started twice, completed it
             break
-        some = lines[block * BLOCK : (block + 1) * BLOCK]
-        found = compute(some, block * BLOCK)
-        if len(found) != len(some) or any("\n" in one or "\r" in one for one in found):
+        first = block * BLOCK
+        of_block = lines[first : first + BLOCK]
+        results = compute(of_block, first)
+        if len(results) != len(of_block) or any(map(_has_line_end, results)):
             raise DataError(
-                f"{count_of(len(some), 'lines')} from line {block * BLOCK + 1} on gave {count_of(len(found), 'lines')} "
+                f"{count_of(len(of_block), 'lines')} from line {first + 1} on gave {count_of(len(results), 'lines')} "
                 f"of output, or a line with a line end inside; each line gives one"
             )
         try:
             parts.mkdir(parents=True, exist_ok=True)
-            replace_file(path, "".join(f"{one}\n" for one in found).encode())
+            replace_file(path, "".join(f"{result}\n" for result in results).encode())
         except FileNotFoundError:
             if not out.exists():  # if it does, another process completed it and removed the folder
                 raise
     return _join(out, parts, len(blocks))
+
+
+def _has_line_end(line: str) -> bool:
+    return "\n" in line or "\r" in line
 
 
 def share_of_work() -> dict[str, int]:
@@ -142,12 +149,10 @@ def share_of_work() -> dict[str, int]:
     >>> share_of_work()
     {'world': 1, 'rank': 0}
     """
-    values = {
-        name: os.environ.get(name, default)
-        for name, default in (("WORLD_SIZE", "1"), ("RANK", "0"))
-    }
+    values = {"WORLD_SIZE": os.environ.get("WORLD_SIZE", "1"), "RANK": os.environ.get("RANK", "0")}
     for name, value in values.items():
-        if not value.isdecimal() or (name, int(value)) == ("WORLD_SIZE", 0):
+        least = 1 if name == "WORLD_SIZE" else 0
+        if not value.isdecimal() or int(value) < least:
             raise ArgumentError(
                 f"the environment variable {name} is {shown(value)}; torchrun sets it to a whole number"
             )
@@ -167,9 +172,8 @@ def _claimed(out: Path, digest: str) -> tuple[Path, bool]:
     parts = Path(f"{out}.parts")
     claimed = record.exists()
     if not claimed and (out.exists() or parts.exists()):
-        claimed = (
-            record.exists()
-        )  # another process of this command may have written it before them, since it was read
+        # Another process of this command may have written it before them, since it was read.
+        claimed = record.exists()
         if not claimed:
             raise OccupiedError(
                 f"{out} is there already, without a record of what it belongs to; name another file"
@@ -194,9 +198,8 @@ def _part(parts: Path, block: int) -> Path:
 
 def _join(out: Path, parts: Path, blocks: int) -> bool:
     """Join the parts to the file if all are there. Two processes may do so at once, and write the same."""
-    if (
-        out.exists()
-    ):  # joined by another process, which may have removed the folder before this one wrote to it
+    # Another process may have joined them, and removed the folder before this one wrote to it.
+    if out.exists():
         shutil.rmtree(parts, ignore_errors=True)
         return True
     if not all(_part(parts, block).exists() for block in range(blocks)):
