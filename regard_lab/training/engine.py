@@ -68,9 +68,9 @@ class Workers:
     def __init__(self, cpu: bool = False) -> None:
         with needed("accelerate", "training"):
             from accelerate import Accelerator
-        self._accelerator = Accelerator(
-            cpu=cpu, mixed_precision="no"
-        )  # precision is the engine's, for this run only
+
+        # Precision is the engine's, for this run only.
+        self._accelerator = Accelerator(cpu=cpu, mixed_precision="no")
         self.rank: int = self._accelerator.process_index
         self.count: int = self._accelerator.num_processes
         self.is_main: bool = self._accelerator.is_main_process
@@ -113,12 +113,10 @@ class StepSums(NamedTuple):
     tokens: int
     learning_rate: float
     gradient_norm: float
-    fault: (
-        str | None
-    )  # where it was not finite; if anywhere, the weights and the optimiser are as before
-    destroyed: (
-        str | None
-    )  # the first weight that the step itself made not finite; the weights before are gone
+    # Where it was not finite; if anywhere, the weights and the optimiser are as before.
+    fault: str | None
+    # The first weight that the step itself made not finite; the weights before are gone.
+    destroyed: str | None
 
 
 class Engine:
@@ -131,17 +129,19 @@ class Engine:
     def __init__(
         self, model: torch.nn.Module, task: Task, config: TrainingConfig, workers: Workers
     ) -> None:
-        self._task, self._config, self._workers = task, config, workers
+        self._task = task
+        self._config = config
+        self._workers = workers
         self._wrapped = workers.prepare(model)
         self._model = model
         self._parameters = [
             parameter for parameter in model.parameters() if parameter.requires_grad
         ]
-        self._pieces: list[float] = []  # this process's loss of each micro-batch of the last step
-        matrices, vectors = (
-            [one for one in self._parameters if (one.dim() > 1) == is_matrix]
-            for is_matrix in (True, False)
-        )
+        # This process's loss of each micro-batch of the last step.
+        self._pieces: list[float] = []
+
+        matrices = [parameter for parameter in self._parameters if parameter.dim() > 1]
+        vectors = [parameter for parameter in self._parameters if parameter.dim() <= 1]
         # Adam; with weight decay its decoupled form (Loshchilov and Hutter, 2019), which without decay is Adam.
         groups = [
             {"params": matrices, "weight_decay": config.weight_decay},
@@ -156,15 +156,21 @@ class Engine:
         _seed(self._config.seed, index, self._workers.rank)
         self._wrapped.train()
         self.optimiser.zero_grad(set_to_none=True)
+
         loss, tokens = self._gather_gradients(index)
         gradients = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        # From a sum that is averaged over processes to the mean over all tokens.
         for gradient in gradients:
-            gradient.mul_(self._workers.count / tokens)  # of the mean over tokens
+            gradient.mul_(self._workers.count / tokens)
         total_norm = torch.nn.utils.get_total_norm(gradients)
         norm = float(total_norm)
         rate = learning_rate_at(self._config, index + 1, last)
-        fault = None if math.isfinite(norm) and math.isfinite(loss) else self._find_fault(index)
-        if fault is None:
+
+        fault = None
+        destroyed = None
+        if not (math.isfinite(norm) and math.isfinite(loss)):
+            fault = self._find_fault(index)
+        else:
             if self._config.gradient_clip is not None:
                 torch.nn.utils.clip_grads_with_norm_(
                     self._parameters, self._config.gradient_clip, total_norm
@@ -172,7 +178,7 @@ class Engine:
             for group in self.optimiser.param_groups:
                 group["lr"] = rate
             self.optimiser.step()
-        destroyed = self._find_destroyed() if fault is None else None
+            destroyed = self._find_destroyed()
         return StepSums(loss / tokens, tokens, rate, norm, fault, destroyed)
 
     def validate(self) -> float | None:
@@ -183,7 +189,8 @@ class Engine:
         """The loss of a batch of step `index` as the model is now; None where validation batches show more."""
         if self._task.validation_batches():
             return None
-        return self._mean_over([self._task.batch(index * self._config.accumulate)], self._task.loss)
+        first_batch = self._task.batch(index * self._config.accumulate)
+        return self._mean_over([first_batch], self._task.loss)
 
     @torch.no_grad()
     def _mean_over(
@@ -198,7 +205,8 @@ class Engine:
         tokens = 0
         for batch in batches:
             with self._autocast():
-                batch_loss, batch_tokens = loss_of(self._model, self._workers.to_device(batch))
+                on_device = self._workers.to_device(batch)
+                batch_loss, batch_tokens = loss_of(self._model, on_device)
             loss += float(batch_loss)
             tokens += int(batch_tokens)
         loss, all_tokens = self._workers.sum(loss, tokens)
@@ -208,16 +216,19 @@ class Engine:
         """Leave in the gradients the sum over tokens, averaged over processes; return the sums over both."""
         loss = 0.0
         tokens = 0
-        pieces, self._pieces = self._config.accumulate, []
+        pieces = self._config.accumulate
+        self._pieces = []
         for piece in range(pieces):
             batch = self._workers.to_device(self._task.batch(index * pieces + piece))
-            with self._workers.gradients(self._wrapped, meet=piece == pieces - 1):
+            is_last = piece == pieces - 1
+            with self._workers.gradients(self._wrapped, meet=is_last):
                 with self._autocast():
                     piece_loss, piece_tokens = self._task.loss(self._wrapped, batch)
                 piece_loss.backward()
             self._pieces.append(float(piece_loss.detach()))
             loss += self._pieces[-1]
             tokens += int(piece_tokens)
+
         loss, all_tokens = self._workers.sum(loss, tokens)
         if not all_tokens:
             raise DataError(
@@ -232,8 +243,11 @@ class Engine:
         last = first + len(losses) - 1
         if any(losses):
             batch = f"the loss of batch {first + losses.index(True)} is not finite"
+        elif last > first:
+            batch = f"the gradient of batch {first} to {last} is not finite"
         else:
-            batch = f"the gradient of batch {first}{f' to {last}' if last > first else ''} is not finite"
+            batch = f"the gradient of batch {first} is not finite"
+
         for what in ("weight", "gradient"):
             for name, parameter in self._model.named_parameters():
                 tensor = parameter.detach() if what == "weight" else parameter.grad
@@ -252,12 +266,11 @@ class Engine:
             for name, parameter in self._model.named_parameters()
             if not parameter.isfinite().all()
         ]
-        broken = self._workers.any(bool(names))[0]  # else the norm alone left its range
-        return (
-            (f"the weight {names[0]}" if names else "a weight of another process")
-            if broken
-            else None
-        )
+        is_broken = self._workers.any(bool(names))[0]
+        if not is_broken:
+            # Every weight is finite: the norm alone left its range.
+            return None
+        return f"the weight {names[0]}" if names else "a weight of another process"
 
     def _autocast(self) -> torch.autocast:
         wanted = self._config.precision == "bfloat16"
