@@ -87,9 +87,8 @@ def read_log(path: str | Path, lost: list[str] | None = None) -> list[dict[str, 
     path = a_path("path", path)
     with open_plain(path) as file:
         *whole, torn = file.read().split(b"\n")
-    if (
-        b"}" in torn[:-1]
-    ):  # a kill leaves the beginning of a line, so here the line's end was changed
+    # A kill leaves the beginning of a line; where its brace is there, the line's end was changed.
+    if b"}" in torn[:-1]:
         whole.append(torn)
     lines: list[dict[str, Any]] = []
     for number, text in enumerate(whole, start=1):
@@ -124,8 +123,8 @@ def _parse(text: bytes, before: list[dict[str, Any]], where: str) -> dict[str, A
         raise CheckpointError(
             f"{where} is of step {step} and comes after step {last}, so lines were moved or doubled"
         )
-    same = takewhile(lambda one: one["step"] == step, reversed(before))
-    if any(one.get("kind") == line.get("kind") for one in same):
+    same_step = takewhile(lambda earlier: earlier["step"] == step, reversed(before))
+    if any(earlier.get("kind") == line.get("kind") for earlier in same_step):
         raise CheckpointError(
             f"{where} is a second line of step {step} and its kind, so it was doubled"
         )
@@ -164,21 +163,19 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     damaged: list[str] = []
     lines = read_log(log_path, damaged)
     lost = _about_lost(Path(log_path), damaged, lines)
-    training, validation = (
-        [line for line in lines if line.get("kind") == kind and _is_number(line.get("loss"))]
-        for kind in ("training", "validation")
-    )
+    with_loss = [line for line in lines if _is_number(line.get("loss"))]
+    training = [line for line in with_loss if line.get("kind") == "training"]
+    validation = [line for line in with_loss if line.get("kind") == "validation"]
     if not training and not validation:
         count = count_of(len(lines), "lines")
-        raise DataError(
-            "; ".join(
-                [f"{log_path} has no loss in its {count}, so there is no curve to draw yet", *lost]
-            )
-        )
+        reason = f"{log_path} has no loss in its {count}, so there is no curve to draw yet"
+        raise DataError("; ".join([reason, *lost]))
+
     with new_figure() as figure:
         figure.set(size_inches=(7, 5), layout_engine="constrained")
         losses, rates = figure.subplots(2, 1, sharex=True, height_ratios=[3, 1])
-        marker = "." if len(training) == 1 else None  # one point makes no line
+        # A single point makes no line, so it is drawn as a dot.
+        marker = "." if len(training) == 1 else None
         losses.plot(
             *_points(training, "loss"),
             color="#9db8d9",
@@ -202,16 +199,17 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
             axes.grid(alpha=0.25)
             axes.spines[["top", "right"]].set_visible(False)
         if lost:
-            figure.suptitle(
-                f"left out: {count_of(len(damaged), 'damaged lines')} of the log", fontsize="small"
-            )
+            count = count_of(len(damaged), "damaged lines")
+            figure.suptitle(f"left out: {count} of the log", fontsize="small")
         save(figure, checked_path(png_path))
     return lost
 
 
 def _points(lines: list[dict[str, Any]], name: str) -> tuple[list[int], list[float]]:
     drawn = [line for line in lines if _is_number(line.get(name))]
-    return [line["step"] for line in drawn], [line[name] for line in drawn]
+    steps = [line["step"] for line in drawn]
+    values = [line[name] for line in drawn]
+    return steps, values
 
 
 def _is_number(value: object) -> bool:
@@ -286,10 +284,12 @@ class TrainingClock:
         self._wall_start = monotonic() - wall_before
         self._cpu_start = process_time() - cpu_before
         self._last_tick = monotonic()
-        self._seconds = self._tokens = 0.0  # averaged over the last twenty steps or so
-        self._long_seconds = self._long_steps = (
-            0.0  # over two hundred, for the seconds left, which people read
-        )
+        # Averaged over the last twenty steps or so.
+        self._seconds = 0.0
+        self._tokens = 0.0
+        # Over two hundred, for the seconds left, which people read.
+        self._long_seconds = 0.0
+        self._long_steps = 0.0
 
     def wall(self) -> float:
         """Seconds on the wall clock."""
@@ -306,11 +306,10 @@ class TrainingClock:
     def step_done(self, tokens: int) -> None:
         """Note the tokens of one step for the two estimates below."""
         seconds = monotonic() - self._last_tick
-        self._seconds, self._tokens = 0.95 * self._seconds + seconds, 0.95 * self._tokens + tokens
-        self._long_seconds, self._long_steps = (
-            0.995 * self._long_seconds + seconds,
-            0.995 * self._long_steps + 1.0,
-        )
+        self._seconds = 0.95 * self._seconds + seconds
+        self._tokens = 0.95 * self._tokens + tokens
+        self._long_seconds = 0.995 * self._long_seconds + seconds
+        self._long_steps = 0.995 * self._long_steps + 1.0
         self.restart_step()
 
     def tokens_per_second(self) -> float:
@@ -319,10 +318,9 @@ class TrainingClock:
 
     def seconds_left(self, steps_left: int | None, minutes: float | None) -> float | None:
         """Until the steps or the minutes are used up, whichever comes first; None if neither is known."""
-        ends = (
-            []
-            if steps_left is None
-            else [steps_left * self._long_seconds / max(self._long_steps, 1.0)]
-        )
-        ends += [] if minutes is None else [max(0.0, 60 * minutes - self.wall())]
+        ends: list[float] = []
+        if steps_left is not None:
+            ends.append(steps_left * self._long_seconds / max(self._long_steps, 1.0))
+        if minutes is not None:
+            ends.append(max(0.0, 60 * minutes - self.wall()))
         return min(ends, default=None)
