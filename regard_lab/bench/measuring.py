@@ -160,9 +160,8 @@ def peak_of(call: Callable[[], object]) -> int:
         raise UnsupportedError(
             f"the peak of memory is read from {STATUS}, which this system does not have"
         )
-    ctypes.CDLL(None).malloc_trim(
-        0
-    )  # return freed memory to the system, so that it counts when it is allocated again
+    # Return freed memory to the system, so that it counts when it is allocated again.
+    ctypes.CDLL(None).malloc_trim(0)
     RESET.write_text("5")
     before = _status("VmRSS")
     call()

@@ -122,9 +122,8 @@ def procrustes(products: torch.Tensor) -> torch.Tensor:
     """
     heads, size = products.shape[:2]
     turns = torch.eye(size, dtype=products.dtype).repeat(heads, 1, 1)
-    first = int(
-        _nuclear(products).sum(1).argmax()
-    )  # the head that is closest to the others comes first
+    # The head that is closest to the others comes first.
+    first = int(_nuclear(products).sum(1).argmax())
     for head in range(heads):
         turns[head], _ = _nearest_rotation(products[first, :, head])
     before = 0.0
@@ -223,9 +222,8 @@ def key_matches(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
 @threads(1)
 def _nuclear(products: torch.Tensor) -> torch.Tensor:
     """The largest product of each pair of heads over all rotations, the sum of singular values: (heads, heads)."""
-    first, second = torch.triu_indices(
-        len(products), len(products)
-    )  # of two heads, either order gives the same
+    # Of two heads, either order gives the same.
+    first, second = torch.triu_indices(len(products), len(products))
     sums = torch.linalg.svdvals(products[first, :, second]).sum(-1)
     found = products.new_zeros(len(products), len(products))
     found[first, second] = found[second, first] = sums

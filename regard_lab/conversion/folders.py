@@ -115,9 +115,8 @@ def earlier_conversion(out: Path) -> str | None:
         about = read_json(out / PROVENANCE_FILE)
         if about.get("conversion") == "latent":
             return f"keys and values to latents of {about.get('latent_dim')} numbers"
-        heads = next(
-            iter((about.get("kv_heads") or {}).values()), None
-        )  # a translator has two, converted alike
+        # A translator has two sides, which are converted alike.
+        heads = next(iter((about.get("kv_heads") or {}).values()), None)
     if not isinstance(heads, dict) or not {"before", "after"} <= heads.keys():
         return "what it changed is not written in it"
     return f"{heads['before']} to {heads['after']} key/value heads by {about.get('method')}"

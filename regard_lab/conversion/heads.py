@@ -19,10 +19,8 @@ from regard.reprs import brief
 from regard.storage.tensors import raw_bytes
 
 POOLINGS = ("mean", "first", "random")  # what becomes of one tensor's heads
-METHODS = (
-    *POOLINGS,
-    "align",
-)  # align: heads are rotated and regrouped first, then pooled by their mean
+# With "align", heads are rotated and regrouped first, then pooled by their mean.
+METHODS = (*POOLINGS, "align")
 TOLERANCE = 1e-6  # largest difference from the reference in float64, for outputs of size 1
 
 

@@ -110,9 +110,8 @@ def factorised(
     """
     rows, rest = axes
     group = torch.arange(len(layer.q)) // layer.members  # the key/value head of each head
-    rotated = (
-        rows[kept].transpose(0, 1).flatten(0, 1)
-    )  # halves: first numbers of all pairs, then second ones
+    # Halves: first numbers of all pairs, then second ones.
+    rotated = rows[kept].transpose(0, 1).flatten(0, 1)
     plain = torch.cat([rows[~kept].flatten(0, 1), rest])
     of_heads, reading = (
         one.unflatten(1, (layer.kv_heads, -1))[:, group] for one in (rotated, plain)
@@ -125,9 +124,8 @@ def factorised(
     )
     down, up = compressed((plain @ k, v), (queries, torch.block_diag(*outputs)), moment, size)
     of_keys, of_values = up.split([len(plain), len(v)])
-    scale = (
-        1 + len(rotated) / layer.q.shape[1]
-    ) ** 0.5  # a LatentAttention divides by the root of both sizes
+    # A LatentAttention divides by the root of both sizes.
+    scale = (1 + len(rotated) / layer.q.shape[1]) ** 0.5
     q = torch.cat([layer.q, torch.einsum("nhd,hdw->hnw", of_heads, layer.q)], 1)
     return {
         "to_q": scale * q.flatten(0, 1),

@@ -241,9 +241,8 @@ def _headed(model: Model, other: Model) -> Iterator[tuple[str, int, int]]:
         wanted = after[name].state_dict()
         for part, tensor in layer.state_dict().items():
             if tensor.shape != wanted[part].shape:
-                parts = (
-                    layer.terms if part.startswith("to_k") else 1
-                )  # differences have two keys for each value
+                # Differences have two keys for each value.
+                parts = layer.terms if part.startswith("to_k") else 1
                 yield f"{name}.{part}", parts * layer.kv_heads, parts * after[name].kv_heads
 
 
@@ -408,10 +407,8 @@ def kept_of_one(model: Model) -> dict[str, int]:
 
 def _bytes(parts: list[Cache] | list[ProjectedContext]) -> int:
     """Bytes of keys and values, without free room."""
-    joined = [
-        part.keys for part in parts if isinstance(part, Cache) and part.joined
-    ]  # their values are in the keys
+    # The values of joined caches are the first numbers of their keys.
+    joined = [part.keys for part in parts if isinstance(part, Cache) and part.joined]
     tensors = joined or [x for part in parts for x in (part.keys, part.values)]
-    return sum(
-        x.numel() * x.element_size() for x in tensors if isinstance(x, torch.Tensor)
-    )  # all: no int8, no ring
+    # All of them are tensors: no int8 cache is among them, and no ring.
+    return sum(x.numel() * x.element_size() for x in tensors if isinstance(x, torch.Tensor))

@@ -287,9 +287,8 @@ class Uptraining:
             (converted := load()).save(out)
             return Uptrained(converted.report)
         saved, model = load_original(folder)
-        trained = (read_settings(folder) or {}).get(
-            "block"
-        )  # ids in a row, if the folder is a run of ours
+        # The ids of a training text, if the folder is a run of ours.
+        trained = (read_settings(folder) or {}).get("block")
         config = replace(
             config, block=config.block or (trained if isinstance(trained, int) else None)
         )

@@ -235,9 +235,8 @@ def _best_candidates(
         alive: the hypotheses of each text, at most `width`.
     """
     best_logits, best_ids = likeliest(ranked_by, 2 * beam)
-    kept = best_logits.shape[
-        -1
-    ]  # ids of each hypothesis; a small vocabulary has fewer than 2 * beam
+    # Ids of each hypothesis; a small vocabulary has fewer than 2 * beam.
+    kept = best_logits.shape[-1]
     log_sum_exp = log_sum_exp.double()
     gains = best_logits.double() - log_sum_exp  # (texts * width, kept)
     log_probs = gains

@@ -81,9 +81,8 @@ for name in UNTRAINED:
 
 report = read_report("length_story")
 TESTED_LENGTHS = (4, 8, 12, 16)  # of the trained models, which were trained up to length 12
-shares = {
-    name: {} for name in TRAINED
-}  # of texts without a mistake: by length, sorted, of all seeds
+# Shares of texts without a mistake, by length: those of all seeds, sorted.
+shares = {name: {} for name in TRAINED}
 for name, by_length in shares.items():
     accuracies = [row["accuracy"] for row in report.figures["rows"] if row["model"] == name]
     for length in TESTED_LENGTHS:

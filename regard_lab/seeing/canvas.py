@@ -29,30 +29,13 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
-NO_TEXT = (
-    "Last Resort",
-    "cm",
-    "STIXNon",
-    "STIXSize",
-)  # fonts whose glyphs are not those of the code points
-SCALE = (
-    "#ffffff",
-    "#cfdff2",
-    "#7fabdf",
-    "#2c68b4",
-    "#0b2a5b",
-)  # from the background to the strongest
+# Fonts whose glyphs are not those of the code points.
+NO_TEXT = ("Last Resort", "cm", "STIXNon", "STIXSize")
+# From the background to the strongest.
+SCALE = ("#ffffff", "#cfdff2", "#7fabdf", "#2c68b4", "#0b2a5b")
 QUERY, KEY, VALUE = "#c2410c", "#0f766e", "#7e22ce"  # of q, k and v wherever they are shown
-LINES = (
-    "#0072B2",
-    "#D55E00",
-    "#009E73",
-    "#CC79A7",
-    "#E69F00",
-    "#56B4E9",
-    "#000000",
-    "#7F7F7F",
-)  # Okabe and Ito's
+# The palette of Okabe and Ito, which colour-blind people can tell apart.
+LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
 MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")  # of lines, so that they differ without colour too
 INK = "#222222"
 FAINT = "#666666"

@@ -355,9 +355,8 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
     size = min(max(cell / POINT * 0.55, 5.0), 8.0)
     width = len(columns) * cell
     height = len(rows) * cell
-    across, down = (
-        max(length, LEAST_STEP) + GRID_GAP for length in (width, height)
-    )  # from a map to the next
+    # Inches from the edge of a map to that of the next.
+    across, down = (max(length, LEAST_STEP) + GRID_GAP for length in (width, height))
     left = EDGE + 0.3 + (widest(rows, size) if named else 0.0)
     top = EDGE + GRID_HEADING + (slanted_height(columns, size) if named else 0.0)
     overhang = max(0.2, widest(columns[-3:], size) if named else 0.0)

@@ -172,9 +172,8 @@ def _cuts(costs: list[int], bucket_of: torch.Tensor, budget: int) -> list[int]:
         charge[bucket] = max(charge[bucket], cost)
     cuts = [0]
     for place, bucket in enumerate(sorted(buckets)):
-        if (place + 1 - cuts[-1]) * charge[
-            bucket
-        ] > budget:  # charges only grow, so this is the batch's longest
+        # Charges only grow, so this is the batch's longest.
+        if (place + 1 - cuts[-1]) * charge[bucket] > budget:
             cuts.append(place)
     return [*cuts, len(costs)]
 

@@ -18,9 +18,8 @@ from regard.errors import DataError, NotFoundError
 # Typographic apostrophes, as articles and word processors write them.
 APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")
-ORDINARY_SPACE = re.compile(
-    "[\t-\r\x1c-\x20\x85\u2028\u2029]+"
-)  # white space that is not typography
+# White space that is not typography.
+ORDINARY_SPACE = re.compile("[\t-\r\x1c-\x20\x85\u2028\u2029]+")
 
 # Characters without a sign of their own: soft hyphens, zero-width spaces and joiners, byte order marks. Between letters
 # of scripts without spaces a zero-width space divides words; where letters change their form, joiners are spelling.
@@ -92,9 +91,8 @@ def normalise(text: str) -> str:
 BINARY_SNIFF = 4096  # bytes searched for a NUL
 UNDECODABLE_SHARE = 0.2  # a larger share of invalid lines means another encoding
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
-MOST_UNPACKED = (
-    2**31
-)  # bytes that are read from a .gz, which may itself be a thousand times smaller
+# Bytes that are read from a .gz, which may itself be a thousand times smaller.
+MOST_UNPACKED = 2**31
 PACKED = {
     b"\x1f\x8b": "a gzip file; let its name end in .gz",
     b"PK\3\4": "a zip archive; unpack it by unzip",
@@ -240,9 +238,8 @@ def read_lines(source: PathLike | IO[str] | IO[bytes]) -> Iterator[str]:
         with open_bytes(source) as file:
             yield from _whole_lines(file, str(source))
     else:
-        stream = getattr(
-            source, "buffer", source
-        )  # the bytes of a text stream, since its encoding may differ
+        # The bytes of a text stream, since its encoding may differ.
+        stream = getattr(source, "buffer", source)
         yield from _whole_lines(stream, str(getattr(source, "name", "the input")))
 
 

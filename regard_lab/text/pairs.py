@@ -428,9 +428,8 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
             f"the shares are valid={valid} and test={test}; give shares of 0 or more whose sum is below 1"
         )
     digests = (hashlib.sha256(normalise(pair.source).encode("utf-8")).digest() for pair in pairs)
-    placed = [
-        int.from_bytes(digest[:8], "big") / 2**64 for digest in digests
-    ]  # the fraction of each
+    # A number from 0 to 1 for each pair.
+    placed = [int.from_bytes(digest[:8], "big") / 2**64 for digest in digests]
     sources = sorted(set(placed))
     parts = 1 + (valid > 0) + (test > 0)
     if len(sources) < parts:

@@ -59,10 +59,9 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
     with needed("sacrebleu", "BLEU and chrF"):
         from sacrebleu.metrics import BLEU, CHRF
 
-    bleu, chrf = (
-        BLEU(tokenize=_words(references), force=True),
-        CHRF(),
-    )  # force: no remark on texts that look tokenised
+    # With `force` nothing is remarked about texts that look tokenised.
+    bleu = BLEU(tokenize=_words(references), force=True)
+    chrf = CHRF()
     matches = sum(out == ref for out, ref in zip(outputs, references, strict=True))
     note = "|apostrophes:straight" if typographic else ""
     return Scores(

@@ -83,10 +83,9 @@ def remark_on_scripts(lines: Iterable[str], kind: str) -> str | None:
 FORMAT = "regard seen words 1"
 MOST = 200_000  # words that are stored; about 2 MB
 MOST_NAMED = 12  # words in one remark
-MOSTLY, LEAST_WORDS = (
-    0.5,
-    4,
-)  # a text of so many words is a guess as a whole if more than this share is unknown
+# A text of at least so many words is a guess as a whole if more than this share of them is unknown.
+MOSTLY = 0.5
+LEAST_WORDS = 4
 OPENS = frozenset(".!?…:\"'“”„«»‹›([¿¡")  # after one of these the next word may begin a sentence
 
 

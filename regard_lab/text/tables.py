@@ -428,9 +428,8 @@ def _way_out(table: PairTable, names: Sequence[str], kinds: Columns) -> str:
         if re.fullmatch(r"[^,:/\\]{1,30}", name.strip())
     }
     near = [get_close_matches(name.strip().lower(), usable, n=1) for name in table.names or ()]
-    chosen = [
-        usable[found[0]] for found in near if found
-    ]  # those most like the ones that were named
+    # Those most like the ones that were named.
+    chosen = [usable[found[0]] for found in near if found]
     if len(set(chosen)) < 2:
         chosen = (
             list(usable.values())

@@ -145,9 +145,8 @@ class Vocabulary:
         as a part of longer ones are dropped.
         """
         own = self.engine()
-        letters = {
-            piece: chr(0x10000 + i) for i, piece in enumerate(self.merged)
-        }  # each piece as one character
+        # Each piece as one character.
+        letters = {piece: chr(0x10000 + i) for i, piece in enumerate(self.merged)}
         units = (unit for text in texts for unit, _ in own.pre_tokenizer.pre_tokenize_str(text))
         words = (
             "".join(letters[token.value] for token in own.model.tokenize(unit)) for unit in units

@@ -231,10 +231,8 @@ class ShownStep:
             at = followed[0]
             chosen = self.axes[followed[0]].chosen
             assert chosen is not None
-            value, record["only"] = (
-                value.select(at, chosen),
-                at,
-            )  # this axis has the followed word alone
+            value = value.select(at, chosen)
+            record["only"] = at  # this axis has the followed word alone
         return record | {"place": add(value.detach().float().cpu())}
 
 

@@ -244,9 +244,8 @@ def explore_text(
     contrasts = alternatives(
         model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1)
     )
-    shifted = {
-        place + 1: contrast for place, contrast in contrasts.items()
-    }  # "<begin>" is a word of the map
+    # "<begin>" is a word of the map.
+    shifted = {place + 1: contrast for place, contrast in contrasts.items()}
     chosen = max(shifted, default=0)
     found = replace(
         found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen

@@ -297,9 +297,8 @@ def patch(
                 f"give texts with equally many ids"
             )
     stored = _recorded(model, others)
-    instead = _instead(
-        stored, others, "resample", range(len(pairs))
-    )  # text i gets the outputs of other text i
+    # Text i gets the outputs of other text i.
+    instead = _instead(stored, others, "resample", range(len(pairs)))
     return _measured(
         model, tokeniser, examples, [], heads, stored, instead, "log odds", "patch", progress
     )
@@ -491,9 +490,8 @@ def _measured(
             return [tokeniser.decode(written) for written in greedily_written(model, ids["source"])]
         return [one.value(row) for one, row in zip(chosen, logits_of(model, ids), strict=True)]
 
-    done: list[
-        tuple[Example, list[Any]]
-    ] = []  # outcomes of the unchanged model, then without each head
+    # Examples with the outcomes of the unchanged model, then of that without each head.
+    done: list[tuple[Example, list[Any]]] = []
     effects = None
     with in_eval_mode(model), torch.no_grad():
         for group in _groups(model, examples, count + 1):
@@ -544,9 +542,8 @@ def _means(done: list[tuple[Example, list[Any]]], *, odds: bool) -> tuple[float,
     for at in range(2, len(rows[0])):
         losses = [(row[1] - row[at]) * (1 if odds else -1) for row in rows]
         effect = math.fsum(losses) / ids
-        spread = [
-            loss - effect * row[0] for loss, row in zip(losses, rows, strict=True)
-        ]  # for a ratio of two sums
+        # The standard error of a ratio of two sums.
+        spread = [loss - effect * row[0] for loss, row in zip(losses, rows, strict=True)]
         error = (
             math.sqrt(len(rows) * statistics.variance(spread)) / ids if len(rows) > 1 else math.inf
         )

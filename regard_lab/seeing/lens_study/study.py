@@ -270,9 +270,8 @@ def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence])
 
 SENTENCES = 200  # of the test split
 CHOOSING = 200  # validation sentences by which heads are chosen
-Relevances = tuple[
-    list[Sequence[float]], float, float
-]  # by sentence and source word; passes and backward passes each
+# By sentence and source word; passes and backward passes each.
+Relevances = tuple[list[Sequence[float]], float, float]
 Lens = Callable[[Sequence[KnownSentence]], Relevances]
 
 

@@ -162,9 +162,8 @@ def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
     for other in others:
         if len(normalise(other).split()) != 1:
             raise ArgumentError(f"instead_of has {other!r}; each entry must be one word")
-    return [
-        tokeniser.decode(tokeniser.encode_target(tidy_target(other))) for other in others
-    ]  # as it writes them
+    # As the model writes them.
+    return [tokeniser.decode(tokeniser.encode_target(tidy_target(other))) for other in others]
 
 
 def place_of(words: Sequence[str], word: str, place: int | None) -> int:
@@ -234,12 +233,10 @@ IDS_AT_ONCE = 12_000  # source and written ids in one run of the model
 
 
 Layer = tuple[str, int]  # the kind of attention, and the number of its layer
-Change = Callable[
-    [Layer, torch.Tensor], torch.Tensor
-]  # a layer and what its heads return -> what they return instead
-Sides = dict[
-    str, torch.Tensor
-]  # a tensor for "source" and one for "written"; those that the model reads
+# A layer and what its heads return -> what they return instead.
+Change = Callable[[Layer, torch.Tensor], torch.Tensor]
+# A tensor for "source" and one for "written"; those that the model reads.
+Sides = dict[str, torch.Tensor]
 
 
 class Subject(nn.Module):
@@ -453,9 +450,8 @@ def by_batch(
     groups: list[list[int]] = []
     for index in sorted(range(len(contrasts)), key=sizes.__getitem__):
         full = not groups or (len(groups[-1]) + 1) * copies * sum(sizes[index]) > ids_at_once(model)
-        if full or (
-            isinstance(model, Subject) and sizes[groups[-1][0]] != sizes[index]
-        ):  # it reads no padding
+        # It reads no padding.
+        if full or (isinstance(model, Subject) and sizes[groups[-1][0]] != sizes[index]):
             groups.append([])
         groups[-1].append(index)
     results: dict[int, Result] = {}

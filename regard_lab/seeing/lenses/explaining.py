@@ -84,10 +84,8 @@ def integrate(
         :, None, None
     ]
     path = (start[index] + along * (x - start)[index]).requires_grad_()
-    with (
-        torch.enable_grad(),
-        torch.backends.cudnn.flags(enabled=False),
-    ):  # cuDNN has no backward pass in eval mode
+    # cuDNN has no backward pass in eval mode.
+    with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
         odds = run(model, batch.rows(index), rows_of(vectors, index) | {side: path.to(kept)})
         (gradient,) = torch.autograd.grad(odds.sum(), path)
     mean = gradient.unflatten(0, (len(x), steps)).mean(1)  # (batch, length, dim)
@@ -142,12 +140,10 @@ def gradient_relevances(
     return found
 
 
-IdRelevances = tuple[
-    torch.Tensor, torch.Tensor
-]  # relevances of the source ids and of the written ids
-Stacks = tuple[
-    torch.Tensor, torch.Tensor, torch.Tensor
-]  # encoder, decoder, cross: (layers, heads, rows, keys)
+# Relevances of the source ids and of the written ids.
+IdRelevances = tuple[torch.Tensor, torch.Tensor]
+# Encoder, decoder, cross: (layers, heads, rows, keys).
+Stacks = tuple[torch.Tensor, torch.Tensor, torch.Tensor]
 
 
 def attention_relevances(

@@ -195,12 +195,8 @@ MOST_WORDS = 120
 WIDTH, EDGE = 9.0, 0.3  # inches
 INSIDE = WIDTH - 2 * EDGE
 WORD_SIZE, NUMBER_SIZE, TITLE_SIZE, LABEL_SIZE, NOTE_SIZE = 11.0, 8.0, 12.5, 9.0, 7.5  # points
-BOX, BASE, GAP, LINE = (
-    0.32,
-    0.21,
-    0.07,
-    0.66,
-)  # inches: a box's height, its base line, between boxes and lines
+# Inches: the height of a box, its base line, the gap between boxes, and the height of a line.
+BOX, BASE, GAP, LINE = 0.32, 0.21, 0.07, 0.66
 SCALE_WIDTH = 1.5
 SCALE_HEIGHT = 0.12
 

@@ -135,10 +135,8 @@ class PretrainedText:
         (_, span), by = self.spans[place], len(ids) - len(self.spans[place][1])
         _check_length(self.model, len(self.ids) + by)
         inputs = {}
-        for (
-            name,
-            values,
-        ) in self.inputs.items():  # such as the mask of padding, which is alike inside of a word
+        # Other inputs, such as the mask of padding, are alike inside of a word.
+        for name, values in self.inputs.items():
             other = values[:, span.start : span.start + 1].expand(1, len(ids))
             if name == "input_ids":
                 other = torch.tensor([ids], device=values.device)
