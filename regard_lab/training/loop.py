@@ -61,15 +61,10 @@ from regard_lab.training.record import (
 )
 
 SETTINGS_FILE = "settings.json"  # what the commands keep of their options
-LEAST_IMPROVEMENT = (
-    0.01  # share by which a loss has to fall to keep patience, where no last step is given
-)
-OF_DATA = (
-    "data.pairs ",
-    "data.texts ",
-    "data.ids ",
-    "data.hash ",
-)  # of a fingerprint, as recipes write it
+# Share by which a loss has to fall to keep patience, where no last step is given.
+LEAST_IMPROVEMENT = 0.01
+# How differences begin that are of the data, as recipes write it into the fingerprint.
+OF_DATA = ("data.pairs ", "data.texts ", "data.ids ", "data.hash ")
 Stopped = Literal["steps", "minutes", "patience", "interrupted"]
 OnValidation = Callable[[torch.nn.Module, int, Path], None]
 """What is done after each validation with the model, the number of steps and the run's folder."""
@@ -214,17 +209,19 @@ def check_writable(folder: Path) -> None:
     """
     made: list[Path] = []
     try:
-        for one in reversed([one for one in (folder, *folder.parents) if not one.exists()]):
-            one.mkdir()
-            made.append(one)
+        absent = [path for path in (folder, *folder.parents) if not path.exists()]
+        for path in reversed(absent):
+            path.mkdir()
+            made.append(path)
         with TemporaryFile(dir=folder):
             pass
     except OSError as error:
         raise _not_written(folder, error) from error
     finally:
-        for one in reversed(made):
-            with suppress(OSError):  # another process writes into it
-                one.rmdir()
+        for path in reversed(made):
+            # Another process may have written into it.
+            with suppress(OSError):
+                path.rmdir()
 
 
 def _not_written(folder: Path, error: OSError) -> CheckpointError:
@@ -233,7 +230,7 @@ def _not_written(folder: Path, error: OSError) -> CheckpointError:
         return CheckpointError(
             f"{folder} cannot be written into ({error.strerror}); choose another folder"
         )
-    outer = next((one for one in folder.parents if one.exists()), folder.parent)
+    outer = next((parent for parent in folder.parents if parent.exists()), folder.parent)
     return CheckpointError(
         f"{folder} cannot be made, since {outer} takes no new folder ({error.strerror}); choose another folder"
     )
@@ -297,13 +294,16 @@ class TrainingRun:
                 f"patience is {config.patience}, but there are no validation batches to lose it over; give some, "
                 f"or patience=None"
             )
-        self.model, self.config, self.folder, self.identity = model, config, folder, identity
-        self.workers, self.interruption, self.progress, self.on_validation = (
-            workers,
-            interruption,
-            progress,
-            on_validation,
-        )
+
+        self.model = model
+        self.config = config
+        self.folder = folder
+        self.identity = identity
+        self.workers = workers
+        self.interruption = interruption
+        self.progress = progress
+        self.on_validation = on_validation
+
         self.log: Log | None = None  # of the main process
         self.engine = Engine(model, task, config, workers)
         self.state = RunState()
@@ -327,18 +327,23 @@ class TrainingRun:
                 last, self.model, self.engine.optimiser, self.identity.kind
             )
             notes += self._minutes_used()
-        self.workers.wait()  # until every process has read, before one writes
+
+        # Every process has read before one of them writes.
+        self.workers.wait()
         self.clock = TrainingClock(self.state.wall_seconds, self.state.cpu_seconds)
         if self.workers.is_main:
             notes += describe_session(self.folder, self.identity, self.state.step, self.workers)
             if on_begin is not None:
                 on_begin()
-            if not (self.folder / README_FILE).exists():  # a recipe explains more files
+            # A recipe may have written its own, which explains more files.
+            if not (self.folder / README_FILE).exists():
                 explain_files(self.folder)
             self.log = Log(self.folder / "log.jsonl", self.state.step)
             notes += self.log.notes
+
+        # A run that ended may have been given more minutes.
         if self.state.last_step is not None and self.state.step >= self.state.last_step:
-            self._plan()  # the run ended, and may have been given more minutes
+            self._plan()
         self._report(Started(self.state.step, self.last_step, tuple(notes)))
         if before is None:
             self._save()
@@ -365,17 +370,14 @@ class TrainingRun:
         now = self.identity.fingerprint
         if changed := differences(before["fingerprint"], now):
             plain = {
-                f"{name} was another": "its texts have changed"
-                for name in ("data.ids", "data.hash")
+                "data.ids was another": "its texts have changed",
+                "data.hash was another": "its texts have changed",
             }
-            others = [
-                plain.get(one, one.removeprefix("data."))
-                for one in changed
-                if one.startswith(OF_DATA)
-            ]
-            if others:
+            of_data = [phrase for phrase in changed if phrase.startswith(OF_DATA)]
+            if of_data:
+                reasons = [plain.get(phrase, phrase.removeprefix("data.")) for phrase in of_data]
                 raise OccupiedError(
-                    f"{self.folder} was begun with other data ({'; '.join(others)}); name the files that it was begun "
+                    f"{self.folder} was begun with other data ({'; '.join(reasons)}); name the files that it was begun "
                     f"with, unchanged, or choose another folder"
                 )
             raise OccupiedError(
@@ -391,7 +393,9 @@ class TrainingRun:
         used = self.state.wall_seconds / 60
         minutes = count_of(self.config.minutes, "minutes", "g")
         sentence = f"{used:.1f} of {minutes} were used before; minutes count all sessions of a run"
-        return [f"{sentence}, so give more to go on" if used >= self.config.minutes else sentence]
+        if used >= self.config.minutes:
+            sentence += ", so give more to go on"
+        return [sentence]
 
     @property
     def last_step(self) -> int | None:
@@ -400,20 +404,24 @@ class TrainingRun:
 
     def go(self) -> TrainingResult:
         """Step until there is a reason to stop."""
-        config, state = self.config, self.state
+        config = self.config
+        state = self.state
         while (stopped := self._reason_to_stop()) is None:
             self._step()
             before = self.clock.wall()
-            if is_due := validation_is_due(
-                state.step, state.validated_step or 0, config.validate_every, self.last_step
-            ):
+            validated = state.validated_step or 0
+            is_due = validation_is_due(state.step, validated, config.validate_every, self.last_step)
+            if is_due:
                 self._validate(in_turn=True)
-            if self.unsaved and (
-                is_due if config.save_every is None else state.step % config.save_every == 0
-            ):
+            if config.save_every is None:
+                save_is_due = is_due
+            else:
+                save_is_due = state.step % config.save_every == 0
+            if save_is_due and self.unsaved:
                 self._save()
             if is_due:
                 state.look_seconds = self.clock.wall() - before
+
         if stopped == "steps" and self.unsaved:
             # The last step may have made weights infinite; without validation only its own batch, read again, shows it.
             loss = self.engine.reread(state.step - 1)
@@ -425,6 +433,7 @@ class TrainingRun:
             self._validate()
         if self.unsaved:
             self._save()
+
         train_loss = state.train_loss
         if train_loss is None and state.interval_tokens:
             train_loss = state.interval_loss / state.interval_tokens
@@ -440,15 +449,18 @@ class TrainingRun:
         )
 
     def _reason_to_stop(self) -> Stopped | None:
-        config, state = self.config, self.state
-        out_of_time = config.minutes is not None and self.clock.wall() >= self._budget(
-            config.minutes
-        )
+        config = self.config
+        state = self.state
+        out_of_time = False
+        if config.minutes is not None:
+            out_of_time = self.clock.wall() >= self._budget(config.minutes)
+        # Clocks differ, so processes agree on what any of them finds.
         interrupted, out_of_time = self.workers.any(self.interruption.requested, out_of_time)
         if interrupted:
             return "interrupted"
         if config.steps is not None and state.step >= config.steps:
             return "steps"
+
         out_of_patience = (
             config.patience is not None and state.without_improvement >= config.patience
         )
@@ -457,15 +469,17 @@ class TrainingRun:
         if out_of_patience and state.cooling_from is None:
             cooled = step_when_cooled(state.step, config.cooldown)
             state.cooling_from = state.step
-            state.last_step = min(
-                cooled, state.last_step or cooled
-            )  # earlier if the minutes end first
+            # Earlier if the minutes end first.
+            state.last_step = min(cooled, state.last_step or cooled)
+
         planned_end = (
             config.steps is None and state.last_step is not None and state.step >= state.last_step
         )
         if planned_end and state.cooling_from is not None:
             return "patience"
-        return "minutes" if out_of_time or planned_end else None
+        if planned_end or out_of_time:
+            return "minutes"
+        return None
 
     def _budget(self, minutes: float) -> float:
         """The seconds for steps: those of the last validation are left over, as many as the one before took."""
@@ -473,16 +487,20 @@ class TrainingRun:
 
     def _plan(self) -> None:
         """Plan the last step from the time used so far, on all processes the same."""
-        config, state = self.config, self.state
+        config = self.config
+        state = self.state
         if config.steps is not None or config.minutes is None or state.cooling_from is not None:
             return
+
         last = step_when_time_ends(state.step, self.clock.wall(), self._budget(config.minutes))
+        # The sum hands the main process's plan to the others, which add nothing.
         [planned] = self.workers.sum(last if self.workers.is_main else 0)
         state.last_step = int(planned)
 
     def _step(self) -> None:
         """Do and report one step; plan the end every `PLAN_EVERY` steps, and log every `log_every` steps."""
-        state, last = self.state, self.last_step
+        state = self.state
+        last = self.last_step
         self.clock.restart_step()
         sums = self.engine.step(state.step, last)
         self.clock.step_done(sums.tokens)
@@ -490,14 +508,15 @@ class TrainingRun:
             self._give_up(sums.fault)
         if sums.destroyed is not None:
             self._stop_destroyed(f"step {state.step + 1} made {sums.destroyed} not finite")
+
         state.step += 1
         self.unsaved = True
         state.tokens += sums.tokens
         state.interval_tokens += sums.tokens
         state.interval_loss += sums.loss * sums.tokens
-        left = self.clock.seconds_left(
-            None if last is None else last - state.step, self.config.minutes
-        )
+
+        steps_left = None if last is None else last - state.step
+        seconds_left = self.clock.seconds_left(steps_left, self.config.minutes)
         self._report(
             StepDone(
                 step=state.step,
@@ -506,9 +525,10 @@ class TrainingRun:
                 learning_rate=sums.learning_rate,
                 gradient_norm=sums.gradient_norm,
                 tokens_per_second=self.clock.tokens_per_second(),
-                seconds_left=left,
+                seconds_left=seconds_left,
             )
         )
+
         if state.step % PLAN_EVERY == 0:
             self._plan()
         if state.step % self.config.log_every == 0:
@@ -522,17 +542,18 @@ class TrainingRun:
                 tokens=state.tokens,
                 **planned,
             )
-            state.interval_loss, state.interval_tokens = 0.0, 0
+            state.interval_loss = 0.0
+            state.interval_tokens = 0
 
     def _give_up(self, fault: str) -> NoReturn:
         """Stop before a step that is not finite, with everything saved as it was."""
-        state, config = self.state, self.config
         if self.unsaved:
             self._save()
+        step = self.state.step
         raise RegardError(
-            f"step {state.step + 1} cannot be done: {fault}. The run is saved as it was after step "
-            f"{state.step}. Look for what is wrong in that batch, or begin another run with a lower learning rate "
-            f"({config.learning_rate:g})"
+            f"step {step + 1} cannot be done: {fault}. The run is saved as it was after step "
+            f"{step}. Look for what is wrong in that batch, or begin another run with a lower learning rate "
+            f"({self.config.learning_rate:g})"
         )
 
     def _stop_destroyed(self, fault: str) -> NoReturn:
@@ -554,24 +575,31 @@ class TrainingRun:
         self.unsaved = True
         if loss is None:
             return
+
         best = math.inf if state.best_loss is None else state.best_loss
         improved = loss < best
         if improved:
-            state.best_step, state.best_loss = state.step, loss
+            state.best_step = state.step
+            state.best_loss = loss
             self.is_best = True
-        if loss < best * (1 - (LEAST_IMPROVEMENT if self.config.steps is None else 0.0)):
+        least = LEAST_IMPROVEMENT if self.config.steps is None else 0.0
+        if loss < best * (1 - least):
             state.without_improvement = 0
-        elif in_turn:  # a last validation out of turn costs no patience
+        elif in_turn:
+            # A last validation out of turn costs no patience.
             state.without_improvement += 1
+
         self._write("validation", loss=loss)
+        # Saved before it is called the best so far: what is reported must be there after a kill.
         if improved:
-            self._save()  # before it is called the best so far: what is reported must be there after a kill
+            self._save()
         self._report(Validated(state.step, loss, improved))
         if self.on_validation is not None and self.workers.is_main:
             self.on_validation(self.model.eval(), state.step, self.folder)
 
     def _save(self) -> None:
-        self.state.wall_seconds, self.state.cpu_seconds = self.clock.wall(), self.clock.cpu()
+        self.state.wall_seconds = self.clock.wall()
+        self.state.cpu_seconds = self.clock.cpu()
         if self.workers.is_main:
             weights = self.model.state_dict()
             moments = moments_of(self.model, self.engine.optimiser)
@@ -582,4 +610,5 @@ class TrainingRun:
             )
             self._report(Saved(self.state.step, saved.name, self.is_best))
         self.workers.wait()
-        self.unsaved = self.is_best = False
+        self.unsaved = False
+        self.is_best = False
