@@ -45,10 +45,10 @@ from regard_lab.training.identity import Identity
 FORMAT = 1
 STATE_FILE = "training.json"
 OPTIMISER_FILE = "optimiser.safetensors"
-SAVED = re.compile(r"step-\d{6,}(-again)*")  # the folders that are ours to count and to delete
-UNFINISHED = re.compile(
-    r"\.step-\d{6,}(-again)*\.(writing-[0-9a-f]{8}|previous)"
-)  # what a kill leaves of them
+# The folders that are ours to count and to delete.
+SAVED = re.compile(r"step-\d{6,}(-again)*")
+# What a kill leaves of them.
+UNFINISHED = re.compile(r"\.step-\d{6,}(-again)*\.(writing-[0-9a-f]{8}|previous)")
 
 
 @dataclass
@@ -68,9 +68,8 @@ class RunState:
     cpu_seconds: float = 0.0
     look_seconds: float = 0.0  # that the last validation took, with its samples and its checkpoint
     last_step: int | None = None  # as planned now, where the config has no steps
-    cooling_from: int | None = (
-        None  # the step at which patience was used up, where a cooldown follows
-    )
+    # The step at which patience was used up, where a cooldown follows.
+    cooling_from: int | None = None
 
 
 @contextmanager
@@ -134,9 +133,8 @@ def save_checkpoint(
     before = read_checkpoints(run)
     _remove_unneeded(run, before, keep)
     name = f"step-{state.step:06d}"
-    while (
-        run / name
-    ).exists():  # the same step again, after one more validation: never write over a live one
+    # The same step is saved again after one more validation: never write over a live checkpoint.
+    while (run / name).exists():
         name += "-again"
 
     def write(folder: Path) -> None:
@@ -173,24 +171,30 @@ def read_training(folder: Path) -> dict[str, Any]:
         "fingerprint": dict,
         "environment": dict,
     }
-    if wrong := [
-        name for name, kind in expected.items() if not isinstance(content.get(name), kind)
-    ]:
+    wrong = [name for name, kind in expected.items() if not isinstance(content.get(name), kind)]
+    if wrong:
         raise CheckpointError(
             f"{folder / STATE_FILE} lacks {', '.join(wrong)}, so it is no checkpoint of a run"
         )
+
+    # Older runs hold entries that are settings or state no longer.
     state = content["state"]
+    for name in ("skipped", "skipped_in_a_row"):
+        state.pop(name, None)
+    for name in GONE:
+        content["config"].pop(name, None)
+
     names = {field.name for field in fields(RunState)}
-    for name in ("skipped", "skipped_in_a_row", *GONE):
-        (content["config"] if name in GONE else state).pop(name, None)
     numbers = [value for value in state.values() if value is not None]
     if state.keys() != names or any(type(number) not in (int, float) for number in numbers):
         raise CheckpointError(
             f"{folder / STATE_FILE} has other entries in its state than {', '.join(sorted(names))}"
         )
-    prints = content["fingerprint"]
-    model = prints.get("model")
-    parts = (prints.get("files"), model, model.get("config") if isinstance(model, dict) else None)
+
+    fingerprint = content["fingerprint"]
+    model = fingerprint.get("model")
+    model_config = model.get("config") if isinstance(model, dict) else None
+    parts = (fingerprint.get("files"), model, model_config)
     if any(part is not None and not isinstance(part, dict) for part in parts):
         raise CheckpointError(
             f"{folder / STATE_FILE} holds a fingerprint whose parts are not entries by name"
@@ -207,14 +211,14 @@ def restore_checkpoint(
     flat = load_tensors(folder / OPTIMISER_FILE, seal=content["optimiser"])
     try:
         model.load_state_dict(saved.state)
+
         places = {name: index for index, name in enumerate(_names(model, optimiser))}
         moments: dict[int, dict[str, torch.Tensor]] = {}
         for path, tensor in flat.items():
             key, _, name = path.partition("/")
             moments.setdefault(places[name], {})[key] = tensor
-        optimiser.load_state_dict(
-            {"state": moments, "param_groups": optimiser.state_dict()["param_groups"]}
-        )
+        groups = optimiser.state_dict()["param_groups"]
+        optimiser.load_state_dict({"state": moments, "param_groups": groups})
     except (KeyError, RuntimeError, ValueError) as error:
         raise CheckpointError(f"{folder} does not fit this model: {error}") from error
     return RunState(**content["state"])
@@ -223,33 +227,34 @@ def restore_checkpoint(
 def _names(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> list[str]:
     """The parameters' names in the optimiser's order."""
     names = {id(parameter): name for name, parameter in model.named_parameters()}
-    return [
-        names[id(parameter)] for group in optimiser.param_groups for parameter in group["params"]
-    ]
+    ordered: list[str] = []
+    for group in optimiser.param_groups:
+        ordered.extend(names[id(parameter)] for parameter in group["params"])
+    return ordered
 
 
 def moments_of(model: torch.nn.Module, optimiser: torch.optim.Optimizer) -> dict[str, torch.Tensor]:
     """The optimiser's tensors by their kind and the parameter's name."""
     names = _names(model, optimiser)
-    return {
-        f"{key}/{names[index]}": value
-        for index, values in optimiser.state_dict()["state"].items()
-        for key, value in values.items()
-    }
+    moments: dict[str, torch.Tensor] = {}
+    for index, of_parameter in optimiser.state_dict()["state"].items():
+        for key, tensor in of_parameter.items():
+            moments[f"{key}/{names[index]}"] = tensor
+    return moments
 
 
 def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
     """The folders of a run's checkpoints up to the last, in the order of their steps; of one step the latest."""
     end = _place(checkpoints.last)
     latest: dict[int, str] = {}
-    for name in sorted((folder.name for folder in run.glob("step-*")), key=_place):
-        if (
-            SAVED.fullmatch(name)
-            and _place(name) <= end
-            and (run / name).is_dir()
-            and not (run / name).is_symlink()
-        ):
-            latest[_place(name)[0]] = name
+    names = [folder.name for folder in run.glob("step-*")]
+    for name in sorted(names, key=_place):
+        if not SAVED.fullmatch(name) or _place(name) > end:
+            continue
+        folder = run / name
+        if folder.is_dir() and not folder.is_symlink():
+            step = _place(name)[0]
+            latest[step] = name
     return list(latest.values())
 
 
@@ -263,11 +268,8 @@ def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> N
     """Delete old checkpoints, and what a kill left of unfinished ones."""
     needed: set[str | None] = set()
     if checkpoints is not None:
-        needed = {
-            checkpoints.last,
-            checkpoints.best,
-            *complete_checkpoints(run, checkpoints)[-keep:],
-        }
+        latest = complete_checkpoints(run, checkpoints)[-keep:]
+        needed = {checkpoints.last, checkpoints.best, *latest}
     ours = [
         folder
         for folder in run.iterdir()
@@ -367,33 +369,38 @@ def average_checkpoints(run: str | Path, count: int, out: str | Path) -> list[st
             f"the last {count_of(count, 'checkpoints')} of {run} were asked for, and it keeps {len(names)} ({kept}); "
             f"ask for fewer, or go on with the training and keep more: --resume --keep {count} (keep={count} in Python)"
         )
-    last, mean = _mean_of([run / name for name in names[-count:]])
+
+    taken = names[-count:]
+    last, mean = _mean_of([run / name for name in taken])
     save_model(out, last.config, mean, last.kind, last.extra_files)
-    return names[-count:]
+    return taken
 
 
 def _mean_of(folders: Sequence[Path]) -> tuple[SavedModel, dict[str, torch.Tensor]]:
     """The last of some saved models, and the mean of all: one model in memory at a time, beside it and the sums."""
     last = load_model(folders[-1])
+    expected = (last.kind, last.config, _shapes(last))
     sums = {name: tensor.double() for name, tensor in _floating(last).items()}
     for folder in folders[:-1]:
         saved = load_model(folder)
-        shapes, others = (
-            {name: (t.shape, t.dtype) for name, t in one.state.items()} for one in (last, saved)
-        )
-        if (last.kind, last.config, shapes) != (saved.kind, saved.config, others):
+        if (saved.kind, saved.config, _shapes(saved)) != expected:
             raise CheckpointError(
                 f"{folder} holds a model of another config than the last checkpoint: they have no mean"
             )
         for name, tensor in _floating(saved).items():
             sums[name] += tensor
-    means = {
-        id(last.state[name]): (total / len(folders)).to(last.state[name].dtype)
-        for name, total in sums.items()
-    }
-    return last, {
-        name: means.get(id(tensor), tensor) for name, tensor in last.state.items()
-    }  # tied weights stay one
+
+    # Tied weights are one tensor, and have one mean.
+    means: dict[int, torch.Tensor] = {}
+    for name, total in sums.items():
+        tensor = last.state[name]
+        means[id(tensor)] = (total / len(folders)).to(tensor.dtype)
+    mean = {name: means.get(id(tensor), tensor) for name, tensor in last.state.items()}
+    return last, mean
+
+
+def _shapes(saved: SavedModel) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in saved.state.items()}
 
 
 def _floating(saved: SavedModel) -> dict[str, torch.Tensor]:
