@@ -23,7 +23,8 @@ from regard_lab.training.engine import Workers
 
 # How long to train, what is kept and where it is computed; everything else decides the weights.
 MAY_CHANGE = ("steps", "minutes", "patience", "keep")
-DIGEST = re.compile("[0-9a-f]{64}")  # means nothing to a reader
+# A value that means nothing to a reader.
+DIGEST = re.compile("[0-9a-f]{64}")
 RUN_FILE = "run.json"
 README_FILE = "README.txt"
 README_HEAD = "A training run of regard. What is in this folder:\n\n"
@@ -69,15 +70,16 @@ def fingerprint(
         name: f"{str(tensor.dtype).removeprefix('torch.')} {tuple(tensor.shape)}"
         for name, tensor in model.state_dict().items()
     }
-    free = (
-        MAY_CHANGE[1:] if config.schedule == "cosine" else MAY_CHANGE
-    )  # each rate of a cosine depends on the steps
+    # Each rate of a cosine depends on the steps, the first of the settings that may change.
+    free = MAY_CHANGE[1:] if config.schedule == "cosine" else MAY_CHANGE
+    settings = {name: value for name, value in config.to_dict().items() if name not in free}
+    digests = {
+        name: hashlib.sha256(text.encode()).hexdigest() for name, text in extra_files.items()
+    }
     content = {
-        "training": {name: value for name, value in config.to_dict().items() if name not in free},
+        "training": settings,
         "model": {"kind": kind, "config": model_config, "tensors": tensors},
-        "files": {
-            name: hashlib.sha256(text.encode()).hexdigest() for name, text in extra_files.items()
-        },
+        "files": digests,
         "data": data,
         "processes": processes,
     }
@@ -121,20 +123,22 @@ def differences(before: Any, now: Any, name: str = "") -> list[str]:
     """
     if before == now:
         return []
+
     if isinstance(before, dict) and isinstance(now, dict):
-        return [
-            phrase
-            for key in dict.fromkeys([*before, *now])
-            for phrase in differences(
-                before.get(key, "absent"), now.get(key, "absent"), f"{name}.{key}".lstrip(".")
-            )
-        ]
+        phrases: list[str] = []
+        for key in dict.fromkeys([*before, *now]):
+            path = f"{name}.{key}".lstrip(".")
+            phrases += differences(before.get(key, "absent"), now.get(key, "absent"), path)
+        return phrases
+
     if all(isinstance(value, str) and DIGEST.fullmatch(value) for value in (before, now)):
         return [f"{name} was another"]
-    was, is_now = (
-        text if len(text) <= 80 else f"{text[:77]}..." for text in map(str, (before, now))
-    )
-    return [f"{name} was {was}, now {is_now}"]
+    return [f"{name} was {_shortened(before)}, now {_shortened(now)}"]
+
+
+def _shortened(value: Any) -> str:
+    text = str(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."
 
 
 def explain_files(folder: Path, files: Mapping[str, str] = FILES) -> None:
@@ -150,7 +154,7 @@ def explain_files(folder: Path, files: Mapping[str, str] = FILES) -> None:
 def describe_session(folder: Path, identity: Identity, step: int, workers: Workers) -> list[str]:
     """Write run.json: the run as it is now, and one more session, which goes on after `step`; return a sentence if the
     sessions of an earlier file are lost."""
-    before, notes = read_sessions(folder / RUN_FILE)
+    earlier_sessions, notes = read_sessions(folder / RUN_FILE)
     session = {
         "began": datetime.now(UTC).isoformat(timespec="seconds"),
         "after_step": step,
@@ -162,7 +166,7 @@ def describe_session(folder: Path, identity: Identity, step: int, workers: Worke
         "model": identity.model_config,
         "training": identity.config.to_dict(),
         "data": identity.fingerprint["data"],
-        "sessions": [*before, session],
+        "sessions": [*earlier_sessions, session],
     }
     replace_file(folder / RUN_FILE, render_sealed(content), durable=False)
     return notes
@@ -176,8 +180,6 @@ def read_sessions(path: Path) -> tuple[list[Any], list[str]]:
         sessions = read_sealed(path).get("sessions")
     except CheckpointError as error:
         return [], [f"the sessions before this one are lost: {error}"]
-    return (
-        (sessions, [])
-        if isinstance(sessions, list)
-        else ([], [f"{path} has no sessions before this one"])
-    )
+    if not isinstance(sessions, list):
+        return [], [f"{path} has no sessions before this one"]
+    return sessions, []
