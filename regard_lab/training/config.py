@@ -17,10 +17,8 @@ from regard.reprs import brief
 
 SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
-GONE = {
-    "skip_non_finite": 0,
-    "parallel": "ddp",
-}  # settings of runs begun before 2026-11-26, and what is done now
+# Settings of runs begun before 2026-11-26, and what is done now.
+GONE = {"skip_non_finite": 0, "parallel": "ddp"}
 PLAN_EVERY = 10  # steps between plans of the last step, where the config has no number of steps
 VALIDATIONS = 10  # of a training whose config has no number of steps between them
 CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a command chooses for a new run
@@ -97,22 +95,24 @@ class TrainingConfig:
     precision: str = setting("float32", metavar="|".join(PRECISIONS))
 
     def __post_init__(self) -> None:
-        for one in fields(TrainingConfig):
-            value = getattr(self, one.name)
-            least = one.metadata.get("least")
-            if value is None and one.type.endswith("None"):
+        for entry in fields(TrainingConfig):
+            value = getattr(self, entry.name)
+            least = entry.metadata.get("least")
+            if value is None and entry.type.endswith("None"):
                 continue
-            if one.type.startswith("int"):
-                whole(one.name, value, 1 if least is None else least)
-            elif one.type.startswith("float") and one.name != "cooldown":
-                real(one.name, value, least, above=0 if least is None else None)
+            if entry.type.startswith("int"):
+                whole(entry.name, value, 1 if least is None else least)
+            elif entry.type.startswith("float") and entry.name != "cooldown":
+                real(entry.name, value, least, above=0 if least is None else None)
         real("cooldown", self.cooldown, 0, 1, needs="a share of the steps, from 0 to 1")
         one_of("schedule", self.schedule, SCHEDULES)
         one_of("precision", self.precision, PRECISIONS)
         betas = self.betas if isinstance(self.betas, tuple | list) else ()
         if len(betas) != 2 or any(real("betas", beta, 0) >= 1 for beta in betas):
             raise ArgumentError(f"betas is {self.betas!r}; it needs two numbers from 0 to below 1")
-        object.__setattr__(self, "betas", tuple(betas))  # a JSON list is welcome
+        # A JSON list is welcome.
+        object.__setattr__(self, "betas", tuple(betas))
+
         if self.steps is None and self.minutes is None:
             if self.patience is None:
                 raise ArgumentError("nothing ends this training; give steps, minutes, or patience")
@@ -231,7 +231,7 @@ def validation_is_due(step: int, validated: int, every: int | None, last: int | 
         return step % every == 0
     if last is None:
         return False
+
+    # The last step is validated anyway, so none of these comes close before it.
     every = max(1, last // VALIDATIONS)
-    return (
-        step - validated >= every and 2 * (last - step) >= every
-    )  # the last step is validated anyway
+    return step - validated >= every and 2 * (last - step) >= every
