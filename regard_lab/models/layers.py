@@ -22,7 +22,9 @@ def new_norm(kind: str, dim: int, epsilon: float, bias: bool = True) -> nn.Modul
 
     Source: "layer", Ba et al. 2016; "rms", Root Mean Square Layer Normalization, Zhang and Sennrich 2019.
     """
-    return nn.RMSNorm(dim, epsilon) if kind == "rms" else nn.LayerNorm(dim, epsilon, bias=bias)
+    if kind == "rms":
+        return nn.RMSNorm(dim, epsilon)
+    return nn.LayerNorm(dim, epsilon, bias=bias)
 
 
 def residual(
@@ -34,7 +36,9 @@ def residual(
     Transformer Architecture, Xiong et al. 2020 (norm first).
     """
     added = part(norm(x) if norm_first else x)
-    x = x + (dropout(added) if dropout.training else added)
+    if dropout.training:
+        added = dropout(added)
+    x = x + added
     return x if norm_first else norm(x)
 
 
@@ -83,7 +87,11 @@ class Block(nn.Module):
             options["positions"] = positions
         if getattr(self.attention, "value_mix", None) is not None:
             options["first_values"] = first_values
-        x = residual(x, lambda x: self.attention(x, **options), self.attention_norm, self.dropout)
+
+        def attend(x: torch.Tensor) -> torch.Tensor:
+            return self.attention(x, **options)
+
+        x = residual(x, attend, self.attention_norm, self.dropout)
         return residual(x, self.feed_forward, self.feed_forward_norm, self.dropout)
 
 
@@ -108,7 +116,8 @@ class EncoderLayer(nn.Module):
         self, attention: MultiHeadAttention, feed_forward: FeedForward, norm: str, dropout: float
     ) -> None:
         super().__init__()
-        self.attention, self.feed_forward = attention, feed_forward
+        self.attention = attention
+        self.feed_forward = feed_forward
         self.around_attention = Residual(attention.dim, norm, dropout)
         self.around_feed_forward = Residual(attention.dim, norm, dropout)
 
@@ -131,11 +140,9 @@ class DecoderLayer(nn.Module):
     ) -> None:
         super().__init__()
         dim = self_attention.dim
-        self.self_attention, self.cross_attention, self.feed_forward = (
-            self_attention,
-            cross_attention,
-            feed_forward,
-        )
+        self.self_attention = self_attention
+        self.cross_attention = cross_attention
+        self.feed_forward = feed_forward
         self.around_self_attention = Residual(dim, norm, dropout)
         self.around_cross_attention = Residual(dim, norm, dropout)
         self.around_feed_forward = Residual(dim, norm, dropout)
@@ -150,13 +157,15 @@ class DecoderLayer(nn.Module):
         context_q_start: int | None,
     ) -> torch.Tensor:
         """x: (batch, length, dim); context: (batch, context_length, dim)."""
-        x = self.around_self_attention(x, lambda x: self.self_attention(x, pattern=live))
-        x = self.around_cross_attention(
-            x,
-            lambda x: self.cross_attention(
-                x, context, pattern=context_live, q_start=context_q_start
-            ),
-        )
+
+        def read_target(x: torch.Tensor) -> torch.Tensor:
+            return self.self_attention(x, pattern=live)
+
+        def read_context(x: torch.Tensor) -> torch.Tensor:
+            return self.cross_attention(x, context, pattern=context_live, q_start=context_q_start)
+
+        x = self.around_self_attention(x, read_target)
+        x = self.around_cross_attention(x, read_context)
         return self.around_feed_forward(x, self.feed_forward)
 
     def step(
@@ -174,16 +183,16 @@ class DecoderLayer(nn.Module):
         `context` holds batch / `readers` texts. Each is read by `readers` neighbouring batch rows, which become its
         queries. `mask` is added to the scores of its keys; the cross pattern sees queries at `context_q_start`.
         """
-        x = self.around_self_attention(
-            x, lambda x: self.self_attention(x[:, None], cache=cache)[:, 0]
-        )
-        x = self.around_cross_attention(
-            x,
-            lambda x: self.cross_attention(
-                x.view(-1, readers, self.cross_attention.dim),
-                context,
-                bias=mask,
-                q_start=context_q_start,
-            ).flatten(0, 1),  # (texts, readers, dim) -> (batch, dim)
-        )
+
+        def read_target(x: torch.Tensor) -> torch.Tensor:
+            return self.self_attention(x[:, None], cache=cache)[:, 0]
+
+        def read_context(x: torch.Tensor) -> torch.Tensor:
+            queries = x.view(-1, readers, self.cross_attention.dim)
+            read = self.cross_attention(queries, context, bias=mask, q_start=context_q_start)
+            # (texts, readers, dim) -> (batch, dim)
+            return read.flatten(0, 1)
+
+        x = self.around_self_attention(x, read_target)
+        x = self.around_cross_attention(x, read_context)
         return self.around_feed_forward(x, self.feed_forward)
