@@ -135,16 +135,19 @@ class Sources:
     def __init__(
         self, contexts: list[ProjectedContext], live: KeySpan | None, shared: bool
     ) -> None:
-        self.contexts, self.mask, self.shared = contexts, None, shared
+        self.contexts = contexts
+        self.mask = None
+        self.shared = shared
         self.readers = 1  # number of neighbouring batch rows that read each text
-        if live is not None:
-            places = torch.arange(contexts[0].length, device=contexts[0].keys.device)
-            hidden = ~live.allows(places[:1, None], places[None])[:, 0, 0]  # (texts, source_length)
-            self.contexts = [context.without(hidden) for context in contexts]
-            scores = torch.zeros_like(hidden, dtype=contexts[0].keys.dtype).masked_fill(
-                hidden, -math.inf
-            )
-            self.mask = scores[:, None, None]  # (texts, 1, 1, source_length)
+        if live is None:
+            return
+
+        keys = contexts[0].keys
+        places = torch.arange(contexts[0].length, device=keys.device)
+        hidden = ~live.allows(places[:1, None], places[None])[:, 0, 0]  # (texts, source_length)
+        self.contexts = [context.without(hidden) for context in contexts]
+        scores = torch.zeros_like(hidden, dtype=keys.dtype).masked_fill(hidden, -math.inf)
+        self.mask = scores[:, None, None]  # (texts, 1, 1, source_length)
 
     @property
     def rows(self) -> int:
@@ -161,14 +164,19 @@ class Sources:
         runs = [(text, len(list(rows))) for text, rows in groupby(read)]
         lengths = {length for _, length in runs}
         if self.shared and len(lengths) == 1:
-            (self.readers,), read = lengths, [text for text, _ in runs]
+            self.readers = lengths.pop()
+            read = [text for text, _ in runs]
         else:
             self.readers = 1
-        if read == list(range(len(self.contexts[0].keys))):
-            return  # the same texts in the same order
-        texts = torch.tensor(read, dtype=torch.int64, device=self.contexts[0].keys.device)
+
+        keys = self.contexts[0].keys
+        same_order = list(range(len(keys)))
+        if read == same_order:
+            return
+        texts = torch.tensor(read, dtype=torch.int64, device=keys.device)
         self.contexts = [context.reorder(texts) for context in self.contexts]
-        self.mask = None if self.mask is None else self.mask[texts]
+        if self.mask is not None:
+            self.mask = self.mask[texts]
 
 
 # Texts that a language model continues, and how prompts of unequal lengths are batched
@@ -185,24 +193,27 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     """
     aligned = align(prompts)
     ids = aligned.ids
-    lengths = (
-        torch.tensor([ids.shape[1]] * len(ids), device="cpu")
-        if aligned.span is None
-        else aligned.span.stop
-    )
+    if aligned.span is None:
+        lengths = torch.tensor([ids.shape[1]] * len(ids), device="cpu")
+    else:
+        lengths = aligned.span.stop
     assert isinstance(lengths, torch.Tensor)
-    if empty := (lengths == 0).nonzero().flatten().tolist():
+    empty = (lengths == 0).nonzero().flatten().tolist()
+    if empty:
         raise ArgumentError(
             f"prompt {empty[0]} of {len(ids)} has no ids; a prompt needs one or more, such as BEGIN"
         )
     if aligned.span is None:
         return ids, None
+
     longest = int(lengths.max())
     starts = longest - lengths
     if not bool(starts.any()):
         return ids[:, :longest], None
+
     places = torch.arange(longest, device=ids.device) - starts[:, None]  # (batch, longest)
-    return ids.gather(1, places.clamp(min=0)).masked_fill(places < 0, PAD), starts
+    moved = ids.gather(1, places.clamp(min=0))
+    return moved.masked_fill(places < 0, PAD), starts
 
 
 def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
@@ -225,9 +236,11 @@ def by_start(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
     >>> by_start(torch.tensor([2, 0, 2]))
     [(tensor([1]), 0), (tensor([0, 2]), 2)]
     """
-    return [
-        ((starts == place).nonzero().flatten(), place) for place in sorted(set(starts.tolist()))
-    ]
+    groups = []
+    for place in sorted(set(starts.tolist())):
+        rows = (starts == place).nonzero().flatten()
+        groups.append((rows, place))
+    return groups
 
 
 @dataclass(frozen=True)
@@ -252,7 +265,10 @@ class Texts:
     @property
     def shortest(self) -> int:
         """Number of ids of the shortest text."""
-        return self.caches.length - (0 if self.starts is None else int(self.starts.max()))
+        longest = self.caches.length
+        if self.starts is None:
+            return longest
+        return longest - int(self.starts.max())
 
     def of(self, ids: torch.Tensor) -> torch.Tensor:
         """The ids of these texts among those of the batch, (batch, ...)."""
@@ -262,7 +278,9 @@ class Texts:
         """Positions of ids so much `further` than the next one, (added,), or (texts, added) if the texts begin at
         different positions."""
         places = self.caches.length + further
-        return places if self.starts is None else (places - self.starts[:, None]).clamp(min=0)
+        if self.starts is None:
+            return places
+        return (places - self.starts[:, None]).clamp(min=0)
 
     def reordered(self, index: torch.Tensor) -> Texts:
         """The new batch rows that continue one of these texts."""
@@ -271,19 +289,23 @@ class Texts:
             rows, index = (index[:, None] == self.rows).nonzero().unbind(1)
         caches = self.caches.copy()
         caches.reorder(index)
-        return Texts(caches, None if self.starts is None else self.starts[index], rows)
+        starts = None if self.starts is None else self.starts[index]
+        return Texts(caches, starts, rows)
 
     def cropped(self, length: int) -> Texts:
         """These texts with `length` positions; with 0, the starts are reset."""
         caches = self.caches.copy()
         caches.crop(length)
-        return replace(self, caches=caches, starts=self.starts if length else None)
+        starts = self.starts if length else None
+        return replace(self, caches=caches, starts=starts)
 
     @staticmethod
     def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
         """The results of all groups in the order of the batch rows."""
         rows = [texts.rows for texts in groups if texts.rows is not None]
-        return torch.cat(parts)[torch.cat(rows).argsort()] if rows else parts[0]
+        if not rows:
+            return parts[0]
+        return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
 @brief
@@ -322,12 +344,11 @@ class LanguageState:
             raise ArgumentError(
                 f"reorder to rows {index.tolist()}: the state has no such batch rows"
             )
-        groups = [texts for texts in groups if texts.rows is None or len(texts.rows)] or groups[:1]
+        with_rows = [texts for texts in groups if texts.rows is None or len(texts.rows)]
+        groups = with_rows or groups[:1]
         scores = None if self.next_scores is None else self.next_scores[index]
-        self.groups, self.next_scores = (
-            groups,
-            scores,
-        )  # in one statement, which an exception cannot divide
+        # in one statement, which an exception cannot divide
+        self.groups, self.next_scores = groups, scores
 
     def crop(self, length: int) -> None:
         """Crop the longest text to `length` ids and every other text by the same number; 0 drops everything.
@@ -343,10 +364,14 @@ class LanguageState:
                 f"crop({length}): the longest text has {count_of(self.length, 'ids')} and the shortest {shortest}, and "
                 f"each loses as many; give {self.length - shortest} to {self.length}, or 0"
             )
-        groups = [
-            texts.cropped(texts.caches.length - lost if length else 0) for texts in self.groups
-        ]
-        self.groups, self.next_scores = groups, None if lost else self.next_scores
+
+        groups = []
+        for texts in self.groups:
+            kept = texts.caches.length - lost if length else 0
+            groups.append(texts.cropped(kept))
+        scores = None if lost else self.next_scores
+        # in one statement, as in `reorder`
+        self.groups, self.next_scores = groups, scores
 
     def accept(self, path: Sequence[int], nodes: int) -> None:
         """Of the last `nodes` ids, those of a `Tree`, keep those of one branch: the text goes on as with these alone.
