@@ -261,7 +261,8 @@ def complete_checkpoints(run: Path, checkpoints: Checkpoints) -> list[str]:
 def _place(name: str) -> tuple[int, int]:
     """The step in a folder's name, and how often it was saved again."""
     digits = name.removeprefix("step-").partition("-")[0]
-    return int(digits) if digits.isdecimal() else -1, name.count("-again")
+    step = int(digits) if digits.isdecimal() else -1
+    return step, name.count("-again")
 
 
 def _remove_unneeded(run: Path, checkpoints: Checkpoints | None, keep: int) -> None:
@@ -322,9 +323,12 @@ def read_run(folder: str | Path) -> RunSummary:
 
 
 def _checkpoints_of(run: Path) -> Checkpoints:
-    if (checkpoints := read_checkpoints(run)) is None:
-        raise NotFoundError(f"{run} holds no run of training" if run.exists() else absent(run))
-    return checkpoints
+    checkpoints = read_checkpoints(run)
+    if checkpoints is not None:
+        return checkpoints
+    if not run.exists():
+        raise NotFoundError(absent(run))
+    raise NotFoundError(f"{run} holds no run of training")
 
 
 UNTRAINED = "step-000000"  # what every run begins with

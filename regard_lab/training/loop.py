@@ -154,7 +154,9 @@ def train(
     was_training = model.training
     model_config = model_config or {}
     extra_files = extra_files or {}
-    with folder_lock(folder) if workers.is_main else nullcontext(), Interruption() as interruption:
+    # The main process writes for all, so it alone locks the folder.
+    lock = folder_lock(folder) if workers.is_main else nullcontext()
+    with lock, Interruption() as interruption:
         marks = fingerprint(
             model, kind, model_config, extra_files, task.fingerprint(), config, workers.count
         )
