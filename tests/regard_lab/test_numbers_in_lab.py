@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from regard.arguments import a_list, of_kind
-from regard_lab.decoding.search import SpecialIds
+from regard_lab.decoding import SpecialIds
 from regard_lab.models import LanguageConfig
 from regard_lab.text import Pair, TokenBatches, split_by_hash
 

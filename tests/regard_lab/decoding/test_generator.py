@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError, CheckpointError
-from regard_lab.decoding import Generator, Sampling, TextStream
+from regard_lab.decoding import Constraints, Generator, Sampling, SearchOptions, TextStream
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageConfig, LanguageModel, RecurrentTranslator
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
@@ -89,6 +89,17 @@ def test_what_was_passed_on_piece_by_piece_is_the_text(generator, options, stop)
         (row, number): one.text for row, many in enumerate(found) for number, one in enumerate(many)
     }
     assert parts == {place: text for place, text in texts.items() if text}
+
+
+def test_drawn_texts_keep_constraints_and_proposals_refuse_them(generator):
+    rules = SearchOptions(max_length=30, constraints=Constraints(no_repeat=1))
+    for row in generator.generate(PROMPTS, rules, sampling=DRAWN, count=2):
+        for one in row:
+            assert len(set(one.ids)) == len(one.ids)
+    free = generator.generate(PROMPTS, rules, sampling=DRAWN, count=2, no_repeat=None)
+    assert any(len(set(one.ids)) < len(one.ids) for row in free for one in row)
+    with pytest.raises(ArgumentError, match=r"no_repeat=1.* and speculate= exclude each other"):
+        generator.generate(PROMPTS, rules, normalisation="none", speculate="lookup")
 
 
 def test_a_stop_that_begins_and_ends_inside_sub_words_ends_the_text(generator):

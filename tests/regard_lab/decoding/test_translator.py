@@ -2,13 +2,21 @@
 
 import copy
 import math
+from dataclasses import replace
 
 import pytest
 import torch
 from sacrebleu import sentence_bleu, sentence_chrf
 
 from regard.errors import ArgumentError, CheckpointError
-from regard_lab.decoding import Generator, Translator, evaluate, perplexity
+from regard_lab.decoding import (
+    Constraints,
+    Generator,
+    SearchOptions,
+    Translator,
+    evaluate,
+    perplexity,
+)
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import (
     LanguageConfig,
@@ -49,6 +57,18 @@ def test_each_line_has_one_translation_in_its_place(translator, beam):
     assert found[4].text == ""
     alone = [translator.translate([line], beam=beam, max_length=12)[0].ids for line in LINES]
     assert [one.ids for one in found] == alone
+
+
+def test_options_in_one_object_and_by_name_are_the_same_search(translator):
+    rules = Constraints(min_length=3, no_repeat=2)
+    options = SearchOptions(beam=3, count=2, normalisation="average", constraints=rules)
+    expected = translator.n_best(
+        LINES, beam=3, count=2, normalisation="average", max_length=7, min_length=3, no_repeat=2
+    )
+    assert translator.n_best(LINES, replace(options, max_length=7)) == expected
+    assert translator.n_best(LINES, options, max_length=7) == expected
+    without_rules = translator.n_best(LINES, options, max_length=7, min_length=0, no_repeat=None)
+    assert without_rules != expected
 
 
 def test_small_batches_change_nothing_and_every_line_is_counted(translator):
