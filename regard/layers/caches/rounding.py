@@ -67,7 +67,9 @@ def rounded(
         largest = new.abs().amax(-1, keepdim=True)
     else:  # vectors without numbers have no largest one
         largest = new.new_zeros(*new.shape[:-1], 1)
-    scales = (largest / INT8_LEVELS).to(torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
+    # float16 has no numbers as small as the scale of a small vector.
+    wide = largest.to(torch.promote_types(new.dtype, torch.float32))
+    scales = (wide / INT8_LEVELS).to(torch.float32).clamp_min(torch.finfo(torch.float32).tiny)
     _refuse_overflow(name, largest, scales, dtype)
     return (new / scales).round().to(torch.int8), scales
 
