@@ -202,10 +202,12 @@ class TranslationState:
         index = checked_rows(index, self.sources.rows, "state")
         if index.tolist() == list(range(self.sources.rows)):
             return  # often the case in a beam
-        caches = [*map(copy.copy, self.caches)]
+
+        caches = [copy.copy(cache) for cache in self.caches]
         sources = copy.copy(self.sources)
         for part in (*caches, sources):
             part.reorder(index)
+        # in one statement, which an exception cannot divide
         self.caches, self.sources = caches, sources
 
 
@@ -235,10 +237,10 @@ class TranslationTransformer(TranslationBase):
         self.cross_pattern = parse(config.cross_pattern)
         self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
         self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(config.decoder_layers))
-        last_norm = (
-            nn.LayerNorm if config.norm == "pre" else nn.Identity
-        )  # "post" has a norm at the end of each layer
-        self.encoder_norm, self.decoder_norm = last_norm(config.dim), last_norm(config.dim)
+        # "post" has a norm at the end of each layer
+        last_norm = nn.LayerNorm if config.norm == "pre" else nn.Identity
+        self.encoder_norm = last_norm(config.dim)
+        self.decoder_norm = last_norm(config.dim)
         self._initialise()
 
     def _logits(
@@ -293,17 +295,17 @@ class TranslationTransformer(TranslationBase):
             layer.self_attention.new_cache(len(source), cache, capacity, dtype)
             for layer in self._decoder_layers()
         ]
-        return TranslationState(
-            Sources(contexts, live, shared=self.cross_pattern.query_free), caches
-        )
+        sources = Sources(contexts, live, shared=self.cross_pattern.query_free)
+        return TranslationState(sources, caches)
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
         """Append `ids` (batch,) to the targets of the state, and return logits (batch, vocab_size) of the next ids."""
         check_step(ids, state, TranslationState)
         check_number(ids, state.sources.rows)
+
         place = state.length
         sources = state.sources
-        caches = [*map(copy.copy, state.caches)]
+        caches = [copy.copy(cache) for cache in state.caches]
         places = torch.arange(place, place + 1, device=ids.device)
         options = (sources.readers, sources.mask)
         x = self._through_layers(
@@ -326,9 +328,8 @@ class TranslationTransformer(TranslationBase):
         """The decoder for the next ids (batch, 1); `compile_steps` compiles it, so it reads no value of a tensor."""
         x = self._embed_scaled(ids, places, table=self.target_embedding)[:, 0]
         for layer, context, cache in zip(self._decoder_layers(), contexts, caches, strict=True):
-            x = layer.step(
-                x, context, cache, readers=readers, mask=mask, context_q_start=start
-            )  # (batch, dim)
+            # (batch, dim)
+            x = layer.step(x, context, cache, readers=readers, mask=mask, context_q_start=start)
         return x
 
     def _embed_texts(self, ids: torch.Tensor, **options: Any) -> torch.Tensor:
