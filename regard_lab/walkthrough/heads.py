@@ -23,8 +23,12 @@ PROJECTIONS = (
 )
 ROTATED = "Rotated by their positions, so that a score depends on the distance of two words."
 MASKED = "Masked scores become minus infinity, whose exponential is 0."
-NEARLY_ALL = 0.99  # a weight above which a softmax counts as saturated
-USUAL = 1.5  # root mean square of queries and keys up to which scaling does what it should
+
+# A weight above which a softmax counts as saturated.
+NEARLY_ALL = 0.99
+
+# The root mean square of queries and keys up to which scaling does what it should.
+USUAL = 1.5
 
 
 def walk_layer(scene: Scene) -> None:
@@ -38,37 +42,41 @@ def walk_layer(scene: Scene) -> None:
     walker.give("layer", scene.layer, "a regard.MultiHeadAttention with these weights")
     q, k = project(scene)
     if scene.mask:
-        walker.section, says = (
-            "The mask",
-            "A word may look at itself and at earlier words: 1 means allowed, 0 masked.",
-        )
-        walker.step(
-            f"allowed = {scene.mask}", "Mask", says, axes=(scene.readers, scene.read), scale="none"
-        )
+        _give_mask(scene)
     follow_word(scene, q, k)
     take_all(scene, q, k)
-    if scene.layer.heads > 1:
-        walker.section = (
-            "Both heads"
-            if scene.layer.heads == 2
-            else f"All {count_of(scene.layer.heads, 'heads')}"
-        )
+
+    heads = scene.layer.heads
+    if heads == 1:
+        walker.section = "The output"
+        says = "A last matrix maps the result to vectors of the size of the input."
+        _map_output(scene, "contexts", "z", says)
+    elif heads == 2:
+        walker.section = "Both heads"
         every_head(scene)
     else:
-        walker.section, says = (
-            "The output",
-            "A last matrix maps the result to vectors of the size of the input.",
-        )
-        _map_output(scene, "contexts", "z", says)
+        walker.section = f"All {count_of(heads, 'heads')}"
+        every_head(scene)
+
     compare(scene)
+
+
+def _give_mask(scene: Scene) -> None:
+    """Add the mask of the only layer as a section of its own."""
+    line = f"allowed = {scene.mask}"
+    says = "A word may look at itself and at earlier words: 1 means allowed, 0 masked."
+    scene.walker.section = "The mask"
+    scene.walker.step(line, "Mask", says, axes=(scene.readers, scene.read), scale="none")
 
 
 def project(scene: Scene) -> tuple[str, str]:
     """Add the projections of the shown head; return the names of the queries and keys that the score compares."""
-    walker, layer = scene.walker, scene.layer
-    walker.section = "Queries, keys and values" + (
-        f" of head {scene.head}" if layer.heads > 1 else ""
-    )
+    walker = scene.walker
+    layer = scene.layer
+    walker.section = "Queries, keys and values"
+    if layer.heads > 1:
+        walker.section += f" of head {scene.head}"
+
     for letter, title, says in PROJECTIONS:
         source = scene.x
         head = scene.head
@@ -80,15 +88,14 @@ def project(scene: Scene) -> tuple[str, str]:
             words = scene.read
             place = "j"
             if scene.group > 1:
-                says += (
-                    f" Key/value head {head} is shared by {count_of(scene.group, 'query heads')}."
-                )
+                sharers = count_of(scene.group, "query heads")
+                says += f" Key/value head {head} is shared by {sharers}."
+        line = f"{letter} = {source} @ W_{letter}[{head}].T"
         formula = f"{letter}_{place} = W_{letter} {source}_{place}"
-        walker.step(
-            f"{letter} = {source} @ W_{letter}[{head}].T", title, says, formula, axes=(words,)
-        )
+        walker.step(line, title, says, formula, axes=(words,))
     if layer.positions is None:
         return "q", "k"
+
     measure_angles(scene)
     for letter, title in (("q", "Rotated queries"), ("k", "Rotated keys")):
         line = f"{letter}_turned = {rotated(letter, layer.head_dim)}"
@@ -98,7 +105,8 @@ def project(scene: Scene) -> tuple[str, str]:
 
 def measure_angles(scene: Scene, name: str = "angles") -> None:
     """Add the step `angles`, or of another name, of rotary positions, (words, size)."""
-    size, rotary = scene.layer.head_dim, scene.layer.positions
+    size = scene.layer.head_dim
+    rotary = scene.layer.positions
     assert rotary is not None
     speeds = f"{rotary.base!r} ** (-torch.arange(0, {size}, 2).double() / {size})"
     scene.walker.step(
@@ -134,41 +142,34 @@ def follow_word(scene: Scene, q: str, k: str) -> None:
         )
     line = f"omega = {lines.one.format(**place)}"
     walker.step(line, "Scores, not yet normalised", lines.says, lines.formula, axes=axes)
-    _weigh(
-        scene,
-        ("omega", "scaled", "masked", "alpha", "z"),
-        f"[{scene.word}]",
-        axes,
-        weights=lambda alpha: (
-            f"The softmax turns the scores into weights with the sum 1. {_most(scene, alpha)} "
-            f"{saturated(scene, alpha[None], (q, k))}"
-        ),
-        context=f"The sum of all values, multiplied by the weights of “{word}”.",
-    )
+
+    def explain(alpha: torch.Tensor) -> str:
+        says = f"The softmax turns the scores into weights with the sum 1. {_most(scene, alpha)}"
+        return f"{says} {saturated(scene, alpha[None], (q, k))}"
+
+    names = ("omega", "scaled", "masked", "alpha", "z")
+    row = f"[{scene.word}]"
+    context = f"The sum of all values, multiplied by the weights of “{word}”."
+    _weigh(scene, names, row, axes, weights=explain, context=context)
 
 
 def take_all(scene: Scene, q: str, k: str) -> None:
     """Add the same steps for all words at once."""
-    scene.walker.section = "All words at once"
     pair = scene.readers, scene.read
     place = {"q": q, "k": k, "h": scene.head, "n": len(scene.readers), "m": len(scene.read)}
-    scene.walker.step(
-        f"scores = {scene.lines.all.format(**place)}",
-        "Scores",
-        f"Row i holds the scores of word i; row {scene.word + 1} equals those of “{scene.chosen}” above.",
-        "Ω = Q K^T" if scene.multiplies else scene.lines.formula,
-        axes=pair,
-    )
-    _weigh(
-        scene,
-        ("scores", "scaled_scores", "masked_scores", "weights", "contexts"),
-        "",
-        pair,
-        weights=lambda weights: (
-            f"Row i holds the weights of word i; each row sums to 1. {saturated(scene, weights, (q, k))}"
-        ),
-        context="Row i is the context vector of word i.",
-    )
+    line = f"scores = {scene.lines.all.format(**place)}"
+    says = f"Row i holds the scores of word i; row {scene.word + 1} equals those of “{scene.chosen}” above."
+    formula = "Ω = Q K^T" if scene.multiplies else scene.lines.formula
+    scene.walker.section = "All words at once"
+    scene.walker.step(line, "Scores", says, formula, axes=pair)
+
+    def explain(weights: torch.Tensor) -> str:
+        says = "Row i holds the weights of word i; each row sums to 1."
+        return f"{says} {saturated(scene, weights, (q, k))}"
+
+    names = ("scores", "scaled_scores", "masked_scores", "weights", "contexts")
+    context = "Row i is the context vector of word i."
+    _weigh(scene, names, "", pair, weights=explain, context=context)
 
 
 def _weigh(
@@ -202,17 +203,13 @@ def _weigh(
         letter = "s"
     if scene.mask:
         line = f"{masked} = {name}.masked_fill(~allowed{row}, -math.inf)"
-        name = walker.step(
-            line, "Mask", MASKED, f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"', axes=axes
-        )
-    walker.step(
-        f"{alpha} = {name}.softmax(-1)",
-        "Attention weights",
-        weights,
-        f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}",
-        axes=axes,
-        scale="weights",
-    )
+        formula = f'{letter}_{{ij}} = {{-∞}} " if i may not look at j"'
+        name = walker.step(line, "Mask", MASKED, formula, axes=axes)
+
+    line = f"{alpha} = {name}.softmax(-1)"
+    formula = f"α_{{ij}} = {{exp({letter}_{{ij}})}}/{{Σ_l exp({letter}_{{il}})}}"
+    walker.step(line, "Attention weights", weights, formula, axes=axes, scale="weights")
+
     title = "Context vector" if row else "Context vectors"
     walker.step(f"{z} = {alpha} @ v", title, context, "z_i = Σ_j α_{ij} v_j", axes=axes[:-1])
 
@@ -220,8 +217,10 @@ def _weigh(
 def _most(scene: Scene, alpha: torch.Tensor) -> str:
     """A sentence about the largest weight of the chosen word."""
     most = int(alpha.argmax())
-    itself = " itself" if most == scene.word and not scene.crosses else ""
-    return f"“{scene.chosen}” looks most at “{scene.read.labels[most]}”{itself}: {float(alpha[most]):.3f}."
+    looked_at = f"“{scene.read.labels[most]}”"
+    if most == scene.word and not scene.crosses:
+        looked_at += " itself"
+    return f"“{scene.chosen}” looks most at {looked_at}: {float(alpha[most]):.3f}."
 
 
 def saturated(scene: Scene, weights: torch.Tensor, compared: tuple[str, str]) -> str:
@@ -232,29 +231,36 @@ def saturated(scene: Scene, weights: torch.Tensor, compared: tuple[str, str]) ->
     values = scene.walker.values
     many = len(weights) > 1
     high = (weights > NEARLY_ALL).any(-1) & (weights.shape[-1] > 1)
-    if scene.mask:  # the only word that may be looked at has the weight 1 with any scores
+    if scene.mask:
+        # The only word that may be looked at has the weight 1 with any scores.
         several = values["allowed"].sum(-1) > 1
         high &= several if many else several[scene.word]
     rows = [str(row + 1) for row in high.nonzero().flatten().tolist()]
     if not rows or not (scene.multiplies and scene.scaling):
         return ""
-    where = f"In {'row' if len(rows) == 1 else 'rows'} {', '.join(rows)}, one" if many else "One"
-    says = f"{where} word gets nearly all the weight although the scores are scaled. "
+
+    word = "One word"
+    if many:
+        of_rows = "row" if len(rows) == 1 else "rows"
+        word = f"In {of_rows} {', '.join(rows)}, one word"
+    says = f"{word} gets nearly all the weight although the scores are scaled."
     size = max(float(values[name].square().mean().sqrt()) for name in compared)
     if size <= USUAL:
-        return f"{says}Scaling cannot prevent this: the scores just happen to lie far apart."
+        return f"{says} Scaling cannot prevent this: the scores just happen to lie far apart."
     return (
-        f"{says}The division by √d expects queries and keys whose numbers are about 1 in size; here "
+        f"{says} The division by √d expects queries and keys whose numbers are about 1 in size; here "
         f"their size is up to {size:.1f} (root mean square), so the scores still lie far apart."
     )
 
 
 def every_head(scene: Scene) -> str:
     """Add the steps of attention in all heads, up to the output of the layer; return its name."""
-    walker, layer, once = scene.walker, scene.layer, scene.walker.once
-    heads = _numbered_heads(layer.heads, "head")
+    walker = scene.walker
+    once = walker.once
+    heads = _numbered_heads(scene.layer.heads, "head")
     q, k, v = _project_all(scene, heads)
     weights = _weigh_all(scene, heads, q, k)
+
     contexts = walker.step(
         f"{scene.name('contexts')} = {weights} @ {v}",
         f"{scene.kind}: context vectors",
@@ -262,9 +268,10 @@ def every_head(scene: Scene) -> str:
         "z_i^h = Σ_j α_{ij}^h v_j^h",
         axes=(heads, scene.readers),
     )
+    title = f"{scene.kind}: heads joined" if scene.tag else f"{scene.kind}: joined"
     joined = walker.step(
         f"joined{scene.tag} = torch.cat(list({contexts}), dim=-1)",
-        f"{scene.kind}: {'heads ' if scene.tag else ''}joined",
+        title,
         once("The context vectors of all heads, one after the other, for each word."),
         "r_i = [z_i^1 ; … ; z_i^H]",
         axes=(scene.readers,),
@@ -277,107 +284,124 @@ def every_head(scene: Scene) -> str:
 
 def _map_output(scene: Scene, source: str, letter: str, says: str) -> str:
     """Add the output of the layer, a matrix times the joined heads or the only one."""
-    name, result, title = (
-        ("attended", "a", f"{scene.kind}: output") if scene.tag else ("output", "o", "Output")
-    )
+    name = "output"
+    result = "o"
+    title = "Output"
+    if scene.tag:
+        name = f"attended{scene.tag}"
+        result = "a"
+        title = f"{scene.kind}: output"
+
     bias = scene.given("b_o")
-    return scene.walker.step(
-        f"{name}{scene.tag} = {projected(source, f'W_o{scene.tag}', bias)}",
-        title,
-        says,
-        f"{result}_i = W_o {letter}_i" + (" + b_o" if bias else ""),
-        axes=(scene.readers,),
-    )
+    line = f"{name} = {projected(source, f'W_o{scene.tag}', bias)}"
+    formula = f"{result}_i = W_o {letter}_i"
+    if bias:
+        formula += " + b_o"
+    return scene.walker.step(line, title, says, formula, axes=(scene.readers,))
 
 
 def _project_all(scene: Scene, many: Axis) -> tuple[str, str, str]:
     """Add queries, keys and values of all heads, rotated and shared as the layer does; return their names."""
-    walker, layer, kind, once, names = scene.walker, scene.layer, scene.kind, scene.walker.once, []
-    few = many if scene.group == 1 else _numbered_heads(layer.kv_heads, "key/value head")
+    walker = scene.walker
+    once = walker.once
+    layer = scene.layer
+    few = many
+    if scene.group > 1:
+        few = _numbered_heads(layer.kv_heads, "key/value head")
     angles = f"angles{scene.scope}"
     if layer.positions is not None and angles not in walker.values:
         measure_angles(scene, angles)
+
+    names = []
     for letter, what, heads, words, source in (
         ("q", "queries", many, scene.readers, scene.x),
         ("k", "keys", few, scene.read, scene.c),
         ("v", "values", few, scene.read, scene.c),
     ):
-        name = f"{letter.upper()}{scene.tag}"
-        matrix = f"W_{letter}{scene.tag}"
-        bias = scene.given(f"b_{letter}")
+        title = f"{scene.kind}: {what}"
         says = once(f"The {what} of every head, each by a matrix of its own.")
         if scene.tag and scene.crosses:
             whose = "the words that are written" if letter == "q" else "the encoder's output"
             says = once(f"In cross-attention, {what} come from {whose}.")
-        walker.step(
-            f"{name} = {projected(source, matrix, bias, heads=True)}",
-            f"{kind}: {what}",
-            says,
-            f"{letter}_i^h = W_{letter}^h {source[0]}_i" + (f" + b_{letter}^h" if bias else ""),
-            axes=(heads, words),
-        )
+
+        name = f"{letter.upper()}{scene.tag}"
+        matrix = f"W_{letter}{scene.tag}"
+        bias = scene.given(f"b_{letter}")
+        line = f"{name} = {projected(source, matrix, bias, heads=True)}"
+        formula = f"{letter}_i^h = W_{letter}^h {source[0]}_i"
+        if bias:
+            formula += f" + b_{letter}^h"
+        walker.step(line, title, says, formula, axes=(heads, words))
+
         if layer.positions is not None and letter != "v":
             line = f"{name}_turned = {rotated(name, layer.head_dim, angles)}"
-            name = walker.step(line, f"{kind}: {what} rotated", once(ROTATED), axes=(heads, words))
+            name = walker.step(line, f"{title} rotated", once(ROTATED), axes=(heads, words))
         if scene.group > 1 and letter != "q":
             says = once(f"Each key/value head is shared by {scene.group} neighbouring query heads.")
             line = f"{name}_shared = {name}.repeat_interleave({scene.group}, dim=0)"
-            name = walker.step(line, f"{kind}: {what} shared", says, axes=(many, words))
+            name = walker.step(line, f"{title} shared", says, axes=(many, words))
         names.append(name)
     return names[0], names[1], names[2]
 
 
 def _weigh_all(scene: Scene, many: Axis, q: str, k: str) -> str:
     """Add the scores and the attention weights of all heads; return the name of the weights."""
-    walker, kind, once, pairs = (
-        scene.walker,
-        scene.kind,
-        scene.walker.once,
-        (many, scene.readers, scene.read),
-    )
+    walker = scene.walker
+    pairs = (many, scene.readers, scene.read)
+    name = _score_all(scene, pairs, q, k)
+    filled = ""
+    if scene.mask:
+        allowed = _mask_all(scene, pairs)
+        line = f"{scene.name('masked')} = {name}.masked_fill(~{allowed}, -math.inf)"
+        title = f"{scene.kind}: masked scores"
+        name = walker.step(line, title, walker.once(MASKED), axes=pairs)
+        # A row without any allowed word has the softmax NaN; its weights are 0.
+        if not walker.values[allowed].any(-1).all():
+            filled = ".nan_to_num(0)"
+
+    def explain(weights: torch.Tensor) -> str:
+        return _most_of_heads(scene, weights)
+
+    line = f"{scene.name('weights')} = {name}.softmax(-1){filled}"
+    title = f"{scene.kind}: attention weights"
+    formula = "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}"
+    return walker.step(line, title, explain, formula, axes=pairs, scale="weights")
+
+
+def _score_all(scene: Scene, pairs: tuple[Axis, Axis, Axis], q: str, k: str) -> str:
+    """Add the scores of all heads, with the bias by distance where there is one; return their name."""
     scores = scene.lines.heads.format(Q=q, K=k, n=len(scene.readers), m=len(scene.read))
     for parameter in ("W_a", "U_a", "v_a"):
         scores = scores.replace(parameter, f"{parameter}{scene.tag}")
     scores += scene.scaling
-    says = "How well each query fits each key" + (
-        ", divided by the root of their size." if scene.scaling else "."
-    )
+    says = "How well each query fits each key"
+    says += ", divided by the root of their size." if scene.scaling else "."
     if scene.bias is not None:
         scores += " - slopes[:, None, None] * distances"
         says += " Each head subtracts a slope times the distance of the two words."
-    formula = (
-        "{q_i^h · k_j^h}/{√{d}}"
-        if scene.multiplies and scene.scaling and scene.bias is None
-        else ""
-    )
-    name = walker.step(
-        f"{scene.name('scores')} = {scores}", f"{kind}: scores", once(says), formula, axes=pairs
-    )
+    formula = ""
+    if scene.multiplies and scene.scaling and scene.bias is None:
+        formula = "{q_i^h · k_j^h}/{√{d}}"
+
+    walker = scene.walker
+    line = f"{scene.name('scores')} = {scores}"
+    return walker.step(line, f"{scene.kind}: scores", walker.once(says), formula, axes=pairs)
+
+
+def _mask_all(scene: Scene, pairs: tuple[Axis, Axis, Axis]) -> str:
+    """Add the mask, unless the head shown in detail has added it; return its name."""
+    walker = scene.walker
     allowed = f"allowed{scene.tag}"
-    filled = ""
-    if scene.mask:
-        if allowed not in walker.values:
-            what = (
-                "A word may look at itself and at earlier words"
-                if scene.causal
-                else "The pattern of this layer"
-            )
-            says = once(f"{what}: 1 means allowed, 0 masked.")
-            axes = pairs if scene.varies_by_head else pairs[1:]
-            walker.step(f"{allowed} = {scene.mask}", f"{kind}: mask", says, axes=axes, scale="none")
-        line = f"{scene.name('masked')} = {name}.masked_fill(~{allowed}, -math.inf)"
-        name = walker.step(line, f"{kind}: masked scores", once(MASKED), axes=pairs)
-        filled = (
-            "" if walker.values[allowed].any(-1).all() else ".nan_to_num(0)"
-        )  # the weights of empty rows are 0
-    return walker.step(
-        f"{scene.name('weights')} = {name}.softmax(-1){filled}",
-        f"{kind}: attention weights",
-        lambda weights: _most_of_heads(scene, weights),
-        "α_{ij} = {exp(s_{ij})}/{Σ_l exp(s_{il})}",
-        axes=pairs,
-        scale="weights",
-    )
+    if allowed in walker.values:
+        return allowed
+
+    what = "The pattern of this layer"
+    if scene.causal:
+        what = "A word may look at itself and at earlier words"
+    says = walker.once(f"{what}: 1 means allowed, 0 masked.")
+    axes = pairs if scene.varies_by_head else pairs[1:]
+    title = f"{scene.kind}: mask"
+    return walker.step(f"{allowed} = {scene.mask}", title, says, axes=axes, scale="none")
 
 
 def _most_of_heads(scene: Scene, weights: torch.Tensor) -> str:
@@ -406,7 +430,11 @@ def compare(scene: Scene) -> None:
         check(f"all_contexts[{scene.head}]", "contexts")
     if scene.multiplies:
         check(_fused_call(scene), "all_contexts" if many else "contexts")
-    check(f"layer({scene.x}[None]{f', {scene.c}[None]' if scene.crosses else ''})[0]", "output")
+
+    vectors = f"{scene.x}[None]"
+    if scene.crosses:
+        vectors += f", {scene.c}[None]"
+    check(f"layer({vectors})[0]", "output")
 
 
 def _fused_call(scene: Scene) -> str:
@@ -418,7 +446,10 @@ def _fused_call(scene: Scene) -> str:
     if scene.group > 1:
         k = f"{k}_shared"
         v = f"{v}_shared"
-    options = (", attn_mask=allowed" if scene.mask else "") + (
-        "" if scene.scaling else ", scale=1.0"
-    )
+
+    options = ""
+    if scene.mask:
+        options += ", attn_mask=allowed"
+    if not scene.scaling:
+        options += ", scale=1.0"
     return f"F.scaled_dot_product_attention({q}, {k}, {v}{options})"
