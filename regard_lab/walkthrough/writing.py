@@ -6,7 +6,7 @@ import re
 import textwrap
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
 from typing import Any
 
 import torch
@@ -18,12 +18,23 @@ from regard_lab.seeing.terminal import fitted, visible
 from regard_lab.text.terminal import printable
 from regard_lab.walkthrough.steps import A_WALK, Axis, Given, Step, Walk, opening_code
 
-LEAST, MOST = 40, 160  # limits of the width of a line in characters
-ROWS, HEADS = 12, 4  # the most rows of a table and the most heads of a step
+# Limits of the width of a line, in characters.
+LEAST = 40
+MOST = 160
+
+# The most rows of a table, and the most heads of a step.
+ROWS = 12
+HEADS = 4
+
+# The most characters of a row label and of a column label; below the narrow width labels are shorter.
+LABEL = 14
+COLUMN = 10
+NARROW = 76
+
 INDENT = "    "
-LABEL, COLUMN = 14, 10  # the most characters of a row label and of a column label
-NARROW = 76  # below this width labels are shorter
-MARK = "▸ "  # before the chosen word
+
+# Stands before the chosen word.
+MARK = "▸ "
 
 
 @dataclass(frozen=True)
@@ -33,9 +44,8 @@ class Gap:
     count: int
 
 
-Table = tuple[
-    str, Axis, Axis, torch.Tensor
-]  # a head's name or "", the axes, and numbers (rows, columns)
+# A head's name or "", the axes of rows and columns, and the numbers (rows, columns).
+Table = tuple[str, Axis, Axis, torch.Tensor]
 
 
 def tables(step: Step, brief: bool) -> list[Table]:
@@ -44,16 +54,20 @@ def tables(step: Step, brief: bool) -> list[Table]:
     The single row of one word has no label, so its axis has no unit.
     """
     assert isinstance(step.value, torch.Tensor)
-    axes, values = step.axes, step.value
-    if brief and (place := _followed(step)) is not None:
-        axes, values = (
-            (*axes[:place], *axes[place + 1 :]),
-            values.select(place, axes[place].chosen or 0),
-        )
-    *heads, rows, columns = axes if len(axes) > 1 else (Axis("", ("",)), *axes)
-    values = values.int() if values.dtype == torch.bool else values
-    values = values.reshape(-1, len(rows), len(columns))
+    axes = step.axes
+    values = step.value
+    place = _followed(step)
+    if brief and place is not None:
+        values = values.select(place, axes[place].chosen or 0)
+        axes = (*axes[:place], *axes[place + 1 :])
+    if len(axes) == 1:
+        axes = (Axis("", ("",)), *axes)
+    if values.dtype == torch.bool:
+        values = values.int()
+
+    *heads, rows, columns = axes
     titles = heads[0].labels if heads else ("",)
+    values = values.reshape(-1, len(rows), len(columns))
     return [(title, rows, columns, matrix) for title, matrix in zip(titles, values, strict=True)]
 
 
@@ -70,19 +84,20 @@ def _followed(step: Step) -> int | None:
 def whose(step: Step) -> str | None:
     """The word whose numbers a brief table shows; None if it shows those of all words."""
     place = _followed(step)
-    return None if place is None else step.axes[place].labels[step.axes[place].chosen or 0]
+    if place is None:
+        return None
+    words = step.axes[place]
+    return words.labels[words.chosen or 0]
 
 
 def elsewhere(walk: Walk) -> str:
     """What a brief walkthrough shows of another text, such as ` (in the encoder, of “is”)`; empty if there is none."""
-    others = dict.fromkeys(
-        word for step in walk.steps if (word := whose(step)) not in (None, walk.chosen)
-    )
-    return (
-        f" (in the encoder, of {', '.join(f'“{visible(word)}”' for word in others)})"
-        if others
-        else ""
-    )
+    # A dictionary keeps the words in their order, each once.
+    shown_words = dict.fromkeys(whose(step) for step in walk.steps)
+    quoted = [f"“{visible(word)}”" for word in shown_words if word not in (None, walk.chosen)]
+    if not quoted:
+        return ""
+    return f" (in the encoder, of {', '.join(quoted)})"
 
 
 def kept(axis: Axis, room: int) -> list[int | Gap]:
@@ -99,13 +114,18 @@ def kept(axis: Axis, room: int) -> list[int | Gap]:
     places = {*range(room - tail), *range(count - tail, count)}
     if axis.chosen is not None and axis.chosen not in places:
         places.add(axis.chosen)
-        places -= {*range(1, room - tail)} & {
-            room - tail - 1
-        }  # make room for it, but keep the first
+        # Make room for it, but keep the first.
+        last_of_head = room - tail - 1
+        if last_of_head > 0:
+            places.discard(last_of_head)
+
     ordered = sorted(places)
     entries: list[int | Gap] = [ordered[0]]
     for before, after in pairwise(ordered):
-        entries += [Gap(after - before - 1), after] if after - before > 1 else [after]
+        omitted = after - before - 1
+        if omitted > 0:
+            entries.append(Gap(omitted))
+        entries.append(after)
     return entries
 
 
@@ -117,8 +137,13 @@ def shown(value: float, decimals: int) -> str:
     """
     if value == -math.inf:
         return "−∞"
-    form = "" if isinstance(value, int) else f"z.{decimals}f" if abs(value) < 1000 else ".3g"
-    return f"{value:{form}}".replace("-", "−")
+    if isinstance(value, int):
+        printed = str(value)
+    elif abs(value) < 1000:
+        printed = f"{value:z.{decimals}f}"
+    else:
+        printed = f"{value:.3g}"
+    return printed.replace("-", "−")
 
 
 def to_text(walk: Walk, width: int = 100) -> str:
@@ -138,12 +163,13 @@ def lines(walk: Walk, width: int) -> Iterator[str]:
     of_kind("walk", walk, Walk, A_WALK)
     width = min(max(whole("width", width), LEAST), MOST)
     yield from _opening(walk, width)
-    for number, (title, steps) in enumerate(
-        groupby(walk.steps, key=lambda step: step.section), start=1
-    ):
+
+    sections = groupby(walk.steps, key=lambda step: step.section)
+    for number, (title, steps) in enumerate(sections, start=1):
         yield from ("", _ruled(fitted(f"{number}  {visible(title)}", width - 4), width))
         for place, step in enumerate(steps, start=1):
             yield from ("", *_step(step, f"{number}.{place}", width, walk))
+
     yield from ("", _ruled("Checks", width))
     for one in walk.checks:
         said = f"{one.line} equals {one.name}; the largest difference is {one.difference:.1e}"
@@ -164,26 +190,43 @@ def _opening(walk: Walk, width: int) -> Iterator[str]:
     for note in walk.notes:
         yield ""
         yield from _wrapped(visible(note), width)
+
     yield ""
-    tensors = [one for one in walk.given if isinstance(one.value, torch.Tensor)]
     if walk.brief:
-        numbers = sum(one.value.numel() for one in tensors)
-        said = (
-            f"{count_of(len(tensors), 'tensors')} of weights with {count_of(numbers, 'numbers', ',')}. The numbers of "
-            f"“{visible(walk.chosen)}”{elsewhere(walk)} "
-        )
-        yield from _wrapped(f"{said}are shown here; JSON contains those of all words.", width)
-    for one in () if walk.brief else walk.given:
-        sizes = " × ".join(map(str, one.value.shape)) if isinstance(one.value, torch.Tensor) else ""
-        head = f"{one.name:<8}{sizes:<11} "
-        for place, line in enumerate(_wrapped(visible(one.described), width - len(head))):
-            yield f"{' ' * len(head) if place else head}{line}"
+        yield from _wrapped(_counted_weights(walk), width)
+    else:
+        for variable in walk.given:
+            yield from _variable(variable, width)
+
     if walk.call:
         yield ""
         yield from _wrapped("To run the lines below in Python, run these two first:", width)
-        yield from (
-            f">>> {statement}" for statement in opening_code(walk.call)
-        )  # the terminal wraps it
+        # Not wrapped, so that they can be copied; the terminal wraps them.
+        for statement in opening_code(walk.call):
+            yield f">>> {statement}"
+
+
+def _counted_weights(walk: Walk) -> str:
+    """How many weights there are, and whose numbers a brief walkthrough shows."""
+    weights = [one.value for one in walk.given if isinstance(one.value, torch.Tensor)]
+    tensors = count_of(len(weights), "tensors")
+    numbers = count_of(sum(weight.numel() for weight in weights), "numbers", ",")
+    words = f"“{visible(walk.chosen)}”{elsewhere(walk)}"
+    return (
+        f"{tensors} of weights with {numbers}. "
+        f"The numbers of {words} are shown here; JSON contains those of all words."
+    )
+
+
+def _variable(variable: Given, width: int) -> Iterator[str]:
+    """The lines of a given variable: its name, its sizes, and beside them what it is."""
+    sizes = ""
+    if isinstance(variable.value, torch.Tensor):
+        sizes = " × ".join(map(str, variable.value.shape))
+    margin = f"{variable.name:<8}{sizes:<11} "
+    for line in _wrapped(visible(variable.described), width - len(margin)):
+        yield f"{margin}{line}"
+        margin = " " * len(margin)
 
 
 def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
@@ -196,12 +239,17 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
         yield f"{heading}{shape}"
     else:
         yield from (heading, f"  {shape}")
-    for line in _wrapped(visible(step.says), room) if step.says else ():
-        yield f"{INDENT}{line}"
+
+    if step.says:
+        for line in _wrapped(visible(step.says), room):
+            yield f"{INDENT}{line}"
     if step.formula:
         yield f"{INDENT}{formula_text(step.formula)}"
-    for place, part in enumerate(textwrap.wrap(step.line, room - 4, break_on_hyphens=False)):
-        yield f"{INDENT}{'... ' if place else '>>> '}{part}"
+    prompt = ">>> "
+    for part in textwrap.wrap(step.line, room - 4, break_on_hyphens=False):
+        yield f"{INDENT}{prompt}{part}"
+        prompt = "... "
+
     if not isinstance(step.value, torch.Tensor):
         for line in _wrapped("  ".join(map(visible, step.value)), room):
             yield f"{INDENT}{line}"
@@ -216,36 +264,47 @@ def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
 def _table(table: Table, width: int, decimals: int) -> Iterator[str]:
     """A table with labels of its columns and rows; what does not fit is left out, and gaps say how much."""
     title, rows, columns, values = table
-    less = 4 if width < NARROW else 0
-    names = _row_labels(rows, LABEL - less) if rows.unit else [""]
-    margin = max(map(cell_len, names)) + 1 if rows.unit else 0
-    texts = [[shown(number, decimals) for number in row] for row in values.tolist()]
-    cell = max(
-        4 + decimals if values.is_floating_point() else 2,
-        *(len(text) for row in texts for text in row),
-    )
+    shorter = 4 if width < NARROW else 0
+    names = [""]
+    margin = 0
+    if rows.unit:
+        names = _row_labels(rows, LABEL - shorter)
+        margin = max(map(cell_len, names)) + 1
+
+    texts = [_row_texts(row, decimals) for row in values.tolist()]
+    least = 4 + decimals if values.is_floating_point() else 2
+    cell = max(least, *map(len, chain.from_iterable(texts)))
     if columns.unit == "words":
-        cell = max(
-            cell, min(COLUMN - less, max(cell_len(visible(label)) for label in columns.labels))
-        )
+        longest = max(cell_len(visible(label)) for label in columns.labels)
+        cell = max(cell, min(COLUMN - shorter, longest))
+
     room = max((width - margin) // (cell + 1), 1)
     if len(columns) > room:
-        room = max((width - margin - 2 * len(_gap(Gap(len(columns))))) // (cell + 1), 2)
+        # Two gaps may stand beside the columns, neither longer than one that omits all columns.
+        gaps = 2 * len(_gap(Gap(len(columns))))
+        room = max((width - margin - gaps) // (cell + 1), 2)
     chosen = kept(columns, room)
+
     if title:
         yield title
-    yield " " * margin + "".join(_label(columns, column, cell) for column in chosen)
+    labels = [_label(columns, column, cell) for column in chosen]
+    yield " " * margin + "".join(labels)
     for row in kept(rows, ROWS):
         if isinstance(row, Gap):
             yield f"{'':{margin}} … {count_of(row.count, f'more {rows.unit}')}"
         else:
-            cells = (
-                f"{'…':^{len(_gap(column))}}"
-                if isinstance(column, Gap)
-                else f" {texts[row][column]:>{cell}}"
-                for column in chosen
-            )
+            cells = [_cell(texts[row], column, cell) for column in chosen]
             yield set_cell_size(names[row], margin) + "".join(cells)
+
+
+def _row_texts(row: list[float], decimals: int) -> list[str]:
+    return [shown(number, decimals) for number in row]
+
+
+def _cell(texts: list[str], column: int | Gap, cell: int) -> str:
+    if isinstance(column, Gap):
+        return f"{'…':^{len(_gap(column))}}"
+    return f" {texts[column]:>{cell}}"
 
 
 def _label(axis: Axis, column: int | Gap, cell: int) -> str:
@@ -264,10 +323,11 @@ def _row_labels(axis: Axis, longest: int) -> list[str]:
     if axis.unit != "words":
         return list(axis.labels)
     digits = len(str(len(axis)))
-    return [
-        f"{MARK if place == axis.chosen else '  '}{place + 1:>{digits}} {fitted(visible(label), longest)}"
-        for place, label in enumerate(axis.labels)
-    ]
+    labels = []
+    for place, word in enumerate(axis.labels):
+        mark = MARK if place == axis.chosen else "  "
+        labels.append(f"{mark}{place + 1:>{digits}} {fitted(visible(word), longest)}")
+    return labels
 
 
 def _wrapped(text: str, width: int) -> Iterator[str]:
@@ -284,16 +344,9 @@ def _wrapped(text: str, width: int) -> Iterator[str]:
 SIGNS = re.compile(r'"[^"]*"|\{|\}|[_^√/]|[^\W\d_]+|\d+|\S')
 OPERATORS = {"Σ": "∑", "-": "−"}
 JOINED = {"_": "msub", "^": "msup", "/": "mfrac"}
-FUNCTIONS = {
-    "norm",
-    "exp",
-    "tanh",
-    "sin",
-    "cos",
-    "relu",
-    "gelu",
-    "silu",
-}  # names of several letters; "ij" is i and j
+
+# Names of several letters; other letters side by side are names of their own, as in "ij".
+FUNCTIONS = {"norm", "exp", "tanh", "sin", "cos", "relu", "gelu", "silu"}
 
 
 def formula_text(formula: str) -> str:
@@ -341,11 +394,9 @@ def _element(sign: str, signs: Iterator[str]) -> list[Any]:
     if sign.isdecimal():
         return ["mn", sign]
     if sign == "∞" or (sign.isalpha() and sign != "Σ"):
-        return (
-            ["mi", sign]
-            if len(sign) == 1 or sign in FUNCTIONS
-            else ["mrow", *(["mi", one] for one in sign)]
-        )
+        if len(sign) == 1 or sign in FUNCTIONS:
+            return ["mi", sign]
+        return ["mrow", *(["mi", letter] for letter in sign)]
     return ["mo", OPERATORS.get(sign, sign)]
 
 
@@ -357,28 +408,28 @@ def shown_walk(walk: Walk) -> ShownWalk:
     'x = F.embedding(ids, table)'
     """
     of_kind("walk", walk, Walk, A_WALK)
-    steps = tuple(
-        ShownStep(
-            one.section,
-            one.title,
-            one.says,
-            formula_elements(one.formula) if one.formula else None,
-            one.line,
-            one.axes,
-            one.value,
-            one.scale,
-        )
-        for one in walk.steps
-    )
+    steps = tuple(_shown_step(step) for step in walk.steps)
+    note = " ".join(walk.notes)
     difference = max((check.difference for check in walk.checks), default=0.0)
-    return ShownWalk(
-        steps, walk.words, walk.word, " ".join(walk.notes), len(walk.checks), difference
+    return ShownWalk(steps, walk.words, walk.word, note, len(walk.checks), difference)
+
+
+def _shown_step(step: Step) -> ShownStep:
+    formula = formula_elements(step.formula) if step.formula else None
+    return ShownStep(
+        step.section,
+        step.title,
+        step.says,
+        formula,
+        step.line,
+        step.axes,
+        step.value,
+        step.scale,
     )
 
 
-MOST_WEIGHTS = (
-    10_000  # numbers; JSON of a whole model leaves out larger weights, which the run's file has
-)
+# JSON of a whole model leaves out weights of more numbers, which the run's file has.
+MOST_WEIGHTS = 10_000
 
 
 def to_json(walk: Walk) -> str:
@@ -401,39 +452,42 @@ def to_json(walk: Walk) -> str:
         "checks": [vars(check) for check in walk.checks],
     }
     text = json.dumps(record, ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "backslashreplace").decode(
-        "utf-8"
-    )  # lone surrogates, escaped as in JSON
+    # Lone surrogates, which UTF-8 does not have, are escaped as in JSON.
+    return text.encode("utf-8", "backslashreplace").decode("utf-8")
 
 
 def _step_record(step: Step) -> dict[str, Any]:
+    value = step.value
+    listed = value.tolist() if isinstance(value, torch.Tensor) else list(value)
     return {
-        **{name: getattr(step, name) for name in ("section", "name", "title", "says")},
+        "section": step.section,
+        "name": step.name,
+        "title": step.title,
+        "says": step.says,
         "formula": formula_text(step.formula),
         "line": step.line,
         "shape": [len(axis) for axis in step.axes],
         "axes": [{"unit": axis.unit, "labels": axis.labels} for axis in step.axes],
-        "value": _finite(
-            step.value.tolist() if isinstance(step.value, torch.Tensor) else list(step.value)
-        ),
+        "value": _finite(listed),
     }
 
 
 def _given_record(one: Given, brief: bool) -> dict[str, Any]:
     """A given variable as JSON; objects as their `repr`, and null for large weights of a whole model."""
-    record = {"name": one.name, "says": one.described}
+    record: dict[str, Any] = {"name": one.name, "says": one.described}
     value = one.value
     if isinstance(value, torch.Tensor):
         left_out = brief and value.numel() > MOST_WEIGHTS
-        return {
-            **record,
-            "shape": list(value.shape),
-            "value": None if left_out else _finite(value.tolist()),
-        }
-    return {**record, "value": value if isinstance(value, str | list) else repr(value)}
+        record["shape"] = list(value.shape)
+        record["value"] = None if left_out else _finite(value.tolist())
+    elif isinstance(value, str | list):
+        record["value"] = value
+    else:
+        record["value"] = repr(value)
+    return record
 
 
 def _finite(value: Any) -> Any:
     if isinstance(value, list):
-        return [_finite(one) for one in value]
+        return [_finite(entry) for entry in value]
     return None if value == -math.inf else value
