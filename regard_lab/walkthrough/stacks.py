@@ -30,9 +30,15 @@ class Stage:
     """A stack of layers that is walked through."""
 
     walker: Walker
-    words: Axis  # whose vectors go through the stack; the chosen one is followed
-    scope: str  # "" for a model with one stack, "e" for the encoder, "d" for the decoder
-    origin: str  # of the weights, in a few words
+
+    # Their vectors go through the stack; the chosen word is followed.
+    words: Axis
+
+    # "" for a model with one stack, "e" for the encoder, "d" for the decoder.
+    scope: str
+
+    # Where the weights come from, in a few words.
+    origin: str
 
     def give(self, name: str, tensor: torch.Tensor | None, says: str) -> bool:
         """Give a weight, if the layer has it."""
@@ -46,10 +52,10 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
     if isinstance(norm, nn.Identity):
         return h
     assert isinstance(norm, nn.LayerNorm | nn.RMSNorm)
-    stage.give(f"gain_{name}", norm.weight, f"of the norm that gives {name}")
-    shifted = stage.give(
-        f"shift_{name}", getattr(norm, "bias", None), f"of the norm that gives {name}"
-    )
+    whose = f"of the norm that gives {name}"
+    stage.give(f"gain_{name}", norm.weight, whose)
+    shifted = stage.give(f"shift_{name}", getattr(norm, "bias", None), whose)
+
     if isinstance(norm, nn.LayerNorm):
         mean = f"{h}.mean(-1, keepdim=True)"
         spread = f"{h}.var(-1, correction=0, keepdim=True)"
@@ -61,29 +67,26 @@ def normed(stage: Stage, norm: nn.Module, h: str, name: str) -> str:
         line = f"{h} / ({h}.square().mean(-1, keepdim=True) + {norm.eps!r}).sqrt() * gain_{name}"
         formula = f'g · {{{h[0]}_i}}/{{√{{("mean"({h[0]}_i^2) + ε)}}}}'
         says = "The norm divides every vector by the root of its mean square, then applies a learned gain."
-    formula += " + b" if shifted else ""
-    line += f" + shift_{name}" if shifted else ""
-    return stage.walker.step(
-        f"{name} = {line}", "Norm", stage.walker.once(says), formula, axes=(stage.words,)
-    )
+    if shifted:
+        formula += " + b"
+        line += f" + shift_{name}"
+
+    walker = stage.walker
+    return walker.step(f"{name} = {line}", "Norm", walker.once(says), formula, axes=(stage.words,))
 
 
 def added(stage: Stage, h: str, part: str, name: str, what: str) -> str:
     """Add the residual step `name = h + part`, with the lengths of both for the followed word."""
-
-    values = stage.walker.values
+    walker = stage.walker
     word = stage.words.followed
-    before, more = (float(values[one][word].norm()) for one in (h, part))
-    says = (
-        stage.walker.once(
-            "A residual connection: the part adds to the vector of a word and does not replace it. "
-        )
-        + f"To “{stage.words.labels[word]}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
+    before = float(walker.values[h][word].norm())
+    more = float(walker.values[part][word].norm())
+    says = walker.once(
+        "A residual connection: the part adds to the vector of a word and does not replace it. "
     )
+    says += f"To “{stage.words.labels[word]}”, of length {before:.2f}, the {what} adds a vector of length {more:.2f}."
     formula = f"{name[0]}_i + {part[0]}_i"
-    return stage.walker.step(
-        f"{name} = {h} + {part}", "Residual", says, formula, axes=(stage.words,)
-    )
+    return walker.step(f"{name} = {h} + {part}", "Residual", says, formula, axes=(stage.words,))
 
 
 class Part(NamedTuple):
@@ -91,12 +94,16 @@ class Part(NamedTuple):
 
     what: str
     norm: nn.Module
-    first: bool  # the norm comes before the part; else it comes after the residual
-    inner: str  # the name of the normed vectors that the part reads
-    after: str  # the name of the result
-    run: Callable[
-        [str], str
-    ]  # adds the steps of the part for vectors of a name, and returns the name of its output
+
+    # Whether the norm comes before the part; else it comes after the residual.
+    first: bool
+
+    # The name of the normed vectors that the part reads, and that of the result.
+    inner: str
+    after: str
+
+    # Adds the steps of the part for vectors of a name, and returns the name of its output.
+    run: Callable[[str], str]
 
 
 def through_layer(stage: Stage, h: str, parts: Sequence[Part], call: str) -> str:
@@ -104,16 +111,13 @@ def through_layer(stage: Stage, h: str, parts: Sequence[Part], call: str) -> str
     before = h
     for part in parts:
         if part.first:
-            h = added(
-                stage, h, part.run(normed(stage, part.norm, h, part.inner)), part.after, part.what
-            )
+            inner = normed(stage, part.norm, h, part.inner)
+            output = part.run(inner)
+            h = added(stage, h, output, part.after, part.what)
         else:
-            h = normed(
-                stage,
-                part.norm,
-                added(stage, h, part.run(h), f"sum_{part.after}", part.what),
-                part.after,
-            )
+            output = part.run(h)
+            total = added(stage, h, output, f"sum_{part.after}", part.what)
+            h = normed(stage, part.norm, total, part.after)
     stage.walker.check(call.format(f"{before}[None]"), h)
     return h
 
@@ -132,20 +136,19 @@ def attend(
 
     Returns the name of the output.
     """
-    c, read = (x, stage.words) if seen is None else ("c", seen)
+    crosses = seen is not None
     scene = Scene(
         stage.walker,
         layer,
-        stage.words,
-        read,
-        x,
-        c,
-        lambda name: stage.origin,
-        0,
-        bias,
-        kind,
-        tag,
-        stage.scope,
+        readers=stage.words,
+        read=seen if crosses else stage.words,
+        x=x,
+        c="c" if crosses else x,
+        origin=lambda name: stage.origin,
+        bias=bias,
+        kind=kind,
+        tag=tag,
+        scope=stage.scope,
     )
     give_layer(scene)
     return every_head(scene)
@@ -164,39 +167,48 @@ ACTIVATED = {
 def feed(stage: Stage, layer: FeedForward, tag: str, x: str) -> str:
     """Add the steps of a feed-forward network; return the name of its output."""
     walker = stage.walker
+    axes = (stage.words,)
     lines = {}
     for name, projection in (("in", layer.widen), ("gate", layer.gate), ("out", layer.narrow)):
         if projection is not None:
-            stage.give(f"W_{name}{tag}", projection.weight, f"matrix of the feed-forward ({name})")
-            has_bias = stage.give(
-                f"b_{name}{tag}", projection.bias, f"bias of the feed-forward ({name})"
-            )
+            matrix = f"W_{name}{tag}"
+            bias = f"b_{name}{tag}"
+            stage.give(matrix, projection.weight, f"matrix of the feed-forward ({name})")
+            has_bias = stage.give(bias, projection.bias, f"bias of the feed-forward ({name})")
             source = f"hidden{tag}" if name == "out" else x
-            bias = f" + b_{name}{tag}" if has_bias else ""
-            lines[name] = f"{source} @ W_{name}{tag}.T{bias}"
+            lines[name] = f"{source} @ {matrix}.T"
+            if has_bias:
+                lines[name] += f" + {bias}"
+
     activated = ACTIVATED[layer.activation]
-    axes = (stage.words,)
     kind = layer.activation.replace("swiglu", "silu").replace("geglu", "gelu").removesuffix("-tanh")
-    line = activated.format(lines["in"])
-    formula = f"u_i = {kind}(W_1 {x[0]}_i" + (" + b_1)" if "+" in lines["in"] else ")")
     if "gate" in lines:
         line = f"{activated.format(lines['gate'])} * ({lines['in']})"
         formula = f"u_i = {kind}(W_g {x[0]}_i) · W_1 {x[0]}_i"
-    says = stage.walker.once(
+    else:
+        line = activated.format(lines["in"])
+        shift = " + b_1" if layer.widen.bias is not None else ""
+        formula = f"u_i = {kind}(W_1 {x[0]}_i{shift})"
+    says = walker.once(
         "The feed-forward network computes each word alone: more numbers, a non-linear function."
     )
     walker.step(f"hidden{tag} = {line}", "Feed-forward: hidden layer", says, formula, axes=axes)
-    formula = "f_i = W_2 u_i" + (" + b_2" if f"b_out{tag}" in walker.values else "")
-    says = stage.walker.once(
+
+    line = f"fed{tag} = {lines['out']}"
+    says = walker.once(
         "A second matrix maps the hidden layer back to the size of the word's vector."
     )
-    return walker.step(
-        f"fed{tag} = {lines['out']}", "Feed-forward: output", says, formula, axes=axes
-    )
+    formula = "f_i = W_2 u_i"
+    if layer.narrow.bias is not None:
+        formula += " + b_2"
+    return walker.step(line, "Feed-forward: output", says, formula, axes=axes)
 
 
-LIKELIEST = 5  # words of a distribution that are listed
-LEARNED = "learned"  # the origin of weights that were trained
+# How many words of a distribution are listed.
+LIKELIEST = 5
+
+# The origin of weights that were trained.
+LEARNED = "learned"
 
 
 def through_model(
@@ -229,29 +241,29 @@ def through_model(
         scored = "model(context_ids[None], ids[None])[0]"
     else:
         stage = Stage(walker, words, "", origin)
-        h = _through_blocks(
-            stage, model, embed_run(walker, model, words, written=False, result="h0")
-        )
+        h = embed_run(walker, model, words, written=False, result="h0")
+        h = _through_blocks(stage, model, h)
         walker.section = "The output"
         final = normed(stage, model.norm, h, "final")
         scored = "model(ids[None])[0]"
         if isinstance(model, TextEncoder):
             _finish_encoder(stage, model, final, vocabulary, spell)
             return
-    own = (
-        "embedding.weight"
-        if getattr(model, "to_vocabulary", None) is None
-        else "to_vocabulary.weight"
-    )
-    walker.give(
-        "W_words", model.get_parameter(own), f"a vector for each word of the vocabulary, {origin}"
-    )
+
+    # A model without a matrix of its own scores words by the table that embeds them.
+    parameter = "embedding.weight"
+    if getattr(model, "to_vocabulary", None) is not None:
+        parameter = "to_vocabulary.weight"
+    W_words = model.get_parameter(parameter)
+    walker.give("W_words", W_words, f"a vector for each word of the vocabulary, {origin}")
+
     line = f"scores = {final} @ W_words.T"
-    says = "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
-    says += "word shown."
-    walker.step(
-        line, "Scores of the next word", says, 's_i = W "final"_i', axes=(words, vocabulary)
+    says = (
+        "The score of each word of the vocabulary as the next word: its row of W_words times the last vector of the "
+        "word shown."
     )
+    formula = 's_i = W "final"_i'
+    walker.step(line, "Scores of the next word", says, formula, axes=(words, vocabulary))
     walker.check(scored, "scores")
     _distribute(walker, words, vocabulary, spell, "the next word", origin)
 
@@ -259,38 +271,37 @@ def through_model(
 def _through_blocks(stage: Stage, model: Stack, h: str) -> str:
     """Add the layers of a language model or text encoder; return the name of the last output."""
     walker = stage.walker
-    biased = [
-        block.bias for block in model.blocks if isinstance(block, Block) and block.bias is not None
-    ]
-    if biased:
-        give_slopes(walker, biased[0], model.config.heads, stage.words)
+    biases = [getattr(block, "bias", None) for block in model.blocks]
+    shared_bias = next((bias for bias in biases if bias is not None), None)
+    if shared_bias is not None:
+        give_slopes(walker, shared_bias, model.config.heads, stage.words)
+
     kind = "Masked self-attention" if isinstance(model, LanguageModel) else "Self-attention"
+    layers = count_of(len(model.blocks), "layers")
     for number, block in enumerate(model.blocks):
         assert isinstance(block, Block)
         needs = "keys and values of its own for each head, which latents are not"
         attention = of_kind(
             "the attention of this model", block.attention, MultiHeadAttention, needs
         )
-        walker.section, tag = (
-            f"Layer {number} of {count_of(len(model.blocks), 'layers')}",
-            f"_{number}",
-        )
+        walker.section = f"Layer {number} of {layers}"
+        tag = f"_{number}"
         parts = (
             Part(
                 "attention",
                 block.attention_norm,
-                True,
-                f"x{tag}",
-                f"h{number}a",
-                partial(attend, stage, attention, tag, kind, bias=block.bias),
+                first=True,
+                inner=f"x{tag}",
+                after=f"h{number}a",
+                run=partial(attend, stage, attention, tag, kind, bias=block.bias),
             ),
             Part(
                 "feed-forward",
                 block.feed_forward_norm,
-                True,
-                f"y{tag}",
-                f"h{number + 1}",
-                partial(feed, stage, block.feed_forward, tag),
+                first=True,
+                inner=f"y{tag}",
+                after=f"h{number + 1}",
+                run=partial(feed, stage, block.feed_forward, tag),
             ),
         )
         h = through_layer(stage, h, parts, f"model.blocks[{number}]({{}})[0]")
@@ -306,74 +317,82 @@ def _translate(
     walker.section = "From text to vectors"
     h = embed_run(walker, model, seen, written=False, prefix="context_", result="h0")
     g = embed_run(walker, model, words, written=True, result="g0")
+
+    layers = count_of(len(model.encoder), "layers")
     for number, layer in enumerate(model.encoder):
         assert isinstance(layer, EncoderLayer)
-        walker.section = f"Encoder, layer {number} of {count_of(len(model.encoder), 'layers')}"
-        parts = (
-            _part(
-                "attention",
-                layer.around_attention,
-                f"x_e{number}",
-                f"h{number}a",
-                partial(attend, encoder, layer.attention, f"_e{number}", "Self-attention"),
-            ),
-            _part(
-                "feed-forward",
-                layer.around_feed_forward,
-                f"y_e{number}",
-                f"h{number + 1}",
-                partial(feed, encoder, layer.feed_forward, f"_e{number}"),
-            ),
-        )
+        walker.section = f"Encoder, layer {number} of {layers}"
+        parts = _encoder_parts(encoder, layer, number)
         h = through_layer(encoder, h, parts, f"model.encoder[{number}]({{}}, None)[0]")
+
     walker.section = "The encoder's output"
     says = "What the decoder looks at: one vector for each word of the context, computed once."
     h = normed(encoder, model.encoder_norm, h, "normed")
     walker.step(f"c = {h}", "The encoder's output", says, axes=(seen,))
     walker.check("model.encode(context_ids[None])[0][0]", "c")
+
+    layers = count_of(len(model.decoder), "layers")
     start = 0 if model.cross_pattern.compares_positions else None
     for number, layer in enumerate(model.decoder):
         assert isinstance(layer, DecoderLayer)
-        walker.section = f"Decoder, layer {number} of {count_of(len(model.decoder), 'layers')}"
-        parts = (
-            _part(
-                "self-attention",
-                layer.around_self_attention,
-                f"x_d{number}",
-                f"g{number}a",
-                partial(
-                    attend, decoder, layer.self_attention, f"_d{number}", "Masked self-attention"
-                ),
-            ),
-            _part(
-                "cross-attention",
-                layer.around_cross_attention,
-                f"x_c{number}",
-                f"g{number}c",
-                partial(
-                    attend,
-                    decoder,
-                    layer.cross_attention,
-                    f"_c{number}",
-                    "Cross-attention",
-                    seen=seen,
-                ),
-            ),
-            _part(
-                "feed-forward",
-                layer.around_feed_forward,
-                f"y_d{number}",
-                f"g{number + 1}",
-                partial(feed, decoder, layer.feed_forward, f"_d{number}"),
-            ),
-        )
+        walker.section = f"Decoder, layer {number} of {layers}"
+        parts = _decoder_parts(decoder, layer, number, seen)
         call = f"model.decoder[{number}]({{}}, c[None], live=None, context_live=None, context_q_start={start})[0]"
         g = through_layer(decoder, g, parts, call)
+
     walker.section = "The output"
     final = normed(decoder, model.decoder_norm, g, "final")
     if final != "final":
         says = "The vectors of the last layer are scored."
         walker.step(f"final = {final}", "The decoder's output", says, axes=(words,))
+
+
+def _encoder_parts(stage: Stage, layer: EncoderLayer, number: int) -> tuple[Part, ...]:
+    tag = f"_e{number}"
+    return (
+        _part(
+            "attention",
+            layer.around_attention,
+            inner=f"x{tag}",
+            after=f"h{number}a",
+            run=partial(attend, stage, layer.attention, tag, "Self-attention"),
+        ),
+        _part(
+            "feed-forward",
+            layer.around_feed_forward,
+            inner=f"y{tag}",
+            after=f"h{number + 1}",
+            run=partial(feed, stage, layer.feed_forward, tag),
+        ),
+    )
+
+
+def _decoder_parts(stage: Stage, layer: DecoderLayer, number: int, seen: Axis) -> tuple[Part, ...]:
+    own = f"_d{number}"
+    cross = f"_c{number}"
+    return (
+        _part(
+            "self-attention",
+            layer.around_self_attention,
+            inner=f"x{own}",
+            after=f"g{number}a",
+            run=partial(attend, stage, layer.self_attention, own, "Masked self-attention"),
+        ),
+        _part(
+            "cross-attention",
+            layer.around_cross_attention,
+            inner=f"x{cross}",
+            after=f"g{number}c",
+            run=partial(attend, stage, layer.cross_attention, cross, "Cross-attention", seen=seen),
+        ),
+        _part(
+            "feed-forward",
+            layer.around_feed_forward,
+            inner=f"y{own}",
+            after=f"g{number + 1}",
+            run=partial(feed, stage, layer.feed_forward, own),
+        ),
+    )
 
 
 def _part(what: str, around: Residual, inner: str, after: str, run: Callable[[str], str]) -> Part:
@@ -393,15 +412,12 @@ def _finish_encoder(
     if isinstance(head, WordsHead):
         says = "The head of masked words: a matrix and a non-linear function."
         line = f"dense = F.gelu({final} @ W_dense.T + b_dense)"
-        walker.step(
-            line, "The head", says, '"dense"_i = gelu(W "final"_i + b)', axes=(stage.words,)
-        )
+        formula = '"dense"_i = gelu(W "final"_i + b)'
+        walker.step(line, "The head", says, formula, axes=(stage.words,))
+
         ready = normed(stage, head.norm, "dense", "ready")
-        stage.give(
-            "W_words",
-            model.embedding.weight if head.weight is None else head.weight,
-            "a vector for each word",
-        )
+        W_words = model.embedding.weight if head.weight is None else head.weight
+        stage.give("W_words", W_words, "a vector for each word")
         stage.give("b_words", head.bias, "of the scores")
         says = "The score of each word of the vocabulary at each place."
         axes = (stage.words, vocabulary)
@@ -416,9 +432,14 @@ def _finish_encoder(
 def _classify(stage: Stage, head: ClassesHead, final: str) -> None:
     """Add the head that sorts a text into classes."""
     walker = stage.walker
-    first = head.pooling == "first"
-    says = "The vector of the text: " + ("that of its first word." if first else "the mean.")
-    walker.step(f"pooled = {final}{'[0]' if first else '.mean(0)'}", "Pooling", says, axes=())
+    if head.pooling == "first":
+        line = f"pooled = {final}[0]"
+        says = "The vector of the text: that of its first word."
+    else:
+        line = f"pooled = {final}.mean(0)"
+        says = "The vector of the text: the mean."
+    walker.step(line, "Pooling", says, axes=())
+
     stage.give("W_classes", head.to_classes.weight, "matrix of the head")
     stage.give("b_classes", head.to_classes.bias, "bias of the head")
     line = "dense = torch.tanh(W_dense @ pooled + b_dense)"
@@ -427,10 +448,10 @@ def _classify(stage: Stage, head: ClassesHead, final: str) -> None:
     line = "scores = W_classes @ dense + b_classes"
     walker.step(line, "Scores of the classes", "One score for each class.", axes=classes)
     walker.check("model(ids[None])[0]", "scores")
+
+    line = "probabilities = scores.softmax(-1)"
     says = "The softmax turns the scores into probabilities."
-    walker.step(
-        "probabilities = scores.softmax(-1)", "Distribution", says, axes=classes, scale="weights"
-    )
+    walker.step(line, "Distribution", says, axes=classes, scale="weights")
 
 
 def _distribute(
@@ -445,6 +466,7 @@ def _distribute(
         axes=(words, vocabulary),
         scale="weights",
     )
+
     top = f"probabilities[{words.followed}].topk({min(LIKELIEST, len(vocabulary))})"
     where = "After" if what == "the next word" else "At"
     spelled = spell.format(f"{top}.indices.tolist()")
