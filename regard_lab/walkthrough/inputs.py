@@ -15,64 +15,74 @@ def split_texts(
     walker: Walker, text: Text, context: Text | None, words: Axis, seen: Axis | None, kept: str
 ) -> str:
     """Add the steps that split the texts into words (`kept`: a kind of `UNITS`); return an expression of all words."""
-    for name, given, axis, what in (
-        ("", text, words, "text"),
-        ("context_", context, seen, "context"),
-    ):
-        if axis is not None:
-            walker.give(what, given if isinstance(given, str) else list(given or ()), f"the {what}")
-            only = "" if kept == "all" else f', "{kept}"'
-            cut = f"split_words({what}{only})" if isinstance(given, str) else f"list({what})"
-            and_signs = " and punctuation" if kept == "all" else "; punctuation is dropped"
-            says = f"The {what} is split into words{and_signs}. Attention compares these units."
-            walker.step(
-                f"{name}words = {cut}",
-                "Words" if not name else "Words of the context",
-                says,
-                axes=(axis,),
-            )
-    return "set(words)" if seen is None else "{*words, *context_words}"
+    _split(walker, "", "text", text, words, kept)
+    if seen is None:
+        return "set(words)"
+    _split(walker, "context_", "context", context or (), seen, kept)
+    return "{*words, *context_words}"
+
+
+def _split(walker: Walker, prefix: str, what: str, text: Text, words: Axis, kept: str) -> None:
+    """Add the step that splits one of the texts; a list of words is taken as it stands."""
+    if isinstance(text, str):
+        walker.give(what, text, f"the {what}")
+        cut = f"split_words({what})" if kept == "all" else f'split_words({what}, "{kept}")'
+    else:
+        walker.give(what, list(text), f"the {what}")
+        cut = f"list({what})"
+    title = "Words of the context" if prefix else "Words"
+    and_signs = " and punctuation" if kept == "all" else "; punctuation is dropped"
+    says = f"The {what} is split into words{and_signs}. Attention compares these units."
+    walker.step(f"{prefix}words = {cut}", title, says, axes=(words,))
 
 
 def number_words(walker: Walker, every: str, drawn: Drawn, words: Axis, seen: Axis | None) -> None:
     """Add the steps that number the words among `every` word."""
     origin = drawn.origin("table")
-    walker.give(
-        "table",
-        drawn.table,
-        f"a vector for each word of the vocabulary, {origin}",
-        "words × vector size",
-    )
-    vocabulary = Axis("words", tuple(sorted({*words.labels, *(seen.labels if seen else ())})))
-    texts = "the text" if seen is None else "the text and of the context"
+    says = f"a vector for each word of the vocabulary, {origin}"
+    walker.give("table", drawn.table, says, "words × vector size")
+
+    different = {*words.labels}
+    texts = "the text"
+    if seen is not None:
+        different.update(seen.labels)
+        texts = "the text and of the context"
+    vocabulary = Axis("words", tuple(sorted(different)))
     says = f"Every different word, sorted. A trained model has a vocabulary; this one consists of the words of {texts}."
     walker.step(f"vocabulary = sorted({every})", "Vocabulary", says, axes=(vocabulary,))
-    for name, axis in (("", words), ("context_", seen)):
-        if axis is not None:
-            walker.step(
-                f"{name}ids = torch.tensor([vocabulary.index(word) for word in {name}words])",
-                "Ids" if not name else "Ids of the context",
-                "The index of each word in the vocabulary, from 0.",
-                axes=(axis,),
-                scale="none",
-            )
+
+    _number(walker, "", "Ids", words)
+    if seen is not None:
+        _number(walker, "context_", "Ids of the context", seen)
+
+
+def _number(walker: Walker, prefix: str, title: str, words: Axis) -> None:
+    """Add the step that numbers the words of one of the texts."""
+    line = f"{prefix}ids = torch.tensor([vocabulary.index(word) for word in {prefix}words])"
+    says = "The index of each word in the vocabulary, from 0."
+    walker.step(line, title, says, axes=(words,), scale="none")
 
 
 def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str:
     """Add the steps from `{prefix}ids` to vectors, with sinusoidal positions if requested; return their name."""
     dim = walker.values["table"].shape[1]
-    waves = positions == "sinusoidal"
-    of, x = (" of the context", "c") if prefix else ("", "x")
-    embeddings = f"{prefix}embeddings" if waves else x
+    x = "c" if prefix else "x"
+    of = " of the context" if prefix else ""
+    embeddings = x
+    letter = x
+    if positions == "sinusoidal":
+        embeddings = f"{prefix}embeddings"
+        letter = "e"
     walker.step(
         f"{embeddings} = F.embedding({prefix}ids, table)",
         f"Embeddings{of}",
         "Each id selects its row of the table: the vector of the word.",
-        f"{'e' if waves else x}_i = E_{{id_i}}",
+        f"{letter}_i = E_{{id_i}}",
         axes=(words,),
     )
-    if not waves:
+    if positions != "sinusoidal":
         return x
+
     speeds = f"10000 ** (-torch.arange(0, {dim}, 2).double() / {dim})"
     angles = walker.step(
         f"{prefix}positions_angles = torch.arange({len(words)})[:, None] * {speeds}",
@@ -115,18 +125,19 @@ def read_pieces(
     tokeniser: Tokeniser = walker.values["tokeniser"]
     encode = "encode_target" if target else "encode"
     check_words(getattr(tokeniser, encode)(text), what)
-    parts = [
-        *(["BEGIN"] if opens else []),
-        f"*tokeniser.{encode}({what})",
-        *(["END"] if closes else []),
-    ]
+
     walker.give(what, text, f"the {what}")
-    of = " of the context" if prefix else ""
-    line = f"[{', '.join(parts)}]"
-    labels = tuple(tokeniser.pieces(eval(line, walker.values)))
+    ids = f"*tokeniser.{encode}({what})"
+    if opens:
+        ids = f"BEGIN, {ids}"
+    if closes:
+        ids = f"{ids}, END"
+    labels = tuple(tokeniser.pieces(eval(f"[{ids}]", walker.values)))
     words = Axis("words", labels, find_word(word, labels))
+
+    of = " of the context" if prefix else ""
     walker.step(
-        f"{prefix}ids = torch.tensor({line})",
+        f"{prefix}ids = torch.tensor([{ids}])",
         f"Ids{of}",
         "The tokeniser of the model splits the text into learned sub-words, each with a number.",
         axes=(words,),
@@ -151,28 +162,23 @@ def embed_run(
 ) -> str:
     """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
     config = model.config
-    own = (
-        isinstance(model, TranslationTransformer) and written and model.target_embedding is not None
-    )
-    scaled = isinstance(model, TranslationTransformer) or config.positions == "sinusoidal"
-    factor = f" * math.sqrt({config.dim})" if scaled else ""
-    table = "target_embedding" if own else "embedding"
     of = " of the context" if prefix else ""
+    translates = isinstance(model, TranslationTransformer)
+    table = "embedding"
+    if translates and written and model.target_embedding is not None:
+        table = "target_embedding"
+
+    line = f"{prefix}embeddings = model.{table}({prefix}ids)"
     says = "Each id selects its row of the table: the vector of the word."
-    says += (
-        f" Its numbers are multiplied by √{config.dim}, as in the original Transformer."
-        if scaled
-        else ""
-    )
-    name = walker.step(
-        f"{prefix}embeddings = model.{table}({prefix}ids){factor}",
-        f"Embeddings{of}",
-        says,
-        "e_i = E_{t_i}" + (" √{d}" if scaled else ""),
-        axes=(words,),
-    )
+    formula = "e_i = E_{t_i}"
+    if translates or config.positions == "sinusoidal":
+        line += f" * math.sqrt({config.dim})"
+        says += f" Its numbers are multiplied by √{config.dim}, as in the original Transformer."
+        formula += " √{d}"
+    name = walker.step(line, f"Embeddings{of}", says, formula, axes=(words,))
     if model.positions is None:
         return name
+
     walker.step(
         f"{prefix}positions = model.positions(torch.arange({len(words)})).double()",
         f"Positions{of}",

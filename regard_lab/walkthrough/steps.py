@@ -22,11 +22,11 @@ from regard.reprs import brief
 from regard_lab.seeing.explorer.records import StepAxis
 from regard_lab.text.vocabularies import BEGIN, END
 
-LIMIT = 100  # the most words of a walkthrough
-UNITS = (
-    "all",
-    "letters",
-)  # the units of a text that are kept: all, or only words of letters and digits
+# The most words of a walkthrough.
+LIMIT = 100
+
+# The units of a text that are kept: all, or only words of letters and digits.
+UNITS = ("all", "letters")
 
 
 def split_words(text: str, kept: str = "all") -> list[str]:
@@ -50,12 +50,15 @@ def split_words(text: str, kept: str = "all") -> list[str]:
     kinds: list[str] = []
     for place, letter in enumerate(a_string("text", text)):
         kinds.append(_kind(letter, text[place + 1 : place + 2], kinds))
-    runs = groupby(zip(text, kinds, strict=True), key=lambda pair: pair[1])
-    return [
-        "".join(letter for letter, _ in run)
-        for kind, run in runs
-        if kind == "word" or (kept == "all" and kind != "space")
-    ]
+
+    units = []
+    start = 0
+    for kind, run in groupby(kinds):
+        stop = start + len(list(run))
+        if kind == "word" or (kept == "all" and kind != "space"):
+            units.append(text[start:stop])
+        start = stop
+    return units
 
 
 def check_words(words: Sequence[str] | Sequence[int], what: str = "text") -> None:
@@ -81,19 +84,23 @@ def find_word(word: int | str | None, words: Sequence[str]) -> int:
         return min(1, len(words) - 1)
     if not isinstance(word, str):
         word = whole("word", word)
-    named = [place for place, other in enumerate(words) if other.casefold() == str(word).casefold()]
-    if isinstance(word, str) and not word.removeprefix("-").isdecimal():
-        if not named:
+    is_text = isinstance(word, str)
+    wanted = str(word).casefold()
+    places = [place for place, other in enumerate(words) if other.casefold() == wanted]
+    if is_text and not word.removeprefix("-").isdecimal():
+        if not places:
             raise ArgumentError(
                 f"word {word[:40]!r} is not in the text; its words are numbered 1 to {len(words)}"
             )
-        return named[0]
+        return places[0]
+
     number = int(word)
-    if not 1 <= number <= len(words):
-        if isinstance(word, str) and named:  # the word "42" of a text with fewer words
-            return named[0]
-        raise ArgumentError(f"word {number} does not exist; the text has words 1 to {len(words)}")
-    return number - 1
+    if 1 <= number <= len(words):
+        return number - 1
+    # The word "42" of a text with fewer words.
+    if is_text and places:
+        return places[0]
+    raise ArgumentError(f"word {number} does not exist; the text has words 1 to {len(words)}")
 
 
 def _kind(letter: str, after: str, kinds: list[str]) -> str:
@@ -124,12 +131,12 @@ def changed(function: Callable[..., Any], asked: Mapping[str, Any]) -> dict[str,
     >>> changed(sorted, {"iterable": "ba", "key": None, "reverse": True})
     {'reverse': True}
     """
-    options = [
-        one for one in signature(function).parameters.values() if one.kind is Parameter.KEYWORD_ONLY
-    ]
-    return {
-        one.name: asked[one.name] for one in options if repr(asked[one.name]) != repr(one.default)
-    }
+    options = {}
+    for name, parameter in signature(function).parameters.items():
+        is_option = parameter.kind is Parameter.KEYWORD_ONLY
+        if is_option and repr(asked[name]) != repr(parameter.default):
+            options[name] = asked[name]
+    return options
 
 
 def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> str:
@@ -140,18 +147,22 @@ def call_of(function: Callable[..., Any], asked: Mapping[str, Any]) -> str:
     >>> call_of(sorted, {"iterable": "ba", "key": None, "reverse": True})
     "sorted('ba', reverse=True)"
     """
-    parameters = signature(function).parameters.values()
-    arguments = [
-        _literal(asked[one.name]) for one in parameters if one.kind is not Parameter.KEYWORD_ONLY
-    ]
-    arguments += [f"{name}={_literal(value)}" for name, value in changed(function, asked).items()]
+    arguments = []
+    for name, parameter in signature(function).parameters.items():
+        if parameter.kind is not Parameter.KEYWORD_ONLY:
+            arguments.append(_literal(asked[name]))
+    for name, value in changed(function, asked).items():
+        arguments.append(f"{name}={_literal(value)}")
     return f"{getattr(function, '__name__', '')}({', '.join(arguments)})"
 
 
 def _literal(value: Any) -> str:
     if isinstance(value, Mapping):
-        return f"read_weights({str(getattr(value, 'path', 'FILE'))!r})"
-    return repr(str(value) if isinstance(value, Path) else value)
+        path = str(getattr(value, "path", "FILE"))
+        return f"read_weights({path!r})"
+    if isinstance(value, Path):
+        return repr(str(value))
+    return repr(value)
 
 
 def opening_code(call: str) -> tuple[str, str]:
@@ -161,7 +172,9 @@ def opening_code(call: str) -> tuple[str, str]:
     from regard_lab.walkthrough import walk
     globals().update(walk('Life is short', causal=True).names())
     """
-    names = call.partition("(")[0] + (", read_weights" if "weights=read_weights(" in call else "")
+    names = call.partition("(")[0]
+    if "weights=read_weights(" in call:
+        names += ", read_weights"
     return f"from regard_lab.walkthrough import {names}", f"globals().update({call}.names())"
 
 
@@ -273,11 +286,12 @@ class Walk:
     @property
     def described(self) -> str:
         """The options in words, as in "heads: 2, size of vectors: 8"."""
-        values = {True: "yes", False: "no"}
-        return ", ".join(
-            f"{LABELS.get(name, name)}: {values[value] if isinstance(value, bool) else value}"
-            for name, value in self.settings.items()
-        )
+        said = []
+        for name, value in self.settings.items():
+            if isinstance(value, bool):
+                value = "yes" if value else "no"
+            said.append(f"{LABELS.get(name, name)}: {value}")
+        return ", ".join(said)
 
     def names(self) -> dict[str, Any]:
         """Every name that the lines use without assigning it, with its value: the lines run where these are defined.
@@ -301,7 +315,8 @@ class Walk:
         return values[name]
 
 
-A_WALK = "a Walk, as walk and walk_whole_run return it"  # for errors
+# What an error says where something else was given.
+A_WALK = "a Walk, as walk and walk_whole_run return it"
 
 # The options in words.
 LABELS = {
@@ -320,11 +335,11 @@ LABELS = {
 }
 COUNTING = "Words are counted from 1; heads, layers, ids and the numbers of a vector from 0."
 
-
+# What a reader has to know first where weights were drawn and not learned.
 RANDOM_NOTE = (
     "Nothing here is trained: all weights are random numbers. So it means nothing which word gets most weight; "
     "watch how the numbers are calculated."
-)  # what a reader has to know first where weights were drawn and not learned
+)
 
 
 def numbered(unit: str, count: int) -> Axis:
@@ -342,7 +357,9 @@ LANGUAGE: dict[str, Any] = {
     "BEGIN": BEGIN,
     "END": END,
 }
-TOLERANCE = 1e-6  # relative difference up to which two ways to compute a step agree
+
+# The relative difference up to which two ways to compute a step agree.
+TOLERANCE = 1e-6
 
 
 class Walker:
@@ -353,7 +370,8 @@ class Walker:
 
     def __init__(self, section: str, *, repeats: bool = False) -> None:
         self.section = section
-        self.repeats, self.explained = repeats, set[str]()
+        self.repeats = repeats
+        self.explained: set[str] = set()
         self.values: dict[str, Any] = dict(LANGUAGE)
         self.given: list[Given] = []
         self.steps: list[Step] = []
@@ -388,11 +406,13 @@ class Walker:
         exec(line, self.values)
         name = line.partition(" = ")[0]
         value = self.values[name]
-        says = (says if isinstance(says, str) else says(value)).strip()
+        explanation = says if isinstance(says, str) else says(value)
         if isinstance(value, list):
             value = tuple(value)
         elif value.dim() == len(axes) + 1:
             axes = (*axes, numbered("numbers", value.shape[-1]))
+
+        says = explanation.strip()
         self.steps.append(Step(self.section, name, title, says, formula, line, axes, value, scale))
         return name
 
@@ -414,7 +434,15 @@ class Walker:
 
     def walk(self, words: Axis, context: Axis | None, settings: dict[str, Any], **how: Any) -> Walk:
         """The recorded walkthrough; `how` are the other fields of a `Walk`."""
-        read = () if context is None else context.labels
         notes = (*how.pop("notes", ()), COUNTING)
-        records = tuple(self.given), tuple(self.steps), tuple(self.checks)
-        return Walk(words.labels, read, words.followed, settings, *records, notes=notes, **how)
+        return Walk(
+            words=words.labels,
+            context=() if context is None else context.labels,
+            word=words.followed,
+            settings=settings,
+            given=tuple(self.given),
+            steps=tuple(self.steps),
+            checks=tuple(self.checks),
+            notes=notes,
+            **how,
+        )
