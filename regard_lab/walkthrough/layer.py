@@ -25,10 +25,10 @@ def projected(x: str, matrix: str, bias: str, *, heads: bool = False) -> str:
     >>> projected("x", "W_q", "b_q", heads=True), projected("x", "W_o", "")
     ('x @ W_q.mT + b_q[:, None]', 'x @ W_o.T')
     """
-    turned, added = (
-        (f"{matrix}.mT", f" + {bias}[:, None]") if heads else (f"{matrix}.T", f" + {bias}")
-    )
-    return f"{x} @ {turned}{added if bias else ''}"
+    product = f"{x} @ {matrix}.mT" if heads else f"{x} @ {matrix}.T"
+    if not bias:
+        return product
+    return f"{product} + {bias}[:, None]" if heads else f"{product} + {bias}"
 
 
 def rotated(name: str, size: int, angles: str = "angles") -> str:
@@ -127,7 +127,9 @@ def new_score(name: str, query_dim: int, key_dim: int) -> Score:
         return ScaledDot() if name == "scaled_dot" else Dot()
     if name == "general":
         return General(query_dim, key_dim)
-    return (Concat if name == "concat" else Additive)(query_dim, key_dim, hidden=query_dim)
+    if name == "concat":
+        return Concat(query_dim, key_dim, hidden=query_dim)
+    return Additive(query_dim, key_dim, hidden=query_dim)
 
 
 def score_of(mechanism: Mechanism) -> Score:
@@ -221,11 +223,12 @@ class Scene:
         m = len(self.read)
         if self.causal:
             return f"torch.ones({n}, {n}, dtype=torch.bool).tril()"
-        if (pattern := self.layer.pattern.canonical()) == Full():
+
+        pattern = self.layer.pattern.canonical()
+        if pattern == Full():
             return ""
-        return (
-            f'parse("{pattern}").dense({n}, {m}, q_start=0){"[0]" if self.varies_by_head else ""}'
-        )
+        dense = f'parse("{pattern}").dense({n}, {m}, q_start=0)'
+        return f"{dense}[0]" if self.varies_by_head else dense
 
     def name(self, what: str) -> str:
         """The name of a step of all heads."""
@@ -233,63 +236,68 @@ class Scene:
 
     def given(self, name: str) -> str:
         """The name of a weight of this layer, if it has it; else an empty string."""
-        return f"{name}{self.tag}" if f"{name}{self.tag}" in self.walker.values else ""
+        tagged = f"{name}{self.tag}"
+        return tagged if tagged in self.walker.values else ""
 
 
 def give_layer(scene: Scene) -> None:
     """Give the walker the weights of the layer, with an axis for heads, under names that end in the tag."""
-    layer, score, give = (
-        scene.layer,
-        scene.score,
-        scene.walker.give,
-    )  # refuses every mechanism but softmax
+    layer = scene.layer
+    give = scene.walker.give
+
+    # Refuses every mechanism but softmax, before other reasons to refuse the layer.
+    score = scene.score
     if layer.options["softcap"] is not None or layer.to_k is None:
         raise UnsupportedError(
             "this layer has a softcap or shares queries and keys; a walkthrough can show neither"
         )
     scaled = layer.positions is not None and (layer.positions.scaling or layer.positions.axes)
-    more = layer.q_norm, layer.to_output_gate, layer.value_mix, layer.difference, layer.to_forget
-    if scaled or any(one is not None for one in more):
+    refinements = (
+        layer.q_norm,
+        layer.to_output_gate,
+        layer.value_mix,
+        layer.difference,
+        layer.to_forget,
+    )
+    if scaled or any(part is not None for part in refinements):
         raise UnsupportedError(
             "this layer has qk_norm, output_gate, value_residual, differential, forgetting or scaled positions; a "
             "walkthrough shows none of them"
         )
+
     for what, projection, heads, axes in (
         ("queries", layer.to_q, layer.heads, "heads × query size"),
         ("keys", layer.to_k, layer.kv_heads, "key/value heads × key size"),
         ("values", layer.to_v, layer.kv_heads, "key/value heads × value size"),
     ):
-        for sign, tensor, more_axes in (
-            ("W", projection.weight, " × vector size"),
-            ("b", projection.bias, ""),
-        ):
-            if tensor is not None:
-                name = f"{sign}_{what[0]}"
-                by_head = tensor.unflatten(0, (heads, -1))
-                give(
-                    f"{name}{scene.tag}",
-                    by_head,
-                    f"of the {what}, {scene.origin(name)}",
-                    axes + more_axes,
-                )
+        W = f"W_{what[0]}"
+        by_head = projection.weight.unflatten(0, (heads, -1))
+        says = f"of the {what}, {scene.origin(W)}"
+        give(f"{W}{scene.tag}", by_head, says, f"{axes} × vector size")
+        if projection.bias is not None:
+            b = f"b_{what[0]}"
+            by_head = projection.bias.unflatten(0, (heads, -1))
+            says = f"of the {what}, {scene.origin(b)}"
+            give(f"{b}{scene.tag}", by_head, says, axes)
+
     says = f"of the output, {scene.origin('W_o')}"
     give(f"W_o{scene.tag}", layer.to_output.weight, says, "vector size × numbers of all heads")
     if layer.to_output.bias is not None:
         give(f"b_o{scene.tag}", layer.to_output.bias, says)
+
     for name, (letter, of_keys) in LETTERS.get(type(score), {}).items():
         learned = layer.mechanism.learned[name]
-        shared = learned.repeat_interleave(scene.group, 0) if of_keys else learned
-        give(f"{letter}{scene.tag}", shared, f"of the score, {scene.origin(letter)}")
+        if of_keys:
+            learned = learned.repeat_interleave(scene.group, 0)
+        give(f"{letter}{scene.tag}", learned, f"of the score, {scene.origin(letter)}")
 
 
 def give_slopes(walker: Walker, bias: ALiBi, heads: int, words: Axis) -> None:
     """Give the slopes of a bias by distance, and add the step of the distances."""
     slopes = series(heads) if bias.slopes is None else bias.slopes
-    walker.give(
-        "slopes",
-        torch.tensor(slopes, dtype=torch.float64),
-        "slope of the bias by distance in each head",
-    )
+    by_head = torch.tensor(slopes, dtype=torch.float64)
+    walker.give("slopes", by_head, "slope of the bias by distance in each head")
+
     line = f"distances = (torch.arange({len(words)}) - torch.arange({len(words)})[:, None]).abs()"
     says = "The distance of each pair of words, in positions."
     walker.step(line, "Distances", says, "|j - i|", axes=(words, words), scale="none")
@@ -354,8 +362,9 @@ class Drawn:
         """Where the weights of a name come from, in a few words."""
         if name in self.given:
             return "given"
-        own = self.weights_seed is not None and name != "table"
-        return f"drawn with seed {self.weights_seed if own else self.seed}"
+        if name == "table" or self.weights_seed is None:
+            return f"drawn with seed {self.seed}"
+        return f"drawn with seed {self.weights_seed}"
 
     def notes(self) -> tuple[str, ...]:
         """Which weights are random, and which results depend on them; nothing if all were given.
@@ -363,20 +372,27 @@ class Drawn:
         Scores need all weights but W_v and W_o, and context vectors all but W_o.
         """
         random = [name for name in _places(self.layer, self.table) if name not in self.given]
-        if not random or not self.given:
-            return (RANDOM_NOTE,) if random else ()
+        if not random:
+            return ()
+        if not self.given:
+            return (RANDOM_NOTE,)
+
         if not {*random} <= {"W_v", "W_o"}:
             results = (
                 "Scores and weights depend on random numbers, so it means nothing which word gets most weight; watch "
                 "how the numbers are calculated."
             )
+        elif "W_v" in random:
+            results = (
+                "Scores and weights are computed from given numbers only; the context vectors and the output depend "
+                "on random ones."
+            )
         else:
-            given = "Scores, weights and context vectors"
-            rest = "the output depends"
-            if "W_v" in random:
-                given = "Scores and weights"
-                rest = "the context vectors and the output depend"
-            results = f"{given} are computed from given numbers only; {rest} on random ones."
+            results = (
+                "Scores, weights and context vectors are computed from given numbers only; the output depends on "
+                "random ones."
+            )
+
         *before, last = random
         names = f"{', '.join(before)} and {last} are" if before else f"{last} is"
         return (f"{names} not given but random. {results}",)
@@ -452,8 +468,10 @@ def _places(layer: MultiHeadAttention, table: torch.Tensor) -> dict[str, torch.T
     ):
         places[name] = projection.weight.unflatten(0, (heads, -1))
     places["W_o"] = layer.to_output.weight
-    names = LETTERS.get(type(score_of(layer.mechanism.declared)), {})
-    return places | {letter: layer.mechanism.learned[name] for name, (letter, _) in names.items()}
+    score = score_of(layer.mechanism.declared)
+    for name, (letter, _) in LETTERS.get(type(score), {}).items():
+        places[letter] = layer.mechanism.learned[name]
+    return places
 
 
 AXES = {
@@ -480,12 +498,17 @@ def _replace(
             raise ArgumentError(
                 f"{name} is {shown(tensor)}; it needs a tensor of floating-point numbers"
             )
-        fitting = tensor[None] if tensor.dim() == place.dim() - 1 and len(place) == 1 else tensor
+        lacks_heads = tensor.dim() == place.dim() - 1 and len(place) == 1
+        fitting = tensor[None] if lacks_heads else tensor
         if fitting.shape != place.shape:
-            of = f", for the vocabulary {', '.join(vocabulary)}"[:200] if name == "table" else ""
+            needed_shape = f"{tuple(place.shape)}"
+            if name in AXES:
+                needed_shape += f", which is {AXES[name]}"
+            if name == "table":
+                needed_shape += f", for the vocabulary {', '.join(vocabulary)}"[:200]
             raise ArgumentError(
-                f"{name} has shape {tuple(tensor.shape)}; with these options it needs {tuple(place.shape)}"
-                f"{', which is ' + AXES[name] if name in AXES else ''}{of}; change the file or the sizes"
+                f"{name} has shape {tuple(tensor.shape)}; with these options it needs {needed_shape}; "
+                f"change the file or the sizes"
             )
         if not bool(fitting.isfinite().all()):
             raise ArgumentError(
