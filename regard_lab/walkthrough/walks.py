@@ -131,17 +131,18 @@ def walk(
     head = whole("head", head)
     dim = whole("dim", dim, 1)
     seed = whole("seed", seed)
-    weights_seed = None if weights_seed is None else whole("weights_seed", weights_seed)
+    if weights_seed is not None:
+        weights_seed = whole("weights_seed", weights_seed)
     call = call_of(walk, locals())
     more = changed(walk, locals())
     cut, text = cut_text("text", text, words)
-    read, context = (None, None) if context is None else cut_text("context", context, words)
+    read = None
+    if context is not None:
+        read, context = cut_text("context", context, words)
     whole("decimals", decimals, 0, 8)
-    (
-        one_of("score", score, SCORES),
-        one_of("positions", positions, POSITIONS),
-        one_of("draw", draw, DRAWS),
-    )
+    one_of("score", score, SCORES)
+    one_of("positions", positions, POSITIONS)
+    one_of("draw", draw, DRAWS)
     if read is not None and (causal or positions == "rotary"):
         what = "causal attention" if causal else "rotary positions"
         raise ArgumentError(
@@ -150,6 +151,7 @@ def walk(
         )
     if not 0 <= head < heads:
         raise ArgumentError(f"head {head} does not exist; there are heads 0 to {heads - 1}")
+
     new = partial(
         new_layer,
         dim,
@@ -162,7 +164,8 @@ def walk(
         positions=positions,
         causal=causal,
     )
-    drawn = draw_layer(sorted({*cut, *(read or ())}), dim, new, draw, seed, weights_seed, weights)
+    vocabulary = sorted({*cut, *(read or ())})
+    drawn = draw_layer(vocabulary, dim, new, draw, seed, weights_seed, weights)
     place = find_word(word, cut)
 
     walker = Walker("From text to vectors", repeats=True)
@@ -170,10 +173,12 @@ def walk(
     seen = None if read is None else Axis("words", tuple(read))
     every = split_texts(walker, text, context, readers, seen, words)
     number_words(walker, every, drawn, readers, seen)
-    x = c = embed_words(walker, "", readers, positions)
+    x = embed_words(walker, "", readers, positions)
+    c = x
     if seen is not None:
         c = embed_words(walker, "context_", seen, positions)
     walk_layer(Scene(walker, drawn.layer, readers, seen or readers, x, c, drawn.origin, head))
+
     settings = {
         "heads": heads,
         "kv_heads": drawn.layer.kv_heads,
@@ -183,26 +188,27 @@ def walk(
         "positions": positions,
         "causal": causal,
         "seed": seed,
-        **{name: more[name] for name in LATER if name in more},
-        **({"given": ", ".join(sorted(drawn.given))} if drawn.given else {}),
     }
+    settings |= {name: more[name] for name in LATER if name in more}
+    if drawn.given:
+        settings["given"] = ", ".join(sorted(drawn.given))
     return walker.walk(readers, seen, settings, call=call, notes=drawn.notes(), decimals=decimals)
 
 
 def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
     """The words of a text, and the text as a string or list for the lines of the walkthrough."""
-    given = (
-        text
-        if isinstance(text, str)
-        else a_list(what, text, str, "a sentence, or a list of its words")
-    )
-    if not isinstance(given, str) and kept != "all":
+    if isinstance(text, str):
+        words = split_words(text, kept)
+        check_words(words, what)
+        return words, text
+
+    words = a_list(what, text, str, "a sentence, or a list of its words")
+    if kept != "all":
         raise ArgumentError(
             f"the {what} is a list of words, and words={kept!r} splits a sentence; give a sentence"
         )
-    words = split_words(given, kept) if isinstance(given, str) else given
     check_words(words, what)
-    return words, given
+    return words, words
 
 
 Model = LanguageModel | TextEncoder | TranslationTransformer
@@ -297,17 +303,20 @@ def walk_whole(
     (torch.Size([4, 7]), 1.0)
     """
     call = call_of(walk_whole, locals())
-    kind = (
-        ("decoder" if context is None else "encoder-decoder")
-        if model is None
-        else one_of("model", model, MODELS)
-    )
+    if model is not None:
+        kind = one_of("model", model, MODELS)
+    elif context is None:
+        kind = "decoder"
+    else:
+        kind = "encoder-decoder"
     if (context is not None) != (kind == "encoder-decoder"):
         raise ArgumentError(
             f"an encoder-decoder reads a context and writes the text, and others have none: model {kind}"
         )
     cut, text = cut_text("text", text, words)
-    read, context = (None, None) if context is None else cut_text("context", context, words)
+    read = None
+    if context is not None:
+        read, context = cut_text("context", context, words)
     vocabulary = [*SPECIALS, *sorted({*cut, *(read or ())})]
     chosen = {
         "layers": layers,
@@ -325,18 +334,18 @@ def walk_whole(
     axis = Axis("words", tuple(vocabulary))
     says = "Four special words, then every different word, sorted. A trained model has a vocabulary of its own."
     walker.step(f"vocabulary = {[*SPECIALS]} + sorted({every})", "Vocabulary", says, axes=(axis,))
-    readers = _number(walker, "", cut, word, opens=kind != "encoder", follows=kind != "encoder")
-    seen = (
-        None
-        if read is None
-        else _number(walker, "context_", read, None, opens=False, follows=False)
-    )
-    through_model(
-        walker, drawn, readers, seen, "[vocabulary[id] for id in {}]", f"drawn with seed {seed}"
-    )
+
+    writes = kind != "encoder"
+    readers = _number(walker, "", cut, word, opens=writes, follows=writes)
+    if read is not None:
+        seen = _number(walker, "context_", read, None, opens=False, follows=False)
+    spell = "[vocabulary[id] for id in {}]"
+    through_model(walker, drawn, readers, seen, spell, f"drawn with seed {seed}")
+
     settings: dict[str, Any] = {"model": kind, **chosen, "seed": seed}
     settings["kv_heads"] = heads if kv_heads is None else kv_heads
-    settings |= {} if words == "all" else {"words": words}
+    if words != "all":
+        settings["words"] = words
     return walker.walk(readers, seen, settings, call=call, notes=(RANDOM_NOTE,), brief=True)
 
 
@@ -383,32 +392,39 @@ def walk_whole_run(
         seen = read_pieces(walker, "context_", context, None, opens=False, closes=True)
     through_model(walker, model, readers, seen, "tokeniser.pieces({})", LEARNED)
     layers = ("encoder_layers", "decoder_layers") if translates else ("layers",)
-    sizes = {name: getattr(model.config, name) for name in (*layers, "heads", "dim")}
-    return walker.walk(
-        readers, seen, {"run": str(run), "model": kind, **sizes}, call=call, brief=True
-    )
+    settings = {"run": str(run), "model": kind}
+    settings |= {name: getattr(model.config, name) for name in (*layers, "heads", "dim")}
+    return walker.walk(readers, seen, settings, call=call, brief=True)
 
 
 def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Model:
     """A model of the original form, in float64: layer norms, relu, biases; its weights are drawn from the seed."""
     one_of("positions", chosen["positions"], WHOLE_POSITIONS)
+
+    layers = chosen["layers"]
+    kv_heads = chosen["kv_heads"]
     shared: dict[str, Any] = {
         "vocab_size": vocab_size,
         "heads": chosen["heads"],
         "dim": chosen["dim"],
         "dropout": 0.0,
+        "positions": chosen["positions"],
+        "activation": "relu",
     }
-    shared |= {"positions": chosen["positions"], "activation": "relu"}
     form: dict[str, Any] = {
-        "layers": chosen["layers"],
-        "kv_heads": chosen["kv_heads"],
+        "layers": layers,
+        "kv_heads": kv_heads,
         "norm": "layer",
         "biases": True,
     }
     sides: dict[str, Any] = {
-        f"{side}_kv_heads": chosen["kv_heads"] for side in ("encoder", "decoder", "cross")
+        "encoder_kv_heads": kv_heads,
+        "decoder_kv_heads": kv_heads,
+        "cross_kv_heads": kv_heads,
+        "encoder_layers": layers,
+        "decoder_layers": layers,
     }
-    sides |= {f"{side}_layers": chosen["layers"] for side in ("encoder", "decoder")}
+
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model: Model
@@ -431,12 +447,20 @@ def _number(
     follows: bool,
 ) -> Axis:
     """Add the step that numbers the words, after BEGIN (a decoder) or before END (an encoder)."""
-    one = f"*(vocabulary.index(word, {len(SPECIALS)}) for word in {prefix}words)"
-    line = f"[BEGIN, {one}]" if opens else f"[{one}, END]"
-    labels = (SPECIALS[2], *cut) if opens else (*cut, SPECIALS[3])
+    ids = f"*(vocabulary.index(word, {len(SPECIALS)}) for word in {prefix}words)"
+    says = "The index of each word in the vocabulary"
+    if opens:
+        ids = f"BEGIN, {ids}"
+        labels = (SPECIALS[2], *cut)
+        says += ", after <begin>."
+    else:
+        ids = f"{ids}, END"
+        labels = (*cut, SPECIALS[3])
+        says += ", and <end>."
+
     place = len(labels) - 1 if word is None and follows else find_word(word, labels)
     axis = Axis("words", labels, place)
-    says = f"The index of each word in the vocabulary, {'after <begin>' if opens else 'and <end>'}."
     title = "Ids of the context" if prefix else "Ids"
-    walker.step(f"{prefix}ids = torch.tensor({line})", title, says, axes=(axis,), scale="none")
+    line = f"{prefix}ids = torch.tensor([{ids}])"
+    walker.step(line, title, says, axes=(axis,), scale="none")
     return axis
