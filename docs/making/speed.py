@@ -19,7 +19,7 @@ from regard_lab.bench import Results
 from regard_lab.bench.complexity import ROWS, CostTable, read_row
 from regard_lab.bench.complexity.report import EFFORTS
 from regard_lab.lessons import find_lesson
-from regard_lab.seeing.canvas import INK, LINES, UNSEEN
+from regard_lab.seeing.palette import INK, LINES, UNSEEN
 from regard_lab.teaching.board import Picture, collecting, figure
 from regard_lab.teaching.figures import draw_cells, draw_line, logarithmic
 

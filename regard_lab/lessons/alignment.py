@@ -15,7 +15,7 @@ from regard.layers import record_attention
 from regard.mechanisms import Additive, General
 from regard_lab.models.recurrent import BahdanauCell, LuongCell, MemoryAttention
 from regard_lab.models.recurrent.cells import top
-from regard_lab.seeing.canvas import LINES
+from regard_lab.seeing.palette import LINES
 from regard_lab.teaching import (
     ROUNDING,
     draw_map,

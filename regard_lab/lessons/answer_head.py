@@ -8,7 +8,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from regard.patterns import SlidingWindow
-from regard_lab.seeing.canvas import INK
+from regard_lab.seeing.palette import INK, LINES
 from regard_lab.teaching import (
     Estimate,
     draw_curves,
@@ -68,9 +68,7 @@ caption = (
 
 def frame(row, column):
     """An orange frame around a cell of a map."""
-    return Rectangle(
-        (column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor="#D55E00", linewidth=1.6
-    )
+    return Rectangle((column - 0.5, row - 0.5), 1, 1, fill=False, edgecolor=LINES[1], linewidth=1.6)
 
 
 with figure("A head whose answers can be checked", 7.8, 7.2, caption) as drawing:
@@ -79,7 +77,7 @@ with figure("A head whose answers can be checked", 7.8, 7.2, caption) as drawing
     image = draw_map(weights_axes, alpha, product, reactants)
     for atom, origin in enumerate(origins):
         weights_axes.add_patch(frame(atom, origin))
-    weights_axes.plot(chosen, range(len(chosen)), "o", color="#D55E00", markersize=4)
+    weights_axes.plot(chosen, range(len(chosen)), "o", color=LINES[1], markersize=4)
     weights_axes.set_xlabel("Weights to the atoms of the reactants", fontsize=10, color=INK)
     weights_axes.set_ylabel("atom of the product", fontsize=9, color=INK)
 

@@ -11,7 +11,7 @@ import torch
 
 import regard as rg
 from regard.mechanisms import LSH, LinearTransformer, Performer, RandomFeature
-from regard_lab.seeing.canvas import FAINT
+from regard_lab.seeing.palette import FAINT
 from regard_lab.teaching import (
     ROUNDING,
     draw_line,

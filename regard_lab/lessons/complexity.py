@@ -10,7 +10,7 @@ import regard as rg
 from regard import patterns as p
 from regard_lab.bench.complexity.report import NEAR
 from regard_lab.bench.complexity.rows import ROWS, root, slope
-from regard_lab.seeing.canvas import FAINT, INK, LINES
+from regard_lab.seeing.palette import FAINT, INK, LINES
 from regard_lab.teaching import (
     draw_line,
     every,

@@ -13,7 +13,7 @@ import torch
 
 import regard as rg
 from regard.errors import UnsupportedError
-from regard_lab.seeing.canvas import KEY, QUERY
+from regard_lab.seeing.palette import KEY, LINES, QUERY
 from regard_lab.teaching import (
     ROUNDING,
     draw_cells,
@@ -29,7 +29,7 @@ from regard_lab.teaching import (
 )
 
 WORDS = ("a", "red", "ball", "on", "green", "grass", "under", "a", "blue", "sky")
-THINGS = {"sky": "#56B4E9", "ball": "#D55E00", "grass": "#009E73"}  # with their colours
+THINGS = {"sky": LINES[5], "ball": LINES[1], "grass": LINES[2]}  # with their colours
 HEIGHT = 12  # of the image, in cells
 WIDTH = 16
 CHANNELS = 32  # numbers of a cell

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 
 from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.seeing.canvas import INK, LINES, UNSEEN
+from regard_lab.seeing.palette import INK, LINES, UNSEEN
 from regard_lab.teaching import (
     ROUNDING,
     draw_cells,

@@ -13,7 +13,7 @@ import math
 import torch
 
 from regard_lab.models import EncoderConfig, TextEncoder
-from regard_lab.seeing.canvas import FAINT, LINES
+from regard_lab.seeing.palette import FAINT, LINES
 from regard_lab.teaching import (
     ROUNDING,
     draw_bars,

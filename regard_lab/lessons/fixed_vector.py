@@ -13,7 +13,7 @@ from statistics import median
 import torch
 
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
-from regard_lab.seeing.canvas import FAINT
+from regard_lab.seeing.palette import FAINT
 from regard_lab.teaching import (
     Estimate,
     draw_line,

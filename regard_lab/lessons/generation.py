@@ -14,7 +14,7 @@ import torch
 
 import regard as rg
 from regard_lab.models import LanguageConfig, LanguageModel
-from regard_lab.seeing.canvas import LINES
+from regard_lab.seeing.palette import LINES, PALE
 from regard_lab.teaching import (
     ROUNDING,
     draw_cells,
@@ -107,7 +107,7 @@ with figure("Writing a text word by word", 8.0, 3.3, caption) as drawing:
         for step, count in enumerate(counts):
             cells[step, : n + step] = 1
             cells[step, n + step - count : n + step] = 2
-        draw_cells(axes, cells, ("#ffffff", "#cfe3f1", LINES[0]), "auto")
+        draw_cells(axes, cells, ("white", PALE, LINES[0]), "auto")
         title = f"{way} a cache: {sum(counts)} words projected"
         label_axes(axes, title, "words of the text", "steps")
         axes.set_yticks([0, WRITTEN - 1], ["1", f"{WRITTEN}"])

@@ -14,7 +14,7 @@ import torch
 
 import regard as rg
 from regard_lab.conversion.heads import resized
-from regard_lab.seeing.canvas import FAINT, INK, KEY, QUERY, VALUE
+from regard_lab.seeing.palette import FAINT, INK, KEY, QUERY, VALUE
 from regard_lab.teaching import (
     ROUNDING,
     embedded,

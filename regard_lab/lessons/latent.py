@@ -10,7 +10,7 @@ SEED = 0
 import torch
 
 import regard as rg
-from regard_lab.seeing.canvas import FAINT, INK, KEY, QUERY, VALUE
+from regard_lab.seeing.palette import FAINT, INK, KEY, QUERY, VALUE
 from regard_lab.teaching import ROUNDING, figure, holds, largest, normal, seeded
 
 DIM = 256

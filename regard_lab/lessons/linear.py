@@ -17,7 +17,7 @@ import torch
 import regard as rg
 from regard.layers.caches import RecurrentState
 from regard.mechanisms import EluPlusOne, LinearTransformer
-from regard_lab.seeing.canvas import INK, KEY, QUERY, VALUE
+from regard_lab.seeing.palette import INK, KEY, QUERY, VALUE
 from regard_lab.teaching import (
     ROUNDING,
     draw_curves,

@@ -12,7 +12,7 @@ import math
 import torch
 
 import regard as rg
-from regard_lab.seeing.canvas import KEY, QUERY
+from regard_lab.seeing.palette import KEY, QUERY
 from regard_lab.teaching import (
     ROUNDING,
     Estimate,

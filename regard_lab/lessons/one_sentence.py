@@ -11,7 +11,8 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 import regard as rg
-from regard_lab.seeing.canvas import KEY, QUERY, VALUE, colours
+from regard_lab.seeing.canvas import colours
+from regard_lab.seeing.palette import KEY, QUERY, SCALE, VALUE
 from regard_lab.teaching import ROUNDING, figure, holds
 
 words = ["Life", "is", "short", "eat", "dessert", "first"]
@@ -34,7 +35,7 @@ z = alpha @ v  # its context vector, (28,)
 
 # %% tags=["folded"]
 def tinted(colour):
-    return LinearSegmentedColormap.from_list("tint", ["#ffffff", colour])
+    return LinearSegmentedColormap.from_list("tint", ["white", colour])
 
 
 def draw_numbers(axes, title, values, colour):
@@ -84,7 +85,7 @@ with figure(title, 8, 5.6, caption) as drawing:
     left, middle, right = below.subplots(1, 3, width_ratios=[1, 1, 1.15])
     draw_number_per_word(left, "scores of “is”: q · k", omega, KEY, KEY)
     blues = [colours()(0.25 + 0.75 * float(weight) / 0.5) for weight in alpha]
-    draw_number_per_word(middle, "weights: softmax, sum 1", alpha, "#0b2a5b", blues)
+    draw_number_per_word(middle, "weights: softmax, sum 1", alpha, SCALE[-1], blues)
 
     weighted_values = (alpha[:, None] * v).abs().numpy()  # (words, 28)
     their_sum = z[None].abs().numpy()  # (1, 28)

@@ -13,7 +13,7 @@ import torch
 
 import regard as rg
 from regard.mechanisms import SSD, DeltaRule, GatedDelta
-from regard_lab.seeing.canvas import INK
+from regard_lab.seeing.palette import INK
 from regard_lab.teaching import (
     ROUNDING,
     draw_map,

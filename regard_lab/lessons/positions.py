@@ -15,7 +15,8 @@ import torch
 
 import regard as rg
 from regard.positions import Sinusoidal
-from regard_lab.seeing.canvas import LINES, label_rows, label_texts
+from regard_lab.seeing.canvas import label_rows, label_texts
+from regard_lab.seeing.palette import LINES
 from regard_lab.teaching import (
     ROUNDING,
     draw_map,

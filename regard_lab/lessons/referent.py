@@ -10,7 +10,7 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
-from regard_lab.seeing.canvas import LINES
+from regard_lab.seeing.palette import LINES
 from regard_lab.seeing.referents import HONESTY
 from regard_lab.teaching import (
     Estimate,

@@ -14,7 +14,7 @@ from itertools import pairwise
 import torch
 
 import regard as rg
-from regard_lab.seeing.canvas import FAINT
+from regard_lab.seeing.palette import FAINT
 from regard_lab.teaching import (
     draw_curves,
     draw_map,

@@ -13,7 +13,7 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard_lab.seeing.canvas import FAINT, INK, LINES
+from regard_lab.seeing.palette import FAINT, INK, LINES, PALE
 from regard_lab.teaching import (
     ROUNDING,
     draw_bars,
@@ -81,7 +81,7 @@ with figure("Which word looks at which", 7.6, 6.3, caption) as drawing:
         in_two_layers = in_one_layer @ in_one_layer > 0
         # the number of a colour: 0 blank, 1 kept, 2 reached through two layers only
         cells = (2 * in_two_layers.long()).where(~mask, 1)
-        draw_cells(axes, cells, ("#ffffff", LINES[0], "#cfe3f1"), "equal")
+        draw_cells(axes, cells, ("white", LINES[0], PALE), "equal")
 
         is_causal = not mask.triu(1).any()
         possible = 64 * 65 // 2 if is_causal else 64 * 64

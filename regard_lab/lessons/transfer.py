@@ -11,7 +11,7 @@ import torch
 from matplotlib.patches import Rectangle
 
 from regard_lab.models import TextEncoder
-from regard_lab.seeing.canvas import FAINT, INK, LINES
+from regard_lab.seeing.palette import FAINT, INK, LINES
 from regard_lab.teaching import (
     Estimate,
     does_not_hold,

@@ -11,7 +11,7 @@ import torch
 
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.translation_transformer import TranslationConfig
-from regard_lab.seeing.canvas import LINES
+from regard_lab.seeing.palette import LINES
 from regard_lab.teaching import (
     ROUNDING,
     draw_map,

@@ -16,6 +16,7 @@ import torch
 import regard as rg
 from regard import patterns as p
 from regard.patterns.drawing import learned
+from regard_lab.seeing.palette import LINES
 from regard_lab.teaching import (
     draw_map,
     embedded,
@@ -77,7 +78,7 @@ with figure("What one word depends on through a stack of windows", 7.5, 6.2, cap
             axes.plot(
                 [left, right, right, left, left],
                 [top, top, bottom, bottom, top],
-                color="#D55E00",
+                color=LINES[1],
                 linewidth=1.6,
                 clip_on=False,
             )

@@ -22,6 +22,7 @@ from regard.arguments import a_path
 from regard.errors import ArgumentError
 from regard.packages import needed
 from regard.storage.files import replace_file
+from regard_lab.seeing.palette import EDGES, FAINT, INK, SCALE, UNSEEN
 from regard_lab.seeing.terminal import shortened, visible
 
 if TYPE_CHECKING:
@@ -31,16 +32,6 @@ if TYPE_CHECKING:
 FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
 # Fonts whose glyphs are not those of the code points.
 NO_TEXT = ("Last Resort", "cm", "STIXNon", "STIXSize")
-# From the background to the strongest.
-SCALE = ("#ffffff", "#cfdff2", "#7fabdf", "#2c68b4", "#0b2a5b")
-QUERY, KEY, VALUE = "#c2410c", "#0f766e", "#7e22ce"  # of q, k and v wherever they are shown
-# The palette of Okabe and Ito, which colour-blind people can tell apart.
-LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#7F7F7F")
-MARKS = ("o", "s", "^", "D", "v", "P", "X", "<")  # of lines, so that they differ without colour too
-INK = "#222222"
-FAINT = "#666666"
-UNSEEN = "#e4e4e4"
-EDGES = "#dfe4ec"
 KINDS_OF_PICTURE = (".png", ".svg", ".pdf")
 DOTS_PER_INCH = 150
 LARGEST_SIDE = 9000  # dots; larger pictures have fewer dots per inch

@@ -16,7 +16,6 @@ from regard.errors import ArgumentError
 from regard.patterns import Pattern
 from regard.patterns.drawing import drawn_pairs
 from regard_lab.seeing.canvas import (
-    FAINT,
     POINT,
     SLANT,
     Box,
@@ -36,6 +35,7 @@ from regard_lab.seeing.canvas import (
     write_text,
 )
 from regard_lab.seeing.maps import AttentionMaps, Kind
+from regard_lab.seeing.palette import FAINT, PAIR_COLOURS
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -407,9 +407,6 @@ LARGEST = 4096  # the most queries or keys
 INCHES = 5.0
 CHARACTERS = 64  # in a line of the title
 ACROSS, MOST_PANELS = 4, 32  # heads that differ: in a row of the picture, and in all
-HIDDEN = "#e9edf3"
-LEARNED = "#a3bfdb"
-ALLOWED = "#12355b"
 
 
 def draw_pattern(
@@ -461,7 +458,7 @@ def draw_pattern(
     with saved_figure(path) as figure:
         from matplotlib.colors import ListedColormap
 
-        colours = ListedColormap([HIDDEN, LEARNED, ALLOWED])
+        colours = ListedColormap(list(PAIR_COLOURS))
         figure.set_size_inches(INCHES * across, height * down)
         lines = [
             *wrap(drawable(str(pattern)), CHARACTERS * across),

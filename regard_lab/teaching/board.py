@@ -10,7 +10,8 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import RegardError
-from regard_lab.seeing.canvas import INK, new_figure
+from regard_lab.seeing.canvas import new_figure
+from regard_lab.seeing.palette import INK
 from regard_lab.teaching.estimates import Verdict
 
 if TYPE_CHECKING:

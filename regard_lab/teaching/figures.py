@@ -7,19 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from regard_lab.seeing.canvas import (
-    FAINT,
-    INK,
-    LINES,
-    MARKS,
-    POINT,
-    UNSEEN,
-    colours,
-    ink_on,
-    label_columns,
-    label_rows,
-    label_texts,
-)
+from regard_lab.seeing.canvas import POINT, colours, ink_on, label_columns, label_rows, label_texts
+from regard_lab.seeing.palette import FAINT, INK, LINES, MARKS, UNSEEN
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

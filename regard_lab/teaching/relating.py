@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from regard_lab.seeing.canvas import LINES, MARKS
+from regard_lab.seeing.palette import LINES, MARKS
 from regard_lab.seeing.relations import ERRORS
 from regard_lab.teaching.board import table
 from regard_lab.teaching.figures import Figure, label_axes

@@ -19,7 +19,7 @@ from torch import nn
 
 from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
-from regard_lab.seeing.canvas import FAINT, INK, LINES
+from regard_lab.seeing.palette import FAINT, INK, LINES
 from regard_lab.teaching.figures import label_axes
 from regard_lab.teaching.words import normal, seeded
 

@@ -159,6 +159,7 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
     regard.errors.CheckpointError: nowhere/log.jsonl cannot be read: No such file or directory
     """
     from regard_lab.seeing.canvas import checked_path, new_figure, save
+    from regard_lab.seeing.palette import FAINT, TRAINING_LOSS, VALIDATION_LOSS
 
     damaged: list[str] = []
     lines = read_log(log_path, damaged)
@@ -178,7 +179,7 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
         marker = "." if len(training) == 1 else None
         losses.plot(
             *_points(training, "loss"),
-            color="#9db8d9",
+            color=TRAINING_LOSS,
             linewidth=1.2,
             marker=marker,
             label="training, as minimised",
@@ -187,12 +188,16 @@ def draw_curves(log_path: str | Path, png_path: str | Path) -> list[str]:
             best = min(validation, key=lambda line: line["loss"])
             label = f"validation, best {best['loss']:.3g} at step {best['step']}"
             losses.plot(
-                *_points(validation, "loss"), color="#b3402a", marker="o", markersize=3, label=label
+                *_points(validation, "loss"),
+                color=VALIDATION_LOSS,
+                marker="o",
+                markersize=3,
+                label=label,
             )
-            losses.plot(best["step"], best["loss"], color="#b3402a", marker="o", markersize=7)
+            losses.plot(best["step"], best["loss"], color=VALIDATION_LOSS, marker="o", markersize=7)
         losses.set(ylabel="loss (nats per token)")
         losses.legend(frameon=False)
-        rates.plot(*_points(training, "learning_rate"), color="#666666", linewidth=1.2)
+        rates.plot(*_points(training, "learning_rate"), color=FAINT, linewidth=1.2)
         rates.set(xlabel="step", ylabel="learning rate", ylim=(0, None))
         rates.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
         for axes in (losses, rates):

@@ -14,16 +14,7 @@ from regard.arguments import a_list, count_of, kind_of, of_kind, shown, suggest,
 from regard.errors import ArgumentError, UnsupportedError
 from regard.reprs import brief
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.seeing.canvas import (
-    FAINT,
-    INK,
-    UNSEEN,
-    Box,
-    axes_in,
-    is_dark,
-    saved_figure,
-    write_text,
-)
+from regard_lab.seeing.canvas import Box, axes_in, is_dark, saved_figure, write_text
 from regard_lab.seeing.heads.replacing import (
     Head,
     Layer,
@@ -36,6 +27,7 @@ from regard_lab.seeing.heads.replacing import (
 from regard_lab.seeing.lenses.contrast import Contrast, Sides, Subject, ids_at_once, logits_of
 from regard_lab.seeing.lenses.erasing import greedily_written
 from regard_lab.seeing.lenses.record import SIGNED
+from regard_lab.seeing.palette import FAINT, INK, UNSEEN
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text import BEGIN, END, UNKNOWN, Pair, score
 from regard_lab.text.batches import encode_pairs

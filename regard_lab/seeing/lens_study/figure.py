@@ -10,17 +10,7 @@ from typing import TYPE_CHECKING
 from regard.arguments import count_of
 from regard_lab.decoding import Translation, Translator
 from regard_lab.seeing import Relevance
-from regard_lab.seeing.canvas import (
-    FAINT,
-    INK,
-    LINES,
-    Box,
-    fill,
-    saved_figure,
-    widest,
-    wrapped,
-    write_text,
-)
+from regard_lab.seeing.canvas import Box, fill, saved_figure, widest, wrapped, write_text
 from regard_lab.seeing.lens_study.known import SWAPS, Routes, known_sentences
 from regard_lab.seeing.lenses import explain_contrasts
 from regard_lab.seeing.lenses.record import (
@@ -34,6 +24,7 @@ from regard_lab.seeing.lenses.record import (
     placed,
     row_height,
 )
+from regard_lab.seeing.palette import FAINT, INK, LINES
 from regard_lab.text.lines import tidy, tidy_target
 from regard_lab.text.pronouns import PronounSentence
 

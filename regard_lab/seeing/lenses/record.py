@@ -14,9 +14,6 @@ from regard.arguments import of_kind, whole
 from regard.errors import ArgumentError
 from regard.reprs import brief
 from regard_lab.seeing.canvas import (
-    FAINT,
-    INK,
-    UNSEEN,
     Box,
     axes_in,
     fill,
@@ -27,6 +24,7 @@ from regard_lab.seeing.canvas import (
     wrapped,
     write_text,
 )
+from regard_lab.seeing.palette import FAINT, INK, UNSEEN
 from regard_lab.seeing.terminal import LONGEST, shortened, visible
 from regard_lab.seeing.watching import Span
 

@@ -9,8 +9,8 @@ import pytest
 
 import regard_lab.seeing.explorer as explorer
 from docs.making.explorations import EXAMPLES, RECORDS, example_page
-from regard_lab.seeing.canvas import SCALE
 from regard_lab.seeing.explorer.page import unpacked
+from regard_lab.seeing.palette import SCALE
 
 from .browsing import Opened
 
@@ -27,7 +27,7 @@ def digest():
         if path.suffix in (".js", ".css", ".mjs")
     ]
     hashed = sha256()
-    for name in sorted([*names, "package-lock.json"]):
+    for name in [*sorted([*names, "package-lock.json"]), "../../palette.json"]:
         hashed.update(name.encode() + b"\0" + (SOURCES / name).read_bytes() + b"\0")
     return hashed.hexdigest()
 
@@ -49,10 +49,34 @@ def test_no_source_writes_html_from_text():
         assert not re.findall(writing, path.read_text("utf-8")), path.name
 
 
-def test_the_scale_is_that_of_the_pictures():
-    stops = re.findall(r"weight: \[(.*?)\]", (SOURCES / "colours.js").read_text("utf-8"))
-    light, _ = [tuple(f"#{stop}" for stop in re.findall(r'"(\w{6})"', one)) for one in stops]
-    assert light == SCALE
+def test_the_built_script_and_style_have_the_colours_of_the_pictures():
+    palette = json.loads((FOLDER.parent / "palette.json").read_text("utf-8"))
+    assert tuple(palette["weights"]["light"]) == SCALE
+
+    script = (FOLDER / "explorer.js").read_text("utf-8")
+    for theme in ("light", "dark"):
+        for scale in ("weights", "against"):
+            stops = ",".join(f'"{colour}"' for colour in palette[scale][theme])
+            assert f"[{stops}]" in script, (scale, theme)
+
+    style = (FOLDER / "explorer.css").read_text("utf-8")
+    of_both = variables_of(style, ":root")
+    assert of_both == palette["page"]["light"] | palette["page"]["both"]
+    of_dark = variables_of(style, ":root[data-theme=dark]")
+    assert of_dark == palette["page"]["dark"]
+    assert variables_of(style, ":root:not([data-theme=light])") == of_dark
+
+
+def variables_of(style, rule):
+    """The colours by name that a rule of the built style sets."""
+    declarations = re.search(rf"{re.escape(rule)}{{(.*?)}}", style).group(1)
+    return dict(re.findall(r"--([\w-]+): (#\w+)", declarations))
+
+
+def test_no_source_of_the_page_writes_a_colour_that_the_palette_has():
+    palette = set(re.findall(r"#\w{6}", (FOLDER.parent / "palette.json").read_text("utf-8")))
+    for path in [*SOURCES.glob("*.js"), *SOURCES.glob("*.css")]:
+        assert not palette & set(re.findall(r"#\w{6}\b", path.read_text("utf-8"))), path.name
 
 
 ROOT = Path(__file__).parents[3]

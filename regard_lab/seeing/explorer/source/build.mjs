@@ -1,5 +1,5 @@
 // Builds explorer.js, engine.js and explorer.css, the files that a page contains, and notes the
-// digest of the sources in them.
+// digest of the sources in them. The colours come from palette.json, which Python reads too.
 
 import {createHash} from "node:crypto";
 import {readFileSync, readdirSync, writeFileSync} from "node:fs";
@@ -10,6 +10,7 @@ const own = (folder) => readdirSync(new URL(folder, here)).map((name) => `${fold
 const names = [...own(""), ...own("engine/")]
   .filter((name) => /\.(js|css|mjs)$/.test(name) || name === "package-lock.json")
   .sort();
+names.push("../../palette.json");
 const hash = createHash("sha256");
 for (const name of names)
   hash
@@ -19,6 +20,36 @@ for (const name of names)
     .update("\0");
 const digest = hash.digest("hex");
 
+/**
+ * The style with the colours of both themes in front: the dark ones where the system or the reader
+ * wants them.
+ */
+function styleOf(rules) {
+  const palette = JSON.parse(readFileSync(new URL("../../palette.json", here), "utf8"));
+  const {light, dark, both} = palette.page;
+  const darkTheme = `${variables(dark)} color-scheme: dark;`;
+  return `
+    :root { ${variables(light)} ${variables(both)} }
+    @media (prefers-color-scheme: dark) { :root:not([data-theme="light"]) { ${darkTheme} } }
+    :root[data-theme="dark"] { ${darkTheme} }
+    :root[data-theme="light"] { color-scheme: light; }
+    ${rules}`;
+}
+
+/** Colours by name as variables of a style. */
+function variables(colours) {
+  return Object.entries(colours)
+    .map(([name, colour]) => `--${name}: ${colour};`)
+    .join(" ");
+}
+
+/** What esbuild begins with: a file, or the text of the style. */
+function input(entry) {
+  if (!entry.endsWith(".css")) return {entryPoints: [entry]};
+  const rules = readFileSync(new URL(entry, here), "utf8");
+  return {stdin: {contents: styleOf(rules), loader: "css"}};
+}
+
 for (const [entry, outfile] of [
   ["main.js", "../explorer.js"],
   ["engine/worker.js", "../engine.js"],
@@ -26,7 +57,7 @@ for (const [entry, outfile] of [
 ]) {
   const result = await build({
     absWorkingDir: new URL(".", here).pathname,
-    entryPoints: [entry],
+    ...input(entry),
     bundle: true,
     minify: true,
     format: entry.startsWith("engine") ? "iife" : "esm",

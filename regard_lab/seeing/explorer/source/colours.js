@@ -1,17 +1,8 @@
 // From a number to a colour: weights from 0 to 1, and signed relevance. Both rise from the
 // background of the page.
 
-const STOPS = {
-  // as in the pictures of Python (seeing/canvas.py); the dark ones rise from the dark page
-  light: {
-    weight: ["ffffff", "cfdff2", "7fabdf", "2c68b4", "0b2a5b"],
-    against: ["ffffff", "fbd9c9", "ee9a77", "c1452c", "6b1310"],
-  },
-  dark: {
-    weight: ["14181f", "1d3252", "2f5c9b", "6ba3e8", "d3e6ff"],
-    against: ["14181f", "4a2a22", "96452f", "e4795a", "ffd5c7"],
-  },
-};
+import {STOPS} from "./palette.js";
+
 export const SCALES = {
   linear: "0 to 1",
   root: "square root: small weights are visible",
@@ -37,7 +28,7 @@ function shownTables() {
 
 /** 256 colours between the stops. */
 function between(stops) {
-  const parts = stops.map((stop) => [0, 2, 4].map((at) => parseInt(stop.slice(at, at + 2), 16)));
+  const parts = stops.map((stop) => [1, 3, 5].map((at) => parseInt(stop.slice(at, at + 2), 16)));
   return Uint8Array.from({length: 768}, (_, at) => {
     const place = (Math.floor(at / 3) / 255) * (stops.length - 1);
     const below = Math.min(Math.floor(place), stops.length - 2);

@@ -3,6 +3,7 @@
 
 import {AsyncDirective} from "lit-html/async-directive.js";
 import {directive} from "lit-html/directive.js";
+import {FOLLOWED} from "./palette.js";
 
 const FONT = "system-ui, sans-serif";
 
@@ -48,7 +49,7 @@ export function themeColours(element) {
     line: read("--line"),
     accent: read("--accent"),
     unseen: read("--unseen"),
-    lit: "#e8441f",
+    lit: FOLLOWED,
     paper: read("--paper"),
   };
 }
