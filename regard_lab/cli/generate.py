@@ -39,7 +39,7 @@ from regard_lab.cli.running import (
     write_lines,
 )
 from regard_lab.decoding import Generation, Generator, Sampling, SearchOptions
-from regard_lab.decoding.generator import GENERATION, MAX_TOKENS
+from regard_lab.decoding.generator import DEFAULT_OPTIONS, MAX_TOKENS
 from regard_lab.decoding.streaming import OnText
 from regard_lab.text.lines import tidy
 from regard_lab.text.seen_words import UnknownWords
@@ -89,10 +89,10 @@ def generate(
             help=r"End before this text; may be repeated. \n is a line end, \t a tab, \\ a backslash.",
         ),
     ] = None,
-    beam: Beam = GENERATION.beam,
-    normalisation: Normalisation = GENERATION.normalisation,
-    alpha: Alpha = GENERATION.alpha,
-    cache_kind: Cache = GENERATION.cache,
+    beam: Beam = DEFAULT_OPTIONS.beam,
+    normalisation: Normalisation = DEFAULT_OPTIONS.normalisation,
+    alpha: Alpha = DEFAULT_OPTIONS.alpha,
+    cache_kind: Cache = DEFAULT_OPTIONS.cache,
     cache_dtype: CacheDtype = default(SearchOptions, "cache_dtype"),
     compiled: Compile = False,
     speculate: Annotated[

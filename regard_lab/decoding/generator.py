@@ -25,9 +25,9 @@ from regard_lab.text import BEGIN, Tokeniser
 from regard_lab.text.batches import pad
 from regard_lab.text.seen_words import SeenWords
 
-# How a generator writes unless it is asked otherwise: a beam ranks by the probability of the whole text.
-MAX_TOKENS = 100
-GENERATION = SearchOptions(normalisation="none", max_length=MAX_TOKENS)
+MAX_TOKENS = 100  # new ids of a text, unless more are asked for
+# The options of a generator by default. A beam ranks texts by their probability.
+DEFAULT_OPTIONS = SearchOptions(normalisation="none", max_length=MAX_TOKENS)
 
 
 @brief
@@ -86,7 +86,7 @@ class Generator(Described):
     def generate(
         self,
         prompts: Sequence[str],
-        options: SearchOptions = GENERATION,
+        options: SearchOptions = DEFAULT_OPTIONS,
         *,
         max_tokens: int | None = None,
         sampling: Sampling | None = None,

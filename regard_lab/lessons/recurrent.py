@@ -13,8 +13,7 @@ import torch
 from torch import nn
 
 import regard as rg
-from regard_lab.decoding import greedy_search
-from regard_lab.decoding.search import SpecialIds
+from regard_lab.decoding import SpecialIds, greedy_search
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.seeing.palette import LINES
 from regard_lab.teaching import (

@@ -395,7 +395,8 @@ def evaluate_text(
 
     Args:
         texts: UTF-8 files, or .jsonl files with a "text" in each line.
-        share: divides the batches among processes, see `regard_lab.decoding.sharing`; each returns the same scores.
+        share: divides the batches among processes, each of which returns the same scores; see
+            `regard_lab.decoding.lines.sharing`.
 
     Raises:
         ArgumentError: no texts.
