@@ -63,9 +63,8 @@ class Drawing:
         pictures = draw_batch(captions, generator)
         words, counts = word_numbers(captions)
         spoken = torch.rand(BATCH, generator=generator) >= SILENT
-        angle = (
-            torch.rand(BATCH, generator=generator).sqrt() * math.pi / 2
-        )  # more often where the caption matters
+        # More often where the caption matters.
+        angle = torch.rand(BATCH, generator=generator).sqrt() * math.pi / 2
         noise = torch.randn(pictures.shape, generator=generator)
         return {
             "pictures": pictures,
@@ -137,9 +136,8 @@ def main() -> None:
     size = sum(weight.numel() for weight in model.parameters())
     halves = {name: weight.half() for name, weight in model.state_dict().items()}
     seal = save_tensors(REPORTS / "caption.safetensors", halves, {"lesson": "caption"})
-    model.load_state_dict(
-        {name: weight.float() for name, weight in halves.items()}
-    )  # measure what is stored
+    # Measure what is stored.
+    model.load_state_dict({name: weight.float() for name, weight in halves.items()})
     without, without_seconds = new_denoiser(False, asked.steps * 2 // 5, asked.run / "reads_not")
     held_out = [one for scene in HELD_OUT for one in (scene, scene.reversed)] * PICTURES
     seen = [one for scene in TRAINED[::3] for one in (scene, scene.reversed)]

@@ -33,9 +33,8 @@ from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Generator, Sampling
 
 READ, KEPT, WINDOW, ASKED = 384, 96, 16, 0.15  # ASKED: share of the later ids that are keys
-Policy = Callable[
-    [torch.Tensor, torch.Tensor], torch.Tensor
-]  # of the weights received from all queries and the last
+# What to keep, by the weights that entries receive from all queries and from the last ones.
+Policy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 POLICIES: dict[str, Policy] = {
     "all entries": lambda total, last: torch.arange(READ),
     "the last entries": lambda total, last: first_and_last(READ, KEPT, first=0),
@@ -136,9 +135,8 @@ def main() -> None:
         parser.error(
             "--run, --draft and --text belong together: give all three for the second table, or none of them"
         )
-    models = [
-        Generator.load(run) for run in (asked.run, asked.draft) if run is not None
-    ]  # before the trainings
+    # A run that cannot be loaded is refused before the trainings.
+    models = [Generator.load(run) for run in (asked.run, asked.draft) if run is not None]
     torch.set_num_threads(1)
     found = {
         seed: of_seed(seed, FAR_PLAN.shortened(asked.quick), 2 if asked.quick else 8)

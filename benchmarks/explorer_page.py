@@ -33,11 +33,8 @@ OUT = RESULTS / "explorer_page_cpu"
 SENTENCE = "The animal didn't cross the street because it was too tired."
 PRECISIONS = ("float32", "int8")
 OPENED, TYPED = 9, 24  # how often a page is opened, and how many keys are typed in each view
-LIMITS = {
-    "ready": 500,
-    "translation": 40,
-    "colours": 120,
-}  # milliseconds, of float32; megabytes of both pages:
+# Milliseconds that the float32 page may take, and megabytes that each page may have.
+LIMITS = {"ready": 500, "translation": 40, "colours": 120}
 SIZES = {"float32": 5.0, "int8": 1.6}
 ASK = """async ([what, question]) => {
     const {texts, ids, attention, lenses} = await regard.engine.ask(what, question), plain = {texts, ids, lenses};

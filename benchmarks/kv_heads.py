@@ -43,11 +43,8 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 TEXTS = {"documentation": texts, "code": code_texts}
 METHODS = ("mean", "first", "random", "align", "align, no text", "align, neighbours")
-LATENTS = {
-    "latents": 1,
-    "latents, half": 2,
-    "latents, a quarter": 4,
-}  # of the numbers of a token, half of them rotated
+# Of the numbers of a token, half of them rotated.
+LATENTS = {"latents": 1, "latents, half": 2, "latents, a quarter": 4}
 MOST = 0.5  # more than this share of the lost bits counts as most of them
 
 

@@ -94,9 +94,8 @@ def learn(name: str, seed: int, recipe: StoryRecipe) -> Model:
     model = new_model(name, recipe)
     optimiser = torch.optim.Adam(model.parameters(), lr=recipe.learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimiser, recipe.steps)
-    generator = torch.Generator().manual_seed(
-        seed
-    )  # the same texts in the same order for every model
+    # The same texts in the same order for every model.
+    generator = torch.Generator().manual_seed(seed)
     for _ in range(recipe.steps):
         texts = reversible(recipe.batch, SHORTEST, LONGEST, generator)
         backwards = [text[::-1] for text in texts]

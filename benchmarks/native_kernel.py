@@ -399,9 +399,8 @@ def measured(row: Duel, rounds: int) -> tuple[float, float]:
 def busy() -> float:
     """CPU seconds that all processes of the machine have used."""
     numbers = [int(x) for x in Path("/proc/stat").read_text().split()[1:9]]
-    return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf(
-        "SC_CLK_TCK"
-    )  # without idle and waiting
+    # Without idle and waiting.
+    return (sum(numbers) - numbers[3] - numbers[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def threads_speedup(seconds: float = 20) -> str:

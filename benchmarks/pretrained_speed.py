@@ -35,10 +35,8 @@ from regard_lab.bench.report import markdown_table, seconds
 from regard_lab.bench.results import environment
 from regard_lab.decoding import one_row_options
 
-OUT, SELF = (
-    RESULTS / "pretrained_speed_cpu",
-    "python benchmarks/pretrained_speed.py",
-)  # also where rows are renewed
+OUT = RESULTS / "pretrained_speed_cpu"  # also where rows are renewed
+SELF = "python benchmarks/pretrained_speed.py"
 VOCAB = 1000
 WINDOW = 256
 BASE: dict[str, Any] = {

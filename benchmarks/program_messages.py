@@ -24,11 +24,8 @@ from regard_lab.text.catalogues import catalogue_pairs, read_catalogue
 from regard_lab.text.lines import tidy_target
 from regard_lab.text.plurals import PluralForms
 
-SHORTEST, SHORT, LONGEST = (
-    3,
-    100,
-    800,
-)  # characters of a message: the fewest, most of a short one, most of all
+# Characters of a message: the fewest, most of a short one, most of all.
+SHORTEST, SHORT, LONGEST = 3, 100, 800
 NAMES = re.compile(r"iso_|xkeyboard|shared-mime")  # catalogues that list names
 FAMILIES = {
     "postgresql": re.compile(r"pg_|pgscripts|plpgsql|postgres|psql|libpq|initdb"),
@@ -42,17 +39,8 @@ FAMILIES = {
     "gnutls": re.compile(r"gnutls|gnupg"),
 }
 MOST = 3_000  # messages of a family
-TEST = {
-    "tar",
-    "sed",
-    "grep",
-    "diffutils",
-    "findutils",
-    "wget",
-    "make",
-    "xz",
-    "procps-ng",
-}  # families
+# Families of the test split, then of the validation split.
+TEST = {"tar", "sed", "grep", "diffutils", "findutils", "wget", "make", "xz", "procps-ng"}
 VALID = {"apt", "gettext", "man-db", "systemd"}
 
 

@@ -138,9 +138,8 @@ def _figures(name: str, valid: Gathered, test: Gathered) -> dict[str, Any]:
     )
     looks, drawn = test.looks(name, "trained"), test.looks(name, "random")
     over = drawn.of_head(valid.looks(name, "random").best_head()) - drawn.chance
-    error = float((drawn.chance * (1 - drawn.chance)).sum().sqrt()) / len(
-        drawn
-    )  # exact: labels are drawn one by one
+    # Exact: labels are drawn one by one.
+    error = float((drawn.chance * (1 - drawn.chance)).sum().sqrt()) / len(drawn)
     near = test.parts.get((name, "neighbours"))
     return {
         **score_figures(scored),

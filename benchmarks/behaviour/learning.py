@@ -19,9 +19,8 @@ from regard.layers import FeedForward, MultiHeadAttention, choice_losses
 from regard.positions import Learned
 
 UNSCORED = -1
-Batch = tuple[
-    torch.Tensor, torch.Tensor
-]  # tokens and targets, (batch, length); targets UNSCORED do not count
+# Tokens and targets, (batch, length); targets UNSCORED do not count.
+Batch = tuple[torch.Tensor, torch.Tensor]
 Draw = Callable[[torch.Generator], Batch]
 
 
@@ -128,9 +127,8 @@ def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
             + 2 * pairs
         )
         tokens = torch.zeros(rows, length, dtype=torch.long)
-        tokens[:, : 2 * pairs] = torch.stack([keys, values], -1).flatten(
-            1
-        )  # key value key value ...
+        # Keys and values in turn.
+        tokens[:, : 2 * pairs] = torch.stack([keys, values], -1).flatten(1)
         targets = torch.full_like(tokens, UNSCORED)
         return tokens.scatter(1, places, keys), targets.scatter(1, places, values)
 

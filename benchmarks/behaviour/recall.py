@@ -230,11 +230,8 @@ FAR_DRAWS = {pairs: recall(FEW, FAR, FAR_ROWS, pairs) for pairs in PAIRS}
 FAR_PLAN = replace(SHORT, updates=700)
 LONG_DRAWS = {pairs: recall(FEW, 2 * FAR, FAR_ROWS, pairs) for pairs in PAIRS}  # for NSA
 LONG_PLAN = replace(SHORT, updates=1000)
-COMPRESSED, OF_NSA, NEAR = (
-    16,
-    6,
-    4,
-)  # tokens in NSA's windows and blocks, blocks that it chooses, and its last tokens
+# Tokens in NSA's windows and blocks, blocks that it chooses, and its last tokens.
+COMPRESSED, OF_NSA, NEAR = 16, 6, 4
 CHOOSERS: dict[str, dict[str, Any]] = {
     "all keys": {},
     "the last 64": {"pattern": f"causal_window({QUARTER})"},

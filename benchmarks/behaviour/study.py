@@ -109,9 +109,8 @@ class BehaviourResults:
 
     quick: bool = False
     environment: dict[str, Any] = field(default_factory=environment)
-    records: dict[str, dict[str, dict[str, Record]]] = field(
-        default_factory=dict
-    )  # seeds as JSON has them
+    # By experiment, contender and seed; a seed is a string, as JSON needs it.
+    records: dict[str, dict[str, dict[str, Record]]] = field(default_factory=dict)
     measured: str = ""
 
     def missing(self, experiment: Experiment) -> list[tuple[str, int]]:

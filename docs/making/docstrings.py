@@ -59,9 +59,8 @@ class Examples(griffe.Extension):
         """Called by griffe for every object of a file."""
         if isinstance(obj, griffe.Function):
             for parameter in [one for one in obj.parameters if str(one.annotation) == "Never"]:
-                del obj.parameters[
-                    parameter.name
-                ]  # it only catches keywords of other libraries, to refuse them
+                # It only catches keywords of other libraries, to refuse them.
+                del obj.parameters[parameter.name]
         if obj.docstring is not None:
             obj.docstring.value = fenced(
                 "\n\n".join(map(with_latex, obj.docstring.value.split("\n\n")))

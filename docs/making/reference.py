@@ -54,9 +54,8 @@ def page(name: str, room: ModuleType) -> str:
     ]
     for path, value in own.values():
         lines += ["", f"::: {path}"]
-        if inspect.isclass(value) and issubclass(
-            value, Statistics
-        ):  # what it inherits is what it is for
+        # What it inherits is what it is for.
+        if inspect.isclass(value) and issubclass(value, Statistics):
             lines += ["    options:", "      inherited_members: true"]
     return "\n".join(lines) + "\n"
 

@@ -13,12 +13,10 @@ from collections.abc import Iterable, Sequence
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>', re.DOTALL)
 LEFT = re.compile(r"\\[A-Za-z]+|<m[ion]>&<")  # a command or a column mark that was not converted
-NAME = re.compile(
-    r"<mo>([A-Za-z]{2,})</mo>"
-)  # as an operator, the name of a function would have space around it
-COLOURED = re.compile(
-    r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsup>)<mi>([kv])</mi>"
-)  # k: a number
+# As an operator, the name of a function would have space around it.
+NAME = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
+# Letters of queries, keys and values; a k without an index is a number and gets no colour.
+COLOURED = re.compile(r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsup>)<mi>([kv])</mi>")
 TRANSPOSED = "<mo>&#x022A4;</mo>"  # most fonts draw this sign too high for an exponent
 
 CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
@@ -61,9 +59,8 @@ def _to_mathml(found: re.Match[str]) -> str:
 
     latex = html.unescape(found[3]).strip()
     alone = found[2] == "["
-    paired = latex.replace(r"\lvert", r"\left|").replace(
-        r"\rvert", r"\right|"
-    )  # else the two bars differ in height
+    # Without \left and \right the two bars would differ in height.
+    paired = latex.replace(r"\lvert", r"\left|").replace(r"\rvert", r"\right|")
     element = convert(paired, display="block" if alone else "inline")
     if left := LEFT.search(element):
         raise ValueError(

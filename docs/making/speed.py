@@ -244,9 +244,8 @@ def decision_table() -> str:
     """One row for each choice: the need, the code, its cost and its loss of quality."""
     rows = []
     for one in choices():
-        start = (
-            cheaper_from(one.row).removeprefix("cheaper from ").removesuffix(" on")
-        )  # the column says it
+        # The heading of the column says the rest.
+        start = cheaper_from(one.row).removeprefix("cheaper from ").removesuffix(" on")
         rows.append((one.means, one.code, start, f"{times_faster(one.row)[AT]:.1f}×", one.loses))
     return table(
         f"you need | use | cheaper than exact from length | times as fast at {AT:,} | loss of quality",

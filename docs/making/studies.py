@@ -18,11 +18,8 @@ from regard_lab.seeing.lens_study import LensReport
 from regard_lab.seeing.lens_study.study import lens_table, routes_table
 
 BENCHES = ("attention_cpu", "attention_cuda", "mechanisms_cpu", "runtimes_cpu")
-COUNTED_APART = (
-    "law ",
-    "regard ",
-    "as ",
-)  # counts by law, by command and by machine: many, and in the file
+# Counts by law, by command and by machine: many, and in the file.
+COUNTED_APART = ("law ", "regard ", "as ")
 MOST_COUNTS = 3
 ATOMS = "atom_maps_cpu/atom_maps.json"
 

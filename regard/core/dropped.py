@@ -123,9 +123,7 @@ def _stays(pattern: Pattern, start: int, k: Stored) -> bool:
     """Whether a pattern allows the same pairs where the held keys and the queries are numbered without gaps."""
     before = _held_before_gap(k)
     lead = k.lead  # the first held keys, which stand at their positions
-    last = (
-        start - k.first - before + 1
-    )  # the held keys from the last gap up to the first query's own
+    last = start - k.first - before + 1  # held keys from the last gap up to the first query's own
     if k.places is not None:
         if _sees_all_until_gap(pattern, start, k):
             return True

@@ -69,9 +69,8 @@ def expected_of(
     call = partial(attention, **given, parameters=parameters or None)
     if work.shares_keys:
         output = call(q, q, v)[:, :, rows]
-    elif (
-        work.pattern == Causal()
-    ):  # one query at a time ends with its own key, so that no matrix is in memory
+    elif work.pattern == Causal():
+        # One query at a time, whose keys end with its own, so that no matrix is in memory.
         ends = [(row, row + 1 + work.k_len - work.q_len) for row in rows]
         output = torch.cat(
             [call(q[:, :, row : row + 1], k[:, :, :end], v[:, :, :end]) for row, end in ends], 2

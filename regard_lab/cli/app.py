@@ -22,16 +22,11 @@ from regard_lab.cli.interrupts import heed_interrupts
 # torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
 HELP_FILE = Path(__file__).with_name("help.json")
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of a word that are not UTF-8
-RANGE = re.compile(
-    r"Input should be (greater|less) than or equal to (-?\d+)"
-)  # in the message of Typer
+# What the message of Typer says.
+RANGE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")
 USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
-VALUES = {
-    int: "N",
-    float: "X",
-    Path: "FILE",
-    str: "TEXT",
-}  # an option's value in the help, if it has no other word
+# How the help names the value of an option that has no other word.
+VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 
 
 class Checked(TyperCommand):
@@ -128,10 +123,8 @@ class Unloaded(TyperCommand):
     """
 
     def __init__(self, name: str, place: str) -> None:
-        loose = {
-            "ignore_unknown_options": True,
-            "allow_extra_args": True,
-        }  # the command itself has its options
+        # The command itself has its options.
+        loose = {"ignore_unknown_options": True, "allow_extra_args": True}
         self.place, self.kept = place, kept_help().get(place, {})
         super().__init__(
             name, help=self.kept.get("sentence"), rich_markup_mode=None, context_settings=loose

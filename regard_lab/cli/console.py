@@ -93,10 +93,8 @@ def out_data(line: str) -> None:
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
 
 
-QUIET, MANY = (
-    8.0,
-    50,
-)  # seconds of silence before a line is written; the smallest total that is counted
+# Seconds of silence before a line is written; the smallest total that is counted.
+QUIET, MANY = 8.0, 50
 _SPOKEN = [0.0]  # when the command wrote last
 _COUNTED: list[Event] = []  # the innermost of what is counted is last; it alone writes
 
@@ -206,9 +204,8 @@ def _naming_output() -> Generator[None]:
     try:
         yield
     except OSError as error:
-        raise OSError(
-            error.errno, error.strerror, "standard output"
-        ) from error  # a broken pipe stays one
+        # A broken pipe stays one.
+        raise OSError(error.errno, error.strerror, "standard output") from error
 
 
 def has_terminal() -> bool:

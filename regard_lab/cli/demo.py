@@ -70,10 +70,8 @@ BEFORE = (
     "Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.",
 )
 PICTURES = "pictures"
-EXPLAINED, CHOOSING = (
-    150,
-    60,
-)  # test sentences for the lens and the routes, validation sentences for a head
+# Test sentences for the lens and the routes, validation sentences for a head.
+EXPLAINED, CHOOSING = 150, 60
 
 
 def demo(

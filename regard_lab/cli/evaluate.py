@@ -64,10 +64,8 @@ OUT = Option(
     help="Also write each sentence or text with its scores: a .tsv with a header, or a .jsonl.",
 )
 ROWS = (".tsv", ".jsonl")
-NAMES = (
-    (b"reference", b"output", b"exact_match"),
-    (b"label", b"given", b"probability"),
-)  # of columns
+# Columns by which a table that `evaluate` wrote is recognised: of a translator, and of an encoder.
+NAMES = ((b"reference", b"output", b"exact_match"), (b"label", b"given", b"probability"))
 LINES_AT_ONCE = 256
 UNSCORED = "unscored"  # begins the row of a line that has no score
 
@@ -94,9 +92,8 @@ def evaluate(
     search = {"beam": beam, "normalisation": normalisation, "alpha": alpha}
     if out is not None:
         check_rows_name(out)
-    with (
-        sharing() as share
-    ):  # torchrun divides sentences, or batches of text, among processes; the first one prints
+    # `torchrun` divides sentences, or batches of text, among processes; the first one prints.
+    with sharing() as share:
         first = share is None or share.rank == 0
         if first:
             note(remark_on_training(run))

@@ -212,9 +212,8 @@ def _generate_file(
     run: Path, files: tuple[Path, Path], options: dict[str, Any], as_json: bool, compiled: bool
 ) -> None:
     """This process's share of the lines of a file, each a prompt; the prompt and what follows stand on one line."""
-    load = cache(
-        lambda run: compiling(Generator.load(run), compiled)
-    )  # not before a line is to be continued
+    # Not loaded before a line is to be continued.
+    load = cache(lambda run: compiling(Generator.load(run), compiled))
     given = cache(lambda: _with_draft(options))
     unknown = cache(
         lambda: UnknownWords(load(run).words, "continuation", load(run).tokeniser.reads)

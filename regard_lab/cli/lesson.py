@@ -75,9 +75,8 @@ def lesson(
     }
     console = None if as_json else out_console(width=100)
     shown: list[Shown] = []
-    waiting: list[
-        tuple[Cell, list[Shown]]
-    ] = []  # a text that is refused is refused before anything is printed
+    # A text that is refused is refused before anything is printed.
+    waiting: list[tuple[Cell, list[Shown]]] = []
     count = len(page.cells)
     printed = 0
 

@@ -26,10 +26,8 @@ from regard_lab.text.lines import is_packed, plain_path
 from regard_lab.training.checkpoint import RunState, read_training
 from regard_lab.training.recipes.run_folder import Learned, read_settings, read_test
 
-FAR, LONG = (
-    3,
-    40,
-)  # a sentence is far too long from so many times the longest known one on, and from so many words on
+# A sentence is far too long from so many times the longest known one on, and from so many words on.
+FAR, LONG = 3, 40
 
 
 def is_typed(given: Sequence[str] | None) -> bool:

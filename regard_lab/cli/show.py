@@ -45,9 +45,8 @@ def show(
     wanted = parse(pattern)
     k_len = length if keys is None else keys
     if png is not None:
-        from regard_lab.seeing import (
-            draw_pattern,
-        )  # imports the models, which no other drawing needs
+        # Imports the models, which no other drawing needs.
+        from regard_lab.seeing import draw_pattern
 
         check_name(png)
         draw_pattern(wanted, length, k_len, png, layers=layers)

@@ -278,9 +278,8 @@ def _translate_file(
     compiled: bool,
 ) -> None:
     """This process's share of the lines of a file."""
-    load = cache(
-        lambda run: compiling(Translator.load(run), compiled)
-    )  # not before a line is to be translated
+    # Not loaded before a line is to be translated.
+    load = cache(lambda run: compiling(Translator.load(run), compiled))
     remarking = cache(
         lambda: (
             UnknownWords(load(run).words, "translation", load(run).tokeniser.reads),

@@ -250,9 +250,8 @@ class TextEncoder(Stack):
             return self._stacked(aligned.ids, aligned.span)
         lengths = text_mask(aligned).sum(1)
         x = self.embedding.weight.new_zeros(*aligned.ids.shape, self.config.dim)
-        for (
-            length
-        ) in lengths.unique().tolist():  # the pattern depends on the length: one length at a time
+        # The pattern depends on the length: one length at a time.
+        for length in lengths.unique().tolist():
             rows = lengths == length
             x[rows, :length] = self._stacked(aligned.ids[rows, :length], None).to(x.dtype)
         return x

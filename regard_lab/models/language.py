@@ -43,13 +43,8 @@ from regard_lab.models.state import (
 )
 
 POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
-LAYER_OPTIONS = (
-    "qk_norm",
-    "output_gate",
-    "value_residual",
-    "differential",
-    "forgetting",
-)  # of layers without latents
+# Options of layers without latents.
+LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential", "forgetting")
 CHOOSERS = ("moba", "nsa", "indexer")
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
 
@@ -159,9 +154,8 @@ class LanguageConfig(Settings):
         lengths = [
             len(texts) for texts in (self.pattern, self.mechanism) if not isinstance(texts, str)
         ]
-        for layer in range(
-            min(self.layers, lcm(*lengths))
-        ):  # later layers repeat these combinations
+        # Later layers repeat these combinations.
+        for layer in range(min(self.layers, lcm(*lengths))):
             self._check_attention(self.pattern_of(layer), self.mechanism_of(layer))
 
     @property
@@ -613,9 +607,8 @@ class LanguageModel(Stack):
         caches = []
         for block in self._blocks():
             own = frugal_kind(block.attention) if kind is None else kind
-            kept = (
-                None if kind is None and own == "state" else dtype
-            )  # a state has the dtype of the weights
+            # A state has the dtype of the weights.
+            kept = None if kind is None and own == "state" else dtype
             caches.append(block.attention.new_cache(batch, own, capacity, kept))
         return LayerCaches(caches)
 

@@ -158,9 +158,8 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
             with naming(folder, existing_folder(folder)):
                 return _load(chosen, kind)
         except CheckpointError:
-            if (
-                _model_folder(folder) == chosen
-            ):  # otherwise a training wrote a newer checkpoint meanwhile: read that
+            # Otherwise a training wrote a newer checkpoint meanwhile: read that.
+            if _model_folder(folder) == chosen:
                 raise
 
 

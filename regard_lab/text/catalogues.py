@@ -113,9 +113,8 @@ def _rows_of(
 
 FUZZY = "fuzzy (a guess that nobody has confirmed)"
 OBSOLETE = "obsolete"
-LINE_ENDS = re.compile(
-    "[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]"
-)  # to polib; to gettext they are characters like others
+# Line ends to polib; to gettext they are characters like others.
+LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # polib also takes strings without an end
 PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d{1,9}\])?\s*)?"(?:[^"\\]|\\.)*"''')
 

@@ -375,9 +375,8 @@ class AttentionCell(nn.Module):
         return torch.stack(outputs, 1), state
 
     def _advance(self, x: torch.Tensor, recurrent: Recurrent) -> Recurrent:
-        size = getattr(
-            self.cell, "input_size", x.shape[-1]
-        )  # a cell of a user's own need not say it
+        # A cell of a user's own need not say it.
+        size = getattr(self.cell, "input_size", x.shape[-1])
         if x.shape[-1] != size:
             raise ShapeError(
                 f"x and what is joined to it have {x.shape[-1]} numbers, and {self.cell} takes {size}; "
@@ -525,9 +524,8 @@ class LuongCell(AttentionCell):
         of_kind("state", state, CellState, BEGUN)
         if self.input_feeding or not self._returns_every_hidden:
             return super().sequence(xs, state, memory)
-        hidden, recurrent = self.cell(
-            xs, state.recurrent
-        )  # steps do not depend on the attention of earlier steps
+        # Steps do not depend on the attention of earlier steps.
+        hidden, recurrent = self.cell(xs, state.recurrent)
         contexts = self.attention(hidden, memory, state.place)  # (batch, length, memory_dim)
         return self._attentional(contexts, hidden), state.after(recurrent, steps=xs.shape[1])
 

@@ -274,9 +274,8 @@ class Maxout(nn.Module):
 def new_cell(config: RecurrentConfig) -> cells.AttentionCell:
     """The decoder's cell with the attention of a config."""
     dim, hidden = config.dim, config.hidden
-    joined = (
-        hidden if not config.is_luong else dim if config.input_feeding else 0
-    )  # inputs besides the embedding
+    # Inputs besides the embedding.
+    joined = hidden if not config.is_luong else dim if config.input_feeding else 0
     layers = recurrent_layers(
         config.cell, dim + joined, hidden, config.decoder_layers, config.dropout
     )

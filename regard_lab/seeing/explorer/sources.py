@@ -325,11 +325,8 @@ def explore_model(
     )
 
 
-TRANSLATING: tuple[Kind, ...] = (
-    "cross",
-    "encoder",
-    "decoder",
-)  # the kinds of a translator, as pages list them
+# The kinds of a translator, as pages list them.
+TRANSLATING: tuple[Kind, ...] = ("cross", "encoder", "decoder")
 # The texts whose words are the queries and the keys of each kind of attention.
 ENDS = {
     "cross": ("target", "source"),

@@ -15,10 +15,8 @@ from regard.arguments import count_of
 WARMUP_STEPS = 200  # at most; of a short training a tenth of the steps
 FEW, MANY = 4.0, 40.0  # passes over the data: no dropout below FEW, the most dropout from MANY on
 COOLDOWN = 0.6  # share of the training over which the rate falls to zero
-BATCH_TOKENS, ACCELERATED_BATCH = (
-    1_000,
-    4_096,
-)  # ids; on a CPU, small batches learn more in the same time
+# Ids; on a CPU, small batches learn more in the same time.
+BATCH_TOKENS, ACCELERATED_BATCH = 1_000, 4_096
 CHARACTERS_OF_AN_ID = 3.0  # roughly, in most languages and vocabularies of this size
 IDS_A_MINUTE = 300_000  # roughly, for a small model on one thread of a CPU
 VALIDATE_BETWEEN = (50, 1_000)  # steps between validations, where the number of steps is not known

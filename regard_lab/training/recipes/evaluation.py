@@ -429,9 +429,8 @@ def evaluate_text(
                 loss, count = task.loss(model, batch)
                 own.append((number, float(loss), count))
             progress(1)
-    found = (
-        own if share is None else sorted(share.gathered(own))
-    )  # summed in the order of one process
+    # Summed in the order of one process.
+    found = own if share is None else sorted(share.gathered(own))
     total = sum(loss for _, loss, _ in found)
     ids = sum(count for _, _, count in found)
     lines = lines_of(read.texts)

@@ -66,10 +66,8 @@ from regard_lab.training.recipes.run_folder import (
 from regard_lab.training.record import Progress
 
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
-SOME, SOME_PIECES = (
-    Amount(1_000, 100_000),
-    1_000,
-)  # of any data, to check settings before the data are read
+# Sizes that some data may have, by which settings are checked before the data are read.
+SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000
 LEAST_CHARACTERS = 1_000  # to learn from; with fewer, only the command can be tried out
 FOREIGN = 0.01  # new data are refused if this share of their characters or more is in no piece of a run's vocabulary
 
@@ -264,9 +262,8 @@ class Recipe(Described, ABC):
     COMMAND: ClassVar[str]  # the word under `regard train`
     DATA: ClassVar[str]  # what `data` names, for an error
     Config: ClassVar[type[RunConfig]]  # nested in each recipe
-    OF_THE_RUN: ClassVar[
-        tuple[str, ...]
-    ] = ()  # settings that come from the run of `from_run`, where one is named
+    # Settings that come from the run of `from_run`, where one is named.
+    OF_THE_RUN: ClassVar[tuple[str, ...]] = ()
     pieces_are_given: bool = False  # the tokeniser comes from elsewhere
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:

@@ -29,14 +29,11 @@ from regard_lab.training.record import draw_curves
 
 TEST_FILE = "test.jsonl"
 TRAINED_FILE = "trained-pairs.hashes"
-MAY_MOVE = (
-    "data",
-    "valid",
-)  # files of a run that goes on; that they hold the same is checked by their hash
+# Files of a run that goes on; that they hold the same is checked by their hash.
+MAY_MOVE = ("data", "valid")
 SAMPLES_FOLDER = "samples"
-DRAW_EVERY = (
-    10.0  # seconds between drawings of the curves in training; the last one follows the last step
-)
+# Seconds between drawings of the curves in training; the last one follows the last step.
+DRAW_EVERY = 10.0
 HASH_BYTES = 8  # two of a billion pairs share them with a probability of 3 %
 NO_TEST = "{} keeps no test split; name a file of pairs to evaluate it on"
 FILES_OF_RECIPES = {

@@ -91,10 +91,8 @@ OF_THE_TRANSFORMER = (
     "gradient_checkpointing",
 )
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
-SHOWN, LONGEST_SHOWN = (
-    4,
-    120,
-)  # validation pairs that samples show, and the characters of a source at most
+# Validation pairs that samples show, and the characters of a source at most.
+SHOWN, LONGEST_SHOWN = 4, 120
 LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
 
 
