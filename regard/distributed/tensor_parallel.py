@@ -30,7 +30,7 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.functional import attention
 from regard.layers import FeedForward, LatentAttention, MultiHeadAttention, ProjectedContext
 from regard.layers.attending import AttentionLayer, LayerMechanism
-from regard.layers.feed_forward import Projection
+from regard.layers.projection import Projection
 from regard.layers.recording import current_recording
 
 DIVISIBLE = "MultiHeadAttention, LatentAttention and FeedForward"

@@ -15,9 +15,10 @@ from regard.core.problem import checked_dropout, checked_softcap
 from regard.core.tensors import Place, Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
-from regard.layers.feed_forward import check_vectors, place_of
 from regard.layers.gates import RecurrentGates
+from regard.layers.projection import place_of
 from regard.layers.recording import RecordedLayer, current_recording
+from regard.layers.vectors import check_vectors
 from regard.mechanisms import Mechanism
 from regard.mechanisms.base import Sizes, takes
 from regard.mechanisms.recurrent import Recurrent
@@ -65,15 +66,15 @@ class LayerMechanism(nn.Module):
         return str(self.declared)
 
     def keys(self, k: torch.Tensor) -> torch.Tensor:
-        """Keys (batch, kv_heads, length, key_dim) projected as the score compares and caches them: (..., kept_dim)."""
+        """Keys (batch, kv_heads, length, key_dim) as the mechanism compares and caches them: (..., kept_dim)."""
         if isinstance(self.declared, Recurrent):
-            return self.queries(k)
+            return _of_length_1(k) if self.declared.corrects else k
         return self.declared.project_keys(k, dict(self.learned.items()))
 
     def queries(self, q: torch.Tensor) -> torch.Tensor:
         """Queries (batch, heads, length, head_dim) as the mechanism takes them: of length 1 for a delta rule."""
         corrects = isinstance(self.declared, Recurrent) and self.declared.corrects
-        return nn.functional.normalize(q, dim=-1) if corrects else q
+        return _of_length_1(q) if corrects else q
 
     @property
     def cached_key_dim(self) -> int:
@@ -114,6 +115,11 @@ class LayerMechanism(nn.Module):
         elif gate is not None:
             parameters[GATE] = gate
         return {"mechanism": self.called, "parameters": parameters or None}
+
+
+def _of_length_1(heads: torch.Tensor) -> torch.Tensor:
+    """Queries or keys, each divided by its length."""
+    return nn.functional.normalize(heads, dim=-1)
 
 
 class AttentionLayer(RecordedLayer):

@@ -13,7 +13,7 @@ from torch import nn
 
 from regard.arguments import count_of, of_kind, refuse_wrapper, shown
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
-from regard.layers.feed_forward import check_vectors
+from regard.layers.vectors import check_vectors
 
 
 def settings_of(module: nn.MultiheadAttention) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from regard.layers.feed_forward import Projection
+from regard.layers.projection import Projection
 from regard.mechanisms import SSD, GatedLinear
 from regard.mechanisms.recurrent import Recurrent
 

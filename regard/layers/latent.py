@@ -18,7 +18,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, LayerMechanism
 from regard.layers.caches import Cache, new_cache
-from regard.layers.feed_forward import Projection, matrix_of, place_of
+from regard.layers.projection import Projection, matrix_of, place_of
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary, as_rotary

@@ -19,10 +19,10 @@ from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
 from regard.layers.choosing import Chooser
-from regard.layers.feed_forward import Projection, place_of
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
 from regard.layers.gates import log_forget_gates, new_forget_gates
 from regard.layers.projected_context import ProjectedContext
+from regard.layers.projection import Projection, place_of
 from regard.layers.recording import current_recording
 from regard.layers.variants import Difference, ValueResidual, mix_values
 from regard.mechanisms import Mechanism, Softmax
@@ -381,6 +381,8 @@ class MultiHeadAttention(AttentionLayer):
                     "a chooser compares all keys of a row; call the layer for each jagged document"
                 )
             inputs.pattern = documents.pattern(combined, self.mechanism.called, inputs.bias)
+            # This pattern counts queries and keys from the start of their packed row. Without a q_start the last query
+            # of x would stand at the last key of a context.
             inputs.q_start = 0
 
         heads = self._compute_heads(inputs)

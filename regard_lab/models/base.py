@@ -30,7 +30,7 @@ from regard.arguments import (
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.errors import ArgumentError, CheckpointError, ShapeError
 from regard.exporting import exporting
-from regard.layers.feed_forward import Projection, project
+from regard.layers.projection import Projection, project
 from regard.patterns import KeySpan
 from regard.positions import Learned, Sinusoidal
 from regard.reprs import brief

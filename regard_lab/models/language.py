@@ -24,7 +24,8 @@ from regard.layers import (
     MultiHeadAttention,
     ValueResidual,
 )
-from regard.layers.feed_forward import ACTIVATIONS, GATED, Projection
+from regard.layers.feed_forward import ACTIVATIONS, GATED
+from regard.layers.projection import Projection
 from regard.mechanisms import Mechanism, Softmax
 from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, Pattern, Tree, parse

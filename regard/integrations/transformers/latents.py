@@ -23,8 +23,8 @@ from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.caches import cache_with
-from regard.layers.caches.entries import Ownership
-from regard.layers.feed_forward import matrix_of
+from regard.layers.caches.entries import FreeSlots
+from regard.layers.projection import matrix_of
 
 __all__ = [
     "EXPAND",
@@ -231,7 +231,7 @@ class LatentLayer(DynamicLayer):
         if layer is not None:
             self.__dict__.update(layer.__dict__)
         self._room: torch.Tensor | None = None
-        self._ownership = Ownership(0)  # of the room
+        self._free_slots = FreeSlots(0)  # of the room
         # The keys and values that are the begin of the room.
         self._shown: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
 
@@ -265,7 +265,7 @@ class LatentLayer(DynamicLayer):
         self, key_states: torch.Tensor, value_states: torch.Tensor, held: int, end: int
     ) -> torch.Tensor:
         """A room for `end` entries and more, which begins with those that are held."""
-        self._ownership = Ownership(end)
+        self._free_slots = FreeSlots(end)
         latent_dim = key_states.shape[3]
         width = latent_dim + value_states.shape[3]
         size = end + max(LEAST_SPARE, end // 4)
@@ -279,7 +279,7 @@ class LatentLayer(DynamicLayer):
         """Whether entries may be written into the room, from `held` to `end`."""
         if not self._is_shown() or room.shape[2] < end or _is_closed(room):
             return False
-        return self._ownership.claim(held, end)
+        return self._free_slots.claim(held, end)
 
     def __getstate__(self) -> dict[str, Any]:
         if not self._is_shown() or self.keys is None or self.values is None:

@@ -16,7 +16,7 @@ from regard.bias import Forgetting, log_sums
 from regard.core.tensors import Stored, check_tensor
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.exporting import exporting
-from regard.layers.caches.entries import HeldEntries, Ownership
+from regard.layers.caches.entries import FreeSlots, HeldEntries
 from regard.layers.caches.files import FORMAT, read_cache
 from regard.layers.caches.rounding import check_numbers, checked_dtype, rounded
 from regard.patterns.grid import checked_device
@@ -173,9 +173,8 @@ class Cache(Owned):
     first_entries = 0  # entries at the beginning of a text that are never dropped
     kind = ""  # its name in `new_cache` and in files
     bounded: bool | None = False  # whether it has a capacity; None for either
-    _overwrites = (
-        True  # whether entries that `crop` drops are written over: not once they were shown
-    )
+    # Whether later entries are written over those that `crop` drops: not once a caller was given tensors of them.
+    _overwrites = True
 
     def __init__(
         self,
@@ -229,7 +228,7 @@ class Cache(Owned):
                 f"{batch} batch rows and {kv_heads} key/value heads cannot be allocated on {device}; give a smaller "
                 f"capacity"
             ) from error
-        self._held = HeldEntries(planes, ownership=Ownership(0))
+        self._held = HeldEntries(planes, free_slots=FreeSlots(0))
         self._set_up()
 
     def _set_up(self) -> None:
@@ -237,14 +236,14 @@ class Cache(Owned):
 
     def __copy__(self) -> Self:
         copied = super().__copy__()
-        ownership = self._held.ownership
-        if ownership is not None:
-            ownership.share(self, copied)
+        free_slots = self._held.free_slots
+        if free_slots is not None:
+            free_slots.share(self, copied)
         return copied
 
     def __getstate__(self) -> dict[str, Any]:
         # Caches that are copied or pickled together may share planes there too, so nothing may be written into these.
-        return {**super().__getstate__(), "_held": replace(self._held, ownership=None)}
+        return {**super().__getstate__(), "_held": replace(self._held, free_slots=None)}
 
     @property
     def length(self) -> int:
@@ -322,7 +321,7 @@ class Cache(Owned):
         """
         new = self._stored(k, v, log_forget)
         held = self._with(new)
-        keys, values = self._returned(held, _common_dtype(k, v))
+        keys, values = self._returned(held, common_dtype(k, v))
         kept = self._kept_after_append(held)
         bias = forget_bias(held.used(), new) if self._forgets else None
         self._held = kept
@@ -411,6 +410,7 @@ class Cache(Owned):
             CheckpointError: the file could not be written; an old file is unchanged.
         """
         held = self._whole()
+        # A file has the words of `Stored`: `first` for dropped positions, `lead` for the first entries.
         words = {"cache": self.kind, "format": FORMAT, "first": str(held.dropped)}
         if self.capacity is not None:
             words["capacity"] = str(self.capacity)
@@ -481,7 +481,7 @@ class Cache(Owned):
         if length:
             self._held = held.cropped(length, self.first_entries)
         else:
-            self._held = HeldEntries(held.planes, ownership=held.ownership)
+            self._held = HeldEntries(held.planes, free_slots=held.free_slots)
 
     # What all kinds of cache share
 
@@ -489,9 +489,9 @@ class Cache(Owned):
     def _forgets(self) -> bool:
         return "forgotten" in self._held.planes
 
-    def _last(self) -> HeldEntries:
-        """The last entries, one or more if there are any."""
-        return self._held
+    def _forgotten(self) -> torch.Tensor:
+        """The sums of log forget gates up to the end of the text, (batch, kv_heads, 1, gates)."""
+        return self._held.forgotten()
 
     def _stored(
         self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
@@ -517,13 +517,13 @@ class Cache(Owned):
                 f"log_forget is {shown(log_forget)}, and this cache takes {needed} numbers with these entries"
             )
         by_key = log_forget.unflatten(1, (kv_heads, gates)).transpose(2, 3)
-        return self._last().forgotten() + log_sums(by_key, 2)
+        return self._forgotten() + log_sums(by_key, 2)
 
     def _with(self, new: dict[str, torch.Tensor]) -> HeldEntries:
         """The entries held and new ones after them."""
         held = self._held
         added = new["k"].shape[2]
-        if torch.is_grad_enabled() and (held.recorded or _needs_gradient(new)):
+        if torch.is_grad_enabled() and (held.recorded or needs_gradient(new)):
             return held.joined(new)
         if exporting():  # allocating ahead would fix the lengths of the program
             return held.joined(new)
@@ -541,10 +541,14 @@ class Cache(Owned):
             return k, v
         k_scales = used.get("k_scales")
         v_scales = k_scales if self.joined else used.get("v_scales")
-        options: dict[str, Any] = {"lead": self.first_entries, "places": held.places}
-        stored_k = Stored(k, k_scales, held.dropped, **options)
-        stored_v = Stored(v, v_scales, held.dropped, **options)
-        return stored_k, stored_v
+        # `Stored` has public names for what attention asks: `first` counts the positions that were dropped, `lead` the
+        # entries before them.
+        options: dict[str, Any] = {
+            "first": held.dropped,
+            "lead": self.first_entries,
+            "places": held.places,
+        }
+        return Stored(k, k_scales, **options), Stored(v, v_scales, **options)
 
     def _checked(self, k: torch.Tensor, v: torch.Tensor | None) -> dict[str, torch.Tensor]:
         """The new entries by the names of their planes, after a check."""
@@ -628,11 +632,12 @@ class Cache(Owned):
         return f"{type(self).__name__}({', '.join(words)})"
 
 
-def _common_dtype(k: torch.Tensor, v: torch.Tensor | None) -> torch.dtype | None:
+def common_dtype(k: torch.Tensor, v: torch.Tensor | None) -> torch.dtype | None:
+    """The dtype of keys and values; None if it differs."""
     return k.dtype if v is None or k.dtype == v.dtype else None
 
 
-def _needs_gradient(planes: dict[str, torch.Tensor]) -> bool:
+def needs_gradient(planes: dict[str, torch.Tensor]) -> bool:
     for plane in planes.values():
         if plane.requires_grad:
             return True

@@ -13,8 +13,8 @@ from regard.core.tensors import positions_of
 from regard.errors import ArgumentError, UnsupportedError
 
 
-class Ownership:
-    """Which of the caches that share planes may write their free slots, also where each has a thread of its own.
+class FreeSlots:
+    """The free slots of planes that caches share: which cache may write them, also where each has a thread of its own.
 
     A copy of a cache shares its planes. Whoever appends first behind the last entry that was written goes on in place,
     and every other cache moves its entries to new planes.
@@ -56,7 +56,7 @@ class Ownership:
         self._written[:] = [stop]
 
     def __reduce__(self) -> Any:  # planes are pickled without it: what is unpickled makes its own
-        return Ownership, (0,)
+        return FreeSlots, (0,)
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class HeldEntries:
     A plane is a tensor (batch, kv_heads, room, dim): the keys, the values, their scales, or the sums of log forget
     gates up to each key, which `keeping` counts again from the end of the text. HeldEntries are immutable: a change
     makes new ones. Slots in use are never written again, so earlier HeldEntries stay valid while only appends
-    follow them. Free slots are written only if there is an `ownership` that grants it.
+    follow them. Free slots are written only if `free_slots` grants it.
 
     `places` (batch or 1, kv_heads or 1, n) are the positions of the first n entries, where positions between some of
     them were dropped. The entries after these follow one another.
@@ -76,7 +76,7 @@ class HeldEntries:
     start: int = 0
     stop: int = 0
     dropped: int = 0
-    ownership: Ownership | None = None  # of the planes
+    free_slots: FreeSlots | None = None  # of the planes
     places: torch.Tensor | None = None
     stop_tensor: Any = None  # of a static cache: `stop` as a tensor (1,), for graphs of any length
 
@@ -121,10 +121,10 @@ class HeldEntries:
         return HeldEntries(planes, 0, entries, self.dropped, places=self.places)
 
     def claimed(self, added: int, overwrites: bool) -> bool:
-        """Whether `added` more entries may be written into free slots; see `Ownership.claim`."""
-        if self.stop + added > self.room or self.fixed or self.ownership is None:
+        """Whether `added` more entries may be written into free slots; see `FreeSlots.claim`."""
+        if self.stop + added > self.room or self.fixed or self.free_slots is None:
             return False
-        return self.ownership.claim(self.stop, self.stop + added, overwrites)
+        return self.free_slots.claim(self.stop, self.stop + added, overwrites)
 
     def written(self, new: dict[str, torch.Tensor]) -> HeldEntries:
         """These entries and new ones after them, written into free slots that were claimed."""
@@ -140,7 +140,7 @@ class HeldEntries:
             self.start,
             stop,
             self.dropped,
-            self.ownership,
+            self.free_slots,
             self.places,
             self.stop_tensor,
         )
@@ -151,8 +151,8 @@ class HeldEntries:
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(*plane.shape[:2], room, plane.shape[3])
             planes[name][:, :, : self.entries] = plane.detach()
-        ownership = Ownership(self.entries)
-        return HeldEntries(planes, 0, self.entries, self.dropped, ownership, self.places)
+        free_slots = FreeSlots(self.entries)
+        return HeldEntries(planes, 0, self.entries, self.dropped, free_slots, self.places)
 
     def reordered(self, index: torch.Tensor) -> HeldEntries:
         """Batch row i is batch row `index[i]` of these."""
@@ -166,8 +166,8 @@ class HeldEntries:
         for name, plane in self.used().items():
             planes[name] = plane.new_empty(len(index), plane.shape[1], self.room, plane.shape[3])
             torch.index_select(plane, 0, index, out=planes[name][:, :, : self.entries])
-        ownership = Ownership(self.entries)
-        return HeldEntries(planes, 0, self.entries, self.dropped, ownership, places)
+        free_slots = FreeSlots(self.entries)
+        return HeldEntries(planes, 0, self.entries, self.dropped, free_slots, places)
 
     def without_oldest(self, count: int) -> HeldEntries:
         """Without the first `count` entries; the others keep their positions."""

@@ -61,7 +61,7 @@ def read_cache(
     words = load_tensor_metadata(path)
     planes = load_tensors(path)
     places = planes.pop("places", None)
-    dropped = whole_number(path, words, "first")
+    dropped = whole_number(path, words, "first")  # a file has the words of `Stored`
     capacity = None
     if bounded or (bounded is None and "capacity" in words):
         capacity = whole_number(path, words, "capacity")

@@ -34,7 +34,7 @@ class GrowingCache(Cache):
     kind = "dynamic"
 
     def _room(self, needed: int, now: int) -> int:
-        # `now` may be far more than is needed: entries also move because another cache owns the free slots.
+        # `now` may be far more than is needed: entries also move because another cache has written into the free slots.
         return max(needed, 2 * min(now, needed), 16) if needed else 0
 
 
@@ -67,8 +67,8 @@ class StaticCache(Cache):
         now = self._now
         if not torch.compiler.is_compiling() and now.stop == UNKNOWN_STOP:
             now = replace(now, stop=int(now.stop_tensor))
-            if now.ownership is not None:
-                now.ownership.note(now.stop)
+            if now.free_slots is not None:
+                now.free_slots.note(now.stop)
             self._now = now
         return now
 
@@ -121,19 +121,18 @@ class StaticCache(Cache):
             planes,
             start=0,
             stop=UNKNOWN_STOP,
-            ownership=now.ownership,
+            free_slots=now.free_slots,
             stop_tensor=now.stop_tensor + added,
         )
         values = planes["k"][..., : self.v_dim] if self.joined else planes["v"]
         return planes["k"], values, forget_bias(planes, new)
 
-    def _last(self) -> HeldEntries:
-        if not _in_graph() or not self._forgets:
-            return super()._last()
+    def _forgotten(self) -> torch.Tensor:
+        if not _in_graph():
+            return super()._forgotten()
         sums = self._now.planes["forgotten"]
         stop = self._now.stop_tensor.to(sums.device)
-        last = sums.index_select(2, (stop - 1).clamp(min=0)).where(stop > 0, 0)
-        return HeldEntries({"forgotten": last}, start=0, stop=1)
+        return sums.index_select(2, (stop - 1).clamp(min=0)).where(stop > 0, 0)
 
     def _check_capacity(self, added: int) -> None:
         if not _in_graph():  # there `next_slots` checks it

@@ -14,7 +14,14 @@ import torch
 
 from regard.bias import Forgetting
 from regard.functional.compiled import uncompiled
-from regard.layers.caches.base import Cache, Entries, checked_rows, forget_bias
+from regard.layers.caches.base import (
+    Cache,
+    Entries,
+    checked_rows,
+    common_dtype,
+    forget_bias,
+    needs_gradient,
+)
 from regard.layers.caches.entries import HeldEntries, entries_before, rows_of
 
 PAGE = 64  # entries
@@ -332,10 +339,7 @@ class PagedCache(Cache):
     ) -> tuple[Entries, Entries, Forgetting | None]:
         """Append entries, and return all keys and values; see `Cache.append_gated`."""
         new = self._stored(k, v, log_forget)
-        dtype = k.dtype if v is None or k.dtype == v.dtype else None
-        if torch.is_grad_enabled() and (
-            self._held.recorded or any(x.requires_grad for x in new.values())
-        ):
+        if torch.is_grad_enabled() and (self._held.recorded or needs_gradient(new)):
             held = self._whole().joined(new)
             table = PageTable.empty(self._pool, self.batch)
             whole = held
@@ -347,9 +351,10 @@ class PagedCache(Cache):
             held = self._held
             table = self._table.appended(new)
             whole = self._read(table)
-        returned = *self._returned(whole, dtype), forget_bias(whole.used(), new)
+        keys, values = self._returned(whole, common_dtype(k, v))
+        bias = forget_bias(whole.used(), new)
         self._held, self._table = held, table
-        return returned
+        return keys, values, bias
 
     def reorder(self, index: torch.Tensor) -> None:
         """Replace batch row i by batch row `index[i]`, as beam search needs; index: integers (new batch,). No entry is
@@ -397,16 +402,17 @@ class PagedCache(Cache):
         table = PageTable.empty(self._pool, len(used["k"])).appended(used)
         return replace(table, dropped=held.dropped, places=held.places)
 
-    def _last(self) -> HeldEntries:
+    def _forgotten(self) -> torch.Tensor:
         if self._held.recorded:
-            return self._held
+            return self._held.forgotten()
         table = self._table
         count = (table.entries - 1) % PAGE + 1 if table.entries else 0  # of the last page
         planes = table.pool.read(tuple(row[-1:] for row in table.rows), count)
         places = table.places
         if places is not None:
             places = None if places.shape[2] < table.entries else places[..., -count:]
-        return HeldEntries(planes, 0, count, table.length - count, places=places)
+        last_page = HeldEntries(planes, 0, count, table.length - count, places=places)
+        return last_page.forgotten()
 
     def _whole(self) -> HeldEntries:
         return self._held if self._held.recorded else self._read(self._table)

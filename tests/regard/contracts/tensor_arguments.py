@@ -28,7 +28,7 @@ from regard.layers import (
     ValueResidual,
 )
 from regard.layers import caches as c
-from regard.layers.feed_forward import Projection, project
+from regard.layers.projection import Projection, project
 from regard.patterns.bands import Diagonals
 from regard.patterns.fixed import Summary
 from regard.patterns.position_sets import KeySet, QuerySet
