@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from regard_lab.text.catalogues import catalogue_pairs, read_catalogue
-from regard_lab.text.lines import tidy_target
+from regard_lab.text.cleaning import tidy_target
 from regard_lab.text.plurals import PluralForms
 
 # Characters of a message: the fewest, most of a short one, most of all.

@@ -41,7 +41,7 @@ from regard_lab.cli.running import (
 from regard_lab.decoding import Generation, Generator, Sampling, SearchOptions
 from regard_lab.decoding.generator import DEFAULT_OPTIONS, MAX_TOKENS
 from regard_lab.decoding.streaming import OnText
-from regard_lab.text.lines import tidy
+from regard_lab.text.cleaning import tidy
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line, printable_lines
 from regard_lab.training.recipes import Classifier

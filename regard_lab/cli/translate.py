@@ -66,7 +66,7 @@ from regard_lab.seeing.lenses.record import LEAST_WIDTH
 from regard_lab.seeing.maps import KINDS, check_attends
 from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.terminal import terminal_map, visible
-from regard_lab.text.lines import normalise, tidy, tidy_target
+from regard_lab.text.cleaning import normalise, tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line

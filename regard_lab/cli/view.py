@@ -42,7 +42,7 @@ from regard_lab.seeing.lenses.contrast import find_contrast, find_place
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text import Tokeniser
-from regard_lab.text.lines import tidy, tidy_target
+from regard_lab.text.cleaning import tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.recipes.classification import CLASSES_FILE

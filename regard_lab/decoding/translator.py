@@ -22,7 +22,7 @@ from regard_lab.decoding.starting import Hypothesis
 from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.text import Pair, Scores, Tokeniser, score
 from regard_lab.text.batches import EncodedPair, batches_in_order, encode_pairs
-from regard_lab.text.lines import tidy_target
+from regard_lab.text.cleaning import tidy_target
 from regard_lab.text.scores import score_each
 from regard_lab.text.seen_words import SeenWords
 

@@ -14,7 +14,7 @@ from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.watching import merge, recorded_weights, watched
 from regard_lab.text import END, Tokeniser
 from regard_lab.text.batches import batches_in_order
-from regard_lab.text.lines import normalise
+from regard_lab.text.cleaning import normalise
 from regard_lab.text.pronouns import (
     PronounSentence,
     pronoun_of,

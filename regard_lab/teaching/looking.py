@@ -24,7 +24,7 @@ from regard_lab.seeing.referents import (
 )
 from regard_lab.seeing.relations import Link, Looks, join, looks_of
 from regard_lab.teaching.words import rounded
-from regard_lab.text.lines import tidy_target
+from regard_lab.text.cleaning import tidy_target
 from regard_lab.text.pronouns import (
     ARTICLE_SENTENCES,
     PronounSentence,

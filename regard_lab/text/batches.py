@@ -1,5 +1,7 @@
 """Batches of ids within a token budget, and the tensors of translation pairs."""
 
+from __future__ import annotations
+
 import hashlib
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -9,12 +11,20 @@ import torch
 from regard.arguments import count_of, each, of_kind, whole
 from regard.errors import ArgumentError
 from regard.reprs import Described
-from regard_lab.text.lines import tidy_target
+from regard_lab.text.cleaning import tidy_target
 from regard_lab.text.pairs import Pair
 from regard_lab.text.tokenisers import Tokeniser
 from regard_lab.text.vocabularies import BEGIN, END, PAD
 
 LENGTHS = "the number of tokens of each sentence, or of the two sides of each pair"
+
+
+class EpochOrder(NamedTuple):
+    """The order of the sentences of an epoch, shuffled within each bucket of lengths, and that of its steps."""
+
+    epoch: int
+    sentences: torch.Tensor  # (sentences,)
+    steps: torch.Tensor  # (steps,)
 
 
 class TokenBatches(Described):
@@ -59,26 +69,16 @@ class TokenBatches(Described):
             raise ArgumentError(
                 f"rank is {rank} in a world of {world}; ranks go from 0 to world - 1"
             )
-        costs = []
-        for length in each("lengths", lengths, LENGTHS):
-            sides = (
-                length
-                if isinstance(length, Sequence) and not isinstance(length, str | bytes)
-                else [length]
-            )
-            costs.append(
-                max(
-                    (side if type(side) is int else whole("a length", side) for side in sides),
-                    default=0,
-                )
-            )
+        costs = [_cost(length) for length in each("lengths", lengths, LENGTHS)]
         _check_costs(costs, budget)
-        self.budget, self.seed, self.world, self.rank = budget, seed, world, rank
+
+        self.budget = budget
+        self.seed = seed
+        self.world = world
+        self.rank = rank
         self._bucket_of = _buckets(costs)
         self._cuts = _even_cuts(_cuts(costs, self._bucket_of, budget), world)
-        self._drawn: tuple[int, torch.Tensor, torch.Tensor] | None = (
-            None  # the last epoch, kept to save time
-        )
+        self._drawn: EpochOrder | None = None  # the last epoch, so that it is drawn once
 
     @property
     def steps_per_epoch(self) -> int:
@@ -88,19 +88,24 @@ class TokenBatches(Described):
     def at(self, step: int) -> list[int]:
         """The indices of the sentences in this rank's batch at a step, counted from 0 over all epochs."""
         step = whole("step", step, 0)
-        order, steps = self._draw(step // self.steps_per_epoch)
-        batch = int(steps[step % self.steps_per_epoch]) * self.world + self.rank
-        return order[self._cuts[batch] : self._cuts[batch + 1]].tolist()
+        epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
 
-    def _draw(self, epoch: int) -> tuple[torch.Tensor, torch.Tensor]:
-        """The order of the sentences, shuffled within each bucket of lengths, and the order of the steps."""
-        if self._drawn is None or self._drawn[0] != epoch:
-            digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
-            generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
-            shuffled = torch.randperm(len(self._bucket_of), generator=generator)
-            order = shuffled[torch.argsort(self._bucket_of[shuffled], stable=True)]
-            self._drawn = (epoch, order, torch.randperm(self.steps_per_epoch, generator=generator))
-        return self._drawn[1:]
+        drawn = self._draw(epoch)
+        batch = int(drawn.steps[step_of_epoch]) * self.world + self.rank
+        return drawn.sentences[self._cuts[batch] : self._cuts[batch + 1]].tolist()
+
+    def _draw(self, epoch: int) -> EpochOrder:
+        if self._drawn is not None and self._drawn.epoch == epoch:
+            return self._drawn
+
+        digest = hashlib.sha256(f"{self.seed}/{epoch}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))
+        shuffled = torch.randperm(len(self._bucket_of), generator=generator)
+        sentences = shuffled[torch.argsort(self._bucket_of[shuffled], stable=True)]
+        steps = torch.randperm(self.steps_per_epoch, generator=generator)
+        drawn = EpochOrder(epoch, sentences, steps)
+        self._drawn = drawn
+        return drawn
 
 
 def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) -> torch.Tensor:
@@ -121,19 +126,29 @@ def pad(rows: Sequence[Sequence[int]], side: str = "right", value: int = PAD) ->
     if side not in ("left", "right"):
         raise ArgumentError(f"side is {side!r}; give 'left' or 'right'")
     value = whole("value", value)
-    rows = [
-        list(each("a row", row, "ids"))
-        for row in each("rows", rows, "rows of ids, such as [[5, 6], [7]]")
-    ]
-    for row in rows:
-        if set(map(type, row)) != {int}:
-            row[:] = [whole("an id of a row", number) for number in row]
-    longest = max(map(len, rows), default=0)
-    filled = [[value] * (longest - len(row)) for row in rows]
-    padded = [
-        [*f, *row] if side == "left" else [*row, *f] for row, f in zip(rows, filled, strict=True)
-    ]
-    return torch.tensor(padded, dtype=torch.long).reshape(len(rows), longest)
+    checked = [_ids_of(row) for row in each("rows", rows, "rows of ids, such as [[5, 6], [7]]")]
+
+    longest = max(map(len, checked), default=0)
+    padded = []
+    for ids in checked:
+        padding = [value] * (longest - len(ids))
+        padded.append(padding + ids if side == "left" else ids + padding)
+    return torch.tensor(padded, dtype=torch.long).reshape(len(checked), longest)
+
+
+def _ids_of(row: Sequence[int]) -> list[int]:
+    ids = list(each("a row", row, "ids"))
+    if set(map(type, ids)) == {int}:  # nearly always, and then nothing is left to check
+        return ids
+    return [whole("an id of a row", number) for number in ids]
+
+
+def _cost(length: int | Sequence[int]) -> int:
+    """The tokens that a sentence takes in a batch: its length, or that of the longer side of a pair."""
+    is_pair = isinstance(length, Sequence) and not isinstance(length, str | bytes)
+    sides = length if is_pair else [length]
+    checked = [side if type(side) is int else whole("a length", side) for side in sides]
+    return max(checked, default=0)
 
 
 def _check_costs(costs: list[int], budget: int) -> None:
@@ -167,13 +182,15 @@ def _cuts(costs: list[int], bucket_of: torch.Tensor, budget: int) -> list[int]:
     Each sentence counts as the longest of its bucket, so the batches keep the budget in any order within a bucket.
     """
     buckets = bucket_of.tolist()
-    charge = dict.fromkeys(buckets, 0)
+    longest = dict.fromkeys(buckets, 0)
     for bucket, cost in zip(buckets, costs, strict=True):
-        charge[bucket] = max(charge[bucket], cost)
+        longest[bucket] = max(longest[bucket], cost)
+
     cuts = [0]
     for place, bucket in enumerate(sorted(buckets)):
-        # Charges only grow, so this is the batch's longest.
-        if (place + 1 - cuts[-1]) * charge[bucket] > budget:
+        # Buckets come in the order of lengths, so the last sentence has the longest of its batch.
+        sentences = place + 1 - cuts[-1]
+        if sentences * longest[bucket] > budget:
             cuts.append(place)
     return [*cuts, len(costs)]
 
@@ -183,7 +200,8 @@ def _even_cuts(cuts: list[int], world: int) -> list[int]:
     while (len(cuts) - 1) % world:
         fullest = max(range(len(cuts) - 1), key=lambda batch: cuts[batch + 1] - cuts[batch])
         # Halving a batch of one sentence gives an empty batch.
-        cuts.insert(fullest + 1, (cuts[fullest] + cuts[fullest + 1] + 1) // 2)
+        middle = (cuts[fullest] + cuts[fullest + 1] + 1) // 2
+        cuts.insert(fullest + 1, middle)
     return cuts
 
 
@@ -205,10 +223,12 @@ class TranslationBatch(NamedTuple):
 
 def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPair]:
     """The ids of both sides of each pair, without BEGIN and END."""
-    return [
-        (tokeniser.encode(pair.source), tokeniser.encode_target(tidy_target(pair.target)))
-        for pair in pairs
-    ]
+    encoded = []
+    for pair in pairs:
+        source = tokeniser.encode(pair.source)
+        target = tokeniser.encode_target(tidy_target(pair.target))
+        encoded.append((source, target))
+    return encoded
 
 
 def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
@@ -218,9 +238,9 @@ def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
     [[2, 7]]
     """
     return TranslationBatch(
-        pad([[*source, END] for source, _ in pairs]),
-        pad([[BEGIN, *target] for _, target in pairs]),
-        pad([[*target, END] for _, target in pairs]),
+        source=pad([[*source, END] for source, _ in pairs]),
+        target=pad([[BEGIN, *target] for _, target in pairs]),
+        next=pad([[*target, END] for _, target in pairs]),
     )
 
 
@@ -246,5 +266,9 @@ def batches_in_order(
 
     A batch has at most `budget` ids on the longer side; a longer pair gets a batch of its own.
     """
-    groups = in_order([max(map(len, pair)) + 1 for pair in pairs], budget)
-    return [(group, make_batch([pairs[index] for index in group])) for group in groups]
+    lengths = [1 + max(len(source), len(target)) for source, target in pairs]
+    batches = []
+    for group in in_order(lengths, budget):
+        batch = make_batch([pairs[index] for index in group])
+        batches.append((group, batch))
+    return batches

@@ -19,8 +19,17 @@ from regard_lab.text.tables import Fault, TextRow
 CATALOGUES = (".mo", ".po")
 MAGIC = 0x950412DE  # of a catalogue, in the byte order of the machine that made it
 
+FUZZY = "fuzzy (a guess that nobody has confirmed)"
+OBSOLETE = "obsolete"
+# Line ends to polib; to gettext they are characters like others.
+LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
+# polib also takes strings without an end
+PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d{1,9}\])?\s*)?"(?:[^"\\]|\\.)*"''')
 
-def read_catalogue(content: bytes) -> tuple[str, list[tuple[str, str]]]:
+Sides = tuple[str, str]  # a source and its translation
+
+
+def read_catalogue(content: bytes) -> tuple[str, list[Sides]]:
     """The header of a compiled catalogue, and source and translation of each entry as they are stored.
 
     A context stands before a source and ends with U+0004; NULs divide msgid from msgid_plural, and one plural form from
@@ -30,20 +39,16 @@ def read_catalogue(content: bytes) -> tuple[str, list[tuple[str, str]]]:
     Source: the GNU gettext manual, section The Format of GNU MO Files.
     """
     order = "<" if content[:4] == struct.pack("<I", MAGIC) else ">"
-    _, _, count, sources, targets = struct.unpack(f"{order}5I", content[:20])
-    tables = [
-        struct.unpack_from(f"{order}{2 * count}I", content, start) for start in (sources, targets)
-    ]
+    _, _, count, sources_at, translations_at = struct.unpack(f"{order}5I", content[:20])
+    table = struct.Struct(f"{order}{2 * count}I")
+    sources = table.unpack_from(content, sources_at)
+    translations = table.unpack_from(content, translations_at)
+
     header = ""
     entries = []
-    for entry in range(count):
-        texts = []
-        for table in tables:
-            length, start = table[2 * entry : 2 * entry + 2]
-            if start + length > len(content):
-                raise struct.error("a text ends outside of the file")
-            texts.append(content[start : start + length].decode())
-        source, translation = texts
+    for number in range(0, 2 * count, 2):
+        source = _stored_text(content, *sources[number : number + 2])
+        translation = _stored_text(content, *translations[number : number + 2])
         if source:
             entries.append((source, translation))
         else:
@@ -51,9 +56,13 @@ def read_catalogue(content: bytes) -> tuple[str, list[tuple[str, str]]]:
     return header, entries
 
 
-def catalogue_pairs(
-    source: str, translation: str, forms: PluralForms | None
-) -> list[tuple[str, str] | str]:
+def _stored_text(content: bytes, length: int, start: int) -> str:
+    if start + length > len(content):
+        raise struct.error("a text ends outside of the file")
+    return content[start : start + length].decode()
+
+
+def catalogue_pairs(source: str, translation: str, forms: PluralForms | None) -> list[Sides | str]:
     r"""The pairs of an entry of a compiled catalogue, or why there is none.
 
     >>> catalogue_pairs("menu\4%d file\0%d files", "%d Datei\0%d Dateien", PluralForms())
@@ -61,10 +70,13 @@ def catalogue_pairs(
     """
     if not translation:
         return [UNTRANSLATED]
-    sources = source.rpartition("\4")[2].split("\0", 1)
-    if len(sources) == 1:
-        return [(sources[0], translation)]
-    return plural_sides((sources[0], sources[1]), dict(enumerate(translation.split("\0"))), forms)
+
+    _, _, message = source.rpartition("\4")
+    singular, has_plural, plural = message.partition("\0")
+    if not has_plural:
+        return [(singular, translation)]
+    translations = dict(enumerate(translation.split("\0")))
+    return plural_sides((singular, plural), translations, forms)
 
 
 def catalogue_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | Fault]:
@@ -87,36 +99,32 @@ def catalogue_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | Fault
         ) from None
     except UnicodeDecodeError:
         plain = plain_path(path)
-        way = f"{unpacking(path)}msgunfmt {plain} | msgconv -t UTF-8 | msgfmt - -o {plain.with_suffix('.utf8.mo')}"
+        converted = plain.with_suffix(".utf8.mo")
+        way = f"{unpacking(path)}msgunfmt {plain} | msgconv -t UTF-8 | msgfmt - -o {converted}"
         raise DataError(f"{path} is not in UTF-8; convert it by: {way}") from None
+
     forms = PluralForms.of_header(header)
-    for number, entry in enumerate(entries, start=1):
-        yield from _rows_of(path, number, catalogue_pairs(*entry, forms), forms, counts)
+    for number, (source, translation) in enumerate(entries, start=1):
+        pairs = catalogue_pairs(source, translation, forms)
+        yield from _rows_of(path, number, pairs, forms, counts)
 
 
 def _rows_of(
     path: Path,
     number: int,
-    pairs: list[tuple[str, str] | str],
+    pairs: list[Sides | str],
     forms: PluralForms | None,
     counts: PluralCounts,
 ) -> Iterator[TextRow | Fault]:
-    """The rows of a message: a message with plural forms has two."""
-    for place, sides in enumerate(pairs):
+    """The rows of a message: a message with plural forms has two, of one thing and of several."""
+    file = str(path)
+    for form, sides in enumerate(pairs):
         if isinstance(sides, str):
-            yield Fault(sides, str(path), number)
+            yield Fault(sides, file, number)
             continue
-        counts.plurals += place == 1
+        counts.plurals += form == 1
         counts.assumed = forms is not None and forms.assumed
-        yield TextRow(number, (str(path), str(path)), sides)
-
-
-FUZZY = "fuzzy (a guess that nobody has confirmed)"
-OBSOLETE = "obsolete"
-# Line ends to polib; to gettext they are characters like others.
-LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-# polib also takes strings without an end
-PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d{1,9}\])?\s*)?"(?:[^"\\]|\\.)*"''')
+        yield TextRow(number, (file, file), sides)
 
 
 def compiling(path: Path) -> str:
@@ -136,26 +144,31 @@ def po_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | Fault]:
         DataError: a file that polib cannot read, or in another encoding than it says.
         MissingPackageError: polib is not installed.
     """
-    with open_bytes(path) as opened:
-        content = opened.read().removeprefix(BOM_UTF8)
+    with open_bytes(path) as file:
+        content = file.read().removeprefix(BOM_UTF8)
     with needed("polib", f"reading {path}", "files", otherwise=f"compile it by: {compiling(path)}"):
         polib = import_module("polib")
+
     messages = _messages(polib, path, content)
     header = "".join(f"{name}: {value}\n" for name, value in messages.metadata.items())
     forms = PluralForms.of_header(header)
     for message in messages:
-        yield from _rows_of(path, message.linenum, _po_pairs(message, forms), forms, counts)
+        pairs = _po_pairs(message, forms)
+        yield from _rows_of(path, message.linenum, pairs, forms, counts)
 
 
-def _po_pairs(message: Any, forms: PluralForms | None) -> list[tuple[str, str] | str]:
+def _po_pairs(message: Any, forms: PluralForms | None) -> list[Sides | str]:
     """The pairs of a message of a `.po`, or why there is none."""
     if message.obsolete:
         return [OBSOLETE]
     if message.fuzzy:
         return [FUZZY]
     if message.msgid_plural:
-        return plural_sides((message.msgid, message.msgid_plural), message.msgstr_plural, forms)
-    return [(message.msgid, message.msgstr) if message.msgstr else UNTRANSLATED]
+        sources = (message.msgid, message.msgid_plural)
+        return plural_sides(sources, message.msgstr_plural, forms)
+    if not message.msgstr:
+        return [UNTRANSLATED]
+    return [(message.msgid, message.msgstr)]
 
 
 def _messages(polib: ModuleType, path: Path, content: bytes) -> Any:
@@ -166,14 +179,23 @@ def _messages(polib: ModuleType, path: Path, content: bytes) -> Any:
         raise DataError(
             f"{path} is not in {encoding}, as its header says, or as gettext assumes without one"
         ) from None
-    lines = enumerate(map(str.strip, text.split("\n")), start=1)
-    bad = next((number for number, line in lines if line and not PO_LINE.fullmatch(line)), None)
+
+    bad_line = _first_bad_line(text)
     try:
         messages = polib.pofile(text + "\n")
     except OSError as error:
-        bad = bad or re.sub(r".*line (\d+).*", r"\1", str(error), flags=re.DOTALL)
-    if bad is not None:
+        bad_line = bad_line or re.sub(r".*line (\d+).*", r"\1", str(error), flags=re.DOTALL)
+    if bad_line is not None:
         raise DataError(
-            f"{path}, line {bad} does not read as a .po; msgfmt says more: {compiling(path)}"
+            f"{path}, line {bad_line} does not read as a .po; msgfmt says more: {compiling(path)}"
         )
     return messages
+
+
+def _first_bad_line(text: str) -> int | None:
+    """The number of the first line that gettext does not read; polib takes some of them."""
+    for number, line in enumerate(text.split("\n"), start=1):
+        stripped = line.strip()
+        if stripped and not PO_LINE.fullmatch(stripped):
+            return number
+    return None

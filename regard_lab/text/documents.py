@@ -7,12 +7,13 @@ from pathlib import Path
 
 from regard.arguments import absent, count_of
 from regard.errors import DataError, NotFoundError
-from regard_lab.text.lines import LONE_SURROGATES, PathLike, numbered_lines, suffix_of, tidy
+from regard_lab.text.cleaning import LONE_SURROGATES, tidy
+from regard_lab.text.lines import PathLike, numbered_lines, suffix_of
 from regard_lab.text.pairs import Pair, read_pairs
 from regard_lab.text.tables import DELIMITERS, LABEL_AND_TEXT, table_of
 
-MANY = 20  # documents
-MOST_CLASSES = 1000
+MANY_DOCUMENTS = 20
+MOST_LABELS = 1000
 LONGEST_TEXT = 1_000_000  # words of a text with a label
 
 
@@ -92,14 +93,17 @@ def read_labelled(path: PathLike, least: int = 2) -> LabelledFile:
             f"{path} has an unknown suffix; labels are read from a .tsv (label TAB text) or a .csv with a header "
             f"(label,text)"
         )
+
+    # A pair that was read is a label and its text, in this order.
     read = read_pairs(path, max_words=LONGEST_TEXT, columns=LABEL_AND_TEXT)
-    labelled = LabelledFile(
-        tuple(Pair(tidy(pair.target), pair.source) for pair in read.pairs), read.report()
-    )
-    if not least <= len(labels := labelled.labels) <= MOST_CLASSES:
+    pairs = tuple(Pair(tidy(pair.target), pair.source) for pair in read.pairs)
+    labelled = LabelledFile(pairs, read.report())
+
+    labels = labelled.labels
+    if not least <= len(labels) <= MOST_LABELS:
         raise DataError(
             f"{path} has {count_of(len(labels), 'labels', ',')}, such as {labels[0][:40]!r}; give {least} to "
-            f"{MOST_CLASSES:,} labels, in the column before the text"
+            f"{MOST_LABELS:,} labels, in the column before the text"
         )
     return labelled
 
@@ -113,48 +117,60 @@ def split_tail(documents: Sequence[str], share: float, most: int) -> tuple[list[
     >>> split_tail(["one\ntwo\nthree\n"], 0.5, 100)
     (['one\ntwo\n'], ['three\n'])
     """
-    if len(documents) >= MANY:
+    if len(documents) >= MANY_DOCUMENTS:
         count = max(1, round(share * len(documents)))
         return list(documents[:-count]), list(documents[-count:])
-    share = min(share, most / max(1, sum(map(len, documents))))
+
+    characters = sum(map(len, documents))
+    share = min(share, most / max(1, characters))
     heads = []
     tails = []
     for text in documents:
         cut = len(text) - round(share * len(text))
-        line = text.find("\n", cut, cut + (len(text) - cut) // 2) + 1
-        heads.append(text[: line or cut])
-        tails.append(text[line or cut :])
+        middle_of_tail = cut + (len(text) - cut) // 2
+        line_end = text.find("\n", cut, middle_of_tail)
+        if line_end >= 0:
+            cut = line_end + 1
+        heads.append(text[:cut])
+        tails.append(text[cut:])
     return [head for head in heads if head], [tail for tail in tails if tail]
 
 
 def _read(paths: Sequence[PathLike], by_line: bool) -> TextFile:
     texts: list[str] = []
-    faults: list[tuple[str, int]] = []
+    damaged: list[tuple[str, int]] = []
     for path in paths:
         is_table = suffix_of(path) == ".jsonl"
-        kept: list[str] = []
+        parts: list[str] = []
         for number, line in numbered_lines(path):
-            text = _text_of(line) if is_table and line is not None else line
+            text = _text_of_record(line) if is_table else line
             if text is None or "\0" in text:
-                faults.append((str(path), number))
+                damaged.append((str(path), number))
             else:
-                kept.append(text)
-        parts = kept if is_table or by_line else ["".join(f"{line}\n" for line in kept)]
-        parts = [text for text in parts if text.strip()]
-        if not parts:
+                parts.append(text)
+        if not is_table and not by_line:
+            parts = ["".join(f"{line}\n" for line in parts)]
+
+        with_text = [text for text in parts if text.strip()]
+        if not with_text:
             raise DataError(
                 f'{path} has no text; give UTF-8 text, or a .jsonl of objects with a string "text"'
             )
-        texts += parts
-    return TextFile(
-        tuple(map(str, paths)), tuple(texts), len(faults), faults[0] if faults else None
-    )
+        texts += with_text
+    files = tuple(map(str, paths))
+    first_dropped = damaged[0] if damaged else None
+    return TextFile(files, tuple(texts), len(damaged), first_dropped)
 
 
-def _text_of(line: str) -> str | None:
-    try:
-        content = json.loads(line)
-    except (ValueError, RecursionError):
+def _text_of_record(line: str | None) -> str | None:
+    """The string "text" of a JSON object; None for a line without one, or one that is not valid UTF-8."""
+    if line is None:
         return None
-    text = content.get("text") if isinstance(content, dict) else None
-    return text if isinstance(text, str) and not LONE_SURROGATES.search(text) else None
+    try:
+        record = json.loads(line)
+    except (ValueError, RecursionError):  # RecursionError: nested too deeply
+        return None
+    text = record.get("text") if isinstance(record, dict) else None
+    if not isinstance(text, str) or LONE_SURROGATES.search(text):
+        return None
+    return text

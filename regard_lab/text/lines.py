@@ -1,10 +1,8 @@
-"""Numbered lines of UTF-8 files, also packed as `.gz`, and the normalisation of text."""
+"""Numbered lines of UTF-8 files, also packed as `.gz`."""
 
 import gzip
 import os
-import re
 import shlex
-import unicodedata
 import zlib
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
@@ -12,87 +10,14 @@ from io import BufferedReader, RawIOBase
 from pathlib import Path
 from typing import IO, Any
 
-from regard.arguments import a_path, a_string, absent, each, of_kind
+from regard.arguments import a_path, absent, each, of_kind
 from regard.errors import DataError, NotFoundError
 
-# Typographic apostrophes, as articles and word processors write them.
-APOSTROPHES = str.maketrans(dict.fromkeys("\u2019\u2018\u02bc", "'"))
-LONE_SURROGATES = re.compile("[\ud800-\udfff]")
-# White space that is not typography.
-ORDINARY_SPACE = re.compile("[\t-\r\x1c-\x20\x85\u2028\u2029]+")
-
-# Characters without a sign of their own: soft hyphens, zero-width spaces and joiners, byte order marks. Between letters
-# of scripts without spaces a zero-width space divides words; where letters change their form, joiners are spelling.
-UNSPACED_SCRIPTS = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
-STANDING_LETTERS = "0-9A-Za-z\u00aa-\u05ff\u1e00-\u1fff"  # Latin, Greek, Cyrillic, Armenian, Hebrew
-HIDDEN = "\u00ad\u034f\u2060-\u2064\ufeff"
-DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"
-
-
-def _invisible(hidden: str) -> re.Pattern[str]:
-    after_letters = f"(?<=[{STANDING_LETTERS}])[{hidden}\u200b-\u200d]+"
-    return re.compile(f"{after_letters}|[{hidden}]|(?<![{UNSPACED_SCRIPTS}])\u200b")
-
-
-INVISIBLE = _invisible(HIDDEN)
-INVISIBLE_OR_DIRECTION = _invisible(HIDDEN + DIRECTIONS)
-
-
-def drop_invisible(text: str, directions: bool = True) -> str:
-    r"""The text without soft hyphens, zero-width characters and, by `directions`, marks of the direction; in form NFC.
-
-    Joiners stay where they belong to the spelling, as in Persian and in emoji, and so does a zero-width space between
-    letters of a script without spaces, such as Khmer.
-
-    >>> drop_invisible("ani\u00admal\u200b, نمی\u200cخواهم"), drop_invisible("👩\u200d🚀") == "👩\u200d🚀"
-    ('animal, نمی\u200cخواهم', True)
-    """
-    if a_string("text", text).isascii():
-        return text
-    pattern = INVISIBLE_OR_DIRECTION if directions else INVISIBLE
-    return pattern.sub("", unicodedata.normalize("NFC", text))
-
-
-def tidy(text: str) -> str:
-    r"""The text in Unicode form NFC, stripped, each run of white space as one space.
-
-    White space is what Python calls so, including tabs, no-break spaces, carriage returns, form feeds and U+2028.
-
-    >>> tidy("\u00a0cafe\u0301 \t au\u2028lait\r")
-    'café au lait'
-    """
-    return " ".join(unicodedata.normalize("NFC", a_string("text", text)).split())
-
-
-def tidy_target(text: str) -> str:
-    r"""The text in Unicode form NFC, stripped, with the typography of a language.
-
-    Each run of spaces, tabs and line ends becomes one space, as by `tidy`; no-break and other special spaces remain.
-
-    >>> tidy_target(" «\u202fQui est\tla\u0300\u202f?\u202f» \n")
-    '«\u202fQui est là\u202f?\u202f»'
-    """
-    return ORDINARY_SPACE.sub(" ", unicodedata.normalize("NFC", a_string("text", text))).strip()
-
-
-def normalise(text: str) -> str:
-    """The text as a tokeniser reads it: `tidy`, with typographic apostrophes replaced by "'".
-
-    Lone surrogates, which UTF-8 cannot encode, become U+FFFD.
-
-    >>> normalise("The animal didn’t  cross the street.")
-    "The animal didn't cross the street."
-    """
-    if not a_string("text", text).isascii():
-        text = LONE_SURROGATES.sub("\ufffd", text).translate(APOSTROPHES)
-    return tidy(text)
-
-
-BINARY_SNIFF = 4096  # bytes searched for a NUL
+BINARY_SNIFF_BYTES = 4096  # searched for a NUL
 UNDECODABLE_SHARE = 0.2  # a larger share of invalid lines means another encoding
 BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 # Bytes that are read from a .gz, which may itself be a thousand times smaller.
-MOST_UNPACKED = 2**31
+MOST_UNPACKED_BYTES = 2**31
 PACKED = {
     b"\x1f\x8b": "a gzip file; let its name end in .gz",
     b"PK\3\4": "a zip archive; unpack it by unzip",
@@ -152,7 +77,9 @@ class _Unpacked(RawIOBase):
     """The unpacked bytes of a gzip file; a damaged one, and more than MOST_UNPACKED, are refused."""
 
     def __init__(self, path: Path, packed: BufferedReader) -> None:
-        self._path, self._file, self._count = path, gzip.GzipFile(fileobj=packed), 0
+        self._path = path
+        self._file = gzip.GzipFile(fileobj=packed)
+        self._count = 0  # of the bytes that were read
 
     def readable(self) -> bool:
         return True
@@ -164,10 +91,11 @@ class _Unpacked(RawIOBase):
             way = "copy it again, or give it unpacked"
             raise DataError(f"{self._path} is damaged, or no gzip file ({error}); {way}") from None
         self._count += count
-        if self._count > MOST_UNPACKED:
+        if self._count > MOST_UNPACKED_BYTES:
+            command = unpacking(self._path).removesuffix(" && ")
             raise DataError(
-                f"{self._path} unpacks to more than {MOST_UNPACKED:,} bytes, the most that is read from a .gz; "
-                f"if that is right, unpack it by: {unpacking(self._path).removesuffix(' && ')}"
+                f"{self._path} unpacks to more than {MOST_UNPACKED_BYTES:,} bytes, the most that is read from a .gz; "
+                f"if that is right, unpack it by: {command}"
             )
         return count
 
@@ -196,24 +124,24 @@ def numbered_lines(path: PathLike) -> Iterator[tuple[int, str | None]]:
     Lines end with "\n" or "\r\n" only, not at U+2028, U+0085 or form feeds. A byte order mark is dropped.
     """
     count = 0
-    bad = 0
-    first_bad = 0
+    damaged = 0
+    first_damaged = 0
     with open_bytes(path) as file:
-        _refuse_binary(path, file.peek(BINARY_SNIFF)[:BINARY_SNIFF])
+        _refuse_binary(path, file.peek(BINARY_SNIFF_BYTES)[:BINARY_SNIFF_BYTES])
         for count, raw in enumerate(file, start=1):
-            text = decode(raw, count)
             if count == 1 and b"\r" in raw.rstrip(b"\r\n") and not raw.endswith(b"\n"):
                 raise DataError(
                     f"{path} line 1 is the whole file, since its lines end with a carriage return alone; convert it "
                     f"with {_conversion(path, None)}"
                 )
+            text = decode(raw, count)
             if text is None:
-                bad = bad + 1
-                first_bad = first_bad or count
+                damaged += 1
+                first_damaged = first_damaged or count
             yield count, text
-    if bad > 1 and bad > UNDECODABLE_SHARE * count:
+    if damaged > 1 and damaged > UNDECODABLE_SHARE * count:
         raise DataError(
-            f"{path}: {bad} of {count} lines are not valid UTF-8, the first is line {first_bad}; at most "
+            f"{path}: {damaged} of {count} lines are not valid UTF-8, the first is line {first_damaged}; at most "
             f"{UNDECODABLE_SHARE:.0%} may be damaged, so this looks like another encoding: convert it with "
             f"{_conversion(path, 'latin1')} (or its real encoding)"
         )
@@ -236,11 +164,11 @@ def read_lines(source: PathLike | IO[str] | IO[bytes]) -> Iterator[str]:
     """
     if isinstance(source, str | os.PathLike):
         with open_bytes(source) as file:
-            yield from _whole_lines(file, str(source))
+            yield from _valid_lines(file, str(source))
     else:
         # The bytes of a text stream, since its encoding may differ.
         stream = getattr(source, "buffer", source)
-        yield from _whole_lines(stream, str(getattr(source, "name", "the input")))
+        yield from _valid_lines(stream, str(getattr(source, "name", "the input")))
 
 
 def decode(raw: bytes, number: int) -> str | None:
@@ -253,7 +181,7 @@ def decode(raw: bytes, number: int) -> str | None:
         return None
 
 
-def _whole_lines(stream: IO[str] | IO[bytes], name: str) -> Iterator[str]:
+def _valid_lines(stream: IO[str] | IO[bytes], name: str) -> Iterator[str]:
     lines = each("source", stream, "a path, or a stream of lines")
     for number, raw in enumerate(lines, start=1):
         of_kind("source", raw, (str, bytes), "lines of text")
@@ -274,15 +202,13 @@ def _conversion(path: PathLike, encoding: str | None) -> str:
     '`gunzip --keep pairs.tsv.gz && iconv -f latin1 -t utf-8 pairs.tsv > pairs.utf8.tsv`'
     """
     plain = plain_path(path)
-    new = plain.with_suffix(f".{'utf8' if encoding else 'lines'}{plain.suffix}")
+    kind = "utf8" if encoding else "lines"
     old = shlex.quote(str(plain))
-    new = shlex.quote(str(new))
-    convert = (
-        f"iconv -f {encoding} -t utf-8 {old} > {new}"
-        if encoding
-        else f"tr '\\r' '\\n' < {old} > {new}"
-    )
-    return f"`{unpacking(path)}{convert}`"
+    new = shlex.quote(str(plain.with_suffix(f".{kind}{plain.suffix}")))
+    command = f"tr '\\r' '\\n' < {old} > {new}"
+    if encoding:
+        command = f"iconv -f {encoding} -t utf-8 {old} > {new}"
+    return f"`{unpacking(path)}{command}`"
 
 
 def _refuse_binary(path: PathLike, head: bytes) -> None:
@@ -300,6 +226,6 @@ def _refuse_binary(path: PathLike, head: bytes) -> None:
 
 def refuse_packed(path: PathLike, head: bytes) -> None:
     """Raise a DataError if a file whose name does not say so begins as a packed one."""
-    for mark, kind in PACKED.items():
+    for mark, kind_and_way_out in PACKED.items():
         if head.startswith(mark):
-            raise DataError(f"{path} is {kind}")
+            raise DataError(f"{path} is {kind_and_way_out}")

@@ -13,15 +13,8 @@ from regard.errors import ArgumentError, DataError, NotFoundError
 from regard.reprs import brief
 from regard_lab.text import tables
 from regard_lab.text.catalogues import CATALOGUES, catalogue_rows, po_rows
-from regard_lab.text.lines import (
-    LONE_SURROGATES,
-    PathLike,
-    check_there,
-    normalise,
-    numbered_lines,
-    tidy,
-    tidy_target,
-)
+from regard_lab.text.cleaning import LONE_SURROGATES, normalise, tidy, tidy_target
+from regard_lab.text.lines import PathLike, check_there, numbered_lines
 from regard_lab.text.memories import MEMORY, MemoryCounts, memory_languages, memory_rows
 from regard_lab.text.plurals import PluralCounts
 from regard_lab.text.tables import SOURCE_AND_TARGET, Columns, Fault, PairTable, TextRow, table_of

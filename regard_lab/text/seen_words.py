@@ -19,7 +19,7 @@ from itertools import islice
 from regard.arguments import a_string, each, of_kind, whole
 from regard.errors import ArgumentError, CheckpointError
 from regard.reprs import brief
-from regard_lab.text.lines import normalise
+from regard_lab.text.cleaning import normalise
 from regard_lab.text.vocabularies import word_units
 
 # Thai, Lao, Tibetan, Burmese, Khmer; kana; Han. Korean has spaces.

@@ -9,7 +9,7 @@ from operator import index
 
 from regard.arguments import a_list, a_string, each, kind_of, of_kind, shown, whole
 from regard.errors import ArgumentError, DataError
-from regard_lab.text.lines import LONE_SURROGATES, drop_invisible, normalise, tidy_target
+from regard_lab.text.cleaning import LONE_SURROGATES, drop_invisible, normalise, tidy_target
 from regard_lab.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
 
 __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]

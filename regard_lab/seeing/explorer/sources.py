@@ -34,7 +34,7 @@ from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.relations import looks_of, relations_in
 from regard_lab.seeing.watching import remark_on_layers
 from regard_lab.text import Tokeniser
-from regard_lab.text.lines import tidy
+from regard_lab.text.cleaning import tidy
 from regard_lab.text.seen_words import SeenWords
 
 STEPS = 20  # of gradients; the word that is shown first has as many as its completeness error needs

@@ -25,7 +25,7 @@ from regard_lab.seeing.lenses.record import (
     row_height,
 )
 from regard_lab.seeing.palette import FAINT, INK, LINES
-from regard_lab.text.lines import tidy, tidy_target
+from regard_lab.text.cleaning import tidy, tidy_target
 from regard_lab.text.pronouns import PronounSentence
 
 if TYPE_CHECKING:

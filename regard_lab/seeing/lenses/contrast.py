@@ -26,7 +26,7 @@ from regard_lab.models import (
 from regard_lab.seeing.watching import Span, all_weights, in_eval_mode, recorded, target_of
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 from regard_lab.text.batches import pad
-from regard_lab.text.lines import normalise, tidy_target
+from regard_lab.text.cleaning import normalise, tidy_target
 
 
 @brief

@@ -24,8 +24,8 @@ from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.language import LAYER_OPTIONS
 from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard_lab.text.batches import TokenBatches
+from regard_lab.text.cleaning import tidy
 from regard_lab.text.documents import read_documents
-from regard_lab.text.lines import tidy
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.config import setting

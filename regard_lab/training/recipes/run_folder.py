@@ -20,7 +20,7 @@ from regard.storage.sealed_json import read_sealed, render_sealed
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Pair, read_pairs
-from regard_lab.text.lines import tidy
+from regard_lab.text.cleaning import tidy
 from regard_lab.text.terminal import printable
 from regard_lab.training.checkpoint import SAVED, read_training
 from regard_lab.training.identity import FILES, explain_files

@@ -35,7 +35,7 @@ from regard_lab.text.batches import (
     encode_pairs,
     make_batch,
 )
-from regard_lab.text.lines import tidy, tidy_target
+from regard_lab.text.cleaning import tidy, tidy_target
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting

@@ -25,7 +25,7 @@ from regard_lab.models import (
     TranslationTransformer,
 )
 from regard_lab.text import BEGIN, END, Pair, Tokeniser
-from regard_lab.text.lines import normalise
+from regard_lab.text.cleaning import normalise
 from regard_lab.text.scores import score_each
 
 LINES = [

@@ -326,9 +326,9 @@ def test_a_packed_file_that_is_damaged_or_too_large_names_the_way_out(write, mon
             read_pairs(write("a.tsv.gz", content))
     path = write("a.tsv.gz", whole)
     unpacked = len(gzip.decompress(whole))
-    monkeypatch.setattr(reading, "MOST_UNPACKED", unpacked)
+    monkeypatch.setattr(reading, "MOST_UNPACKED_BYTES", unpacked)
     assert read_pairs(path).kept == 9_000
-    monkeypatch.setattr(reading, "MOST_UNPACKED", unpacked - 1)
+    monkeypatch.setattr(reading, "MOST_UNPACKED_BYTES", unpacked - 1)
     with pytest.raises(DataError, match=f"more than {unpacked - 1:,} bytes.*gunzip --keep {path}$"):
         read_pairs(path)
     with pytest.raises(DataError, match="is a zip archive; unpack it by unzip"):

@@ -17,7 +17,7 @@ from regard.packages import install_line
 from regard_lab.decoding.loading import with_pieces
 from regard_lab.models import SavedModel
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN, Tokeniser
-from regard_lab.text.lines import drop_invisible, normalise
+from regard_lab.text.cleaning import drop_invisible, normalise
 
 LINES = [
     "The animal didn't cross the street because it was too tired.",

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from regard_lab.decoding import Translator, evaluate
 from regard_lab.seeing.lenses import find_contrast
 from regard_lab.text import Pair, Tokeniser, read_pairs, score
-from regard_lab.text.lines import drop_invisible, normalise, tidy_target
+from regard_lab.text.cleaning import drop_invisible, normalise, tidy_target
 from regard_lab.text.translation_data import TranslationData
 from regard_lab.training.recipes import TranslationTraining
 from regard_lab.training.recipes.evaluation import evaluate_run
