@@ -638,11 +638,11 @@ class DividedAttention(DividedAttentionLayer, MultiHeadAttention):
 class DividedLatentAttention(DividedAttentionLayer, LatentAttention):
     """A LatentAttention, whose latents are the same on all processes."""
 
-    def _of_queries(self, x: torch.Tensor) -> torch.Tensor:
-        return copy_to_processes(super()._of_queries(x), self.share.group)
+    def _query_vectors(self, x: torch.Tensor) -> torch.Tensor:
+        return copy_to_processes(super()._query_vectors(x), self.share.group)
 
-    def _latents(self, x: torch.Tensor, first: int) -> torch.Tensor:
-        return copy_to_processes(super()._latents(x, first), self.share.group)
+    def _project_latents(self, x: torch.Tensor, first: int) -> torch.Tensor:
+        return copy_to_processes(super()._project_latents(x, first), self.share.group)
 
     def _can_absorb(self) -> bool:
         """Its projections are parts of plain ones; hooks on them are honoured by calling them."""

@@ -161,21 +161,26 @@ class LatentAttention(AttentionLayer):
         self.mechanism = LayerMechanism(
             Softmax(), self.heads, self.heads, self.head_dim + self.rope_dim, self.dim
         )
-        norms = yes_or_no("latent_norms", latent_norms)
+        has_norms = yes_or_no("latent_norms", latent_norms)
         bias = yes_or_no("projection_bias", projection_bias)
-        self.query_latent_dim = (
-            None if query_latent_dim is None else whole("query_latent_dim", query_latent_dim, 1)
-        )
-        of_queries = self.query_latent_dim or self.dim
+        self.query_latent_dim = None
+        if query_latent_dim is not None:
+            self.query_latent_dim = whole("query_latent_dim", query_latent_dim, 1)
         epsilon = real("epsilon", epsilon)
-        latents = self.query_latent_dim is not None
-        self.to_query_latent = Projection(self.dim, of_queries, bias=bias) if latents else None
-        self.query_norm = nn.RMSNorm(of_queries, epsilon) if latents and norms else None
-        self.to_q = Projection(
-            of_queries, self.heads * (self.head_dim + self.rope_dim), bias=bias and not latents
-        )
+
+        # Optimisers and training runs know the parameters by their order, which is that of these lines.
+        self.to_query_latent = None
+        self.query_norm = None
+        q_width = self.heads * (self.head_dim + self.rope_dim)
+        if self.query_latent_dim is None:
+            self.to_q = Projection(self.dim, q_width, bias=bias)
+        else:
+            self.to_query_latent = Projection(self.dim, self.query_latent_dim, bias=bias)
+            if has_norms:
+                self.query_norm = nn.RMSNorm(self.query_latent_dim, epsilon)
+            self.to_q = Projection(self.query_latent_dim, q_width, bias=False)
         self.to_latent = Projection(self.dim, self.latent_dim + self.rope_dim, bias=bias)
-        self.latent_norm = nn.RMSNorm(self.latent_dim, epsilon) if norms else None
+        self.latent_norm = nn.RMSNorm(self.latent_dim, epsilon) if has_norms else None
         self.to_k = Projection(self.latent_dim, self.heads * self.head_dim, bias=False)
         self.to_v = Projection(self.latent_dim, self.heads * self.value_dim, bias=False)
         self.to_output = Projection(self.heads * self.value_dim, self.dim, bias=bias)
@@ -217,12 +222,12 @@ class LatentAttention(AttentionLayer):
         documents = None
         if getattr(x, "is_nested", False):
             x, _, documents = packed_vectors(x, q_start=q_start, cache=cache)
-        self._check(x, cache)
+        self._check_inputs(x, cache)
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         first = 0 if cache is None else cache.place
         q_start = first if q_start is None else checked_q_start(q_start, x.shape[0])
-        q = self._queries(x, q_start)
-        latents = self._latents(x, first)
+        q = self._project_queries(x, q_start)
+        latents = self._project_latents(x, first)
         if documents is not None:
             combined = documents.pattern(combined, self.mechanism.called, bias)
         if cache is None:
@@ -262,45 +267,42 @@ class LatentAttention(AttentionLayer):
         batch = whole("batch", batch, 0)
         q_len = whole("q_len", q_len, 0)
         held = whole("held", q_len if held is None else held, q_len)
-        dtype = (
-            place_of(self.to_v)[0]
-            if dtype is None
-            else of_kind("dtype", dtype, torch.dtype, "a dtype of torch")
-        )
+        weights_dtype, weights_device = place_of(self.to_v)
+        if dtype is None:
+            dtype = weights_dtype
+        else:
+            dtype = of_kind("dtype", dtype, torch.dtype, "a dtype of torch")
+        device = weights_device.type
+
+        # What both forms have. A latent counts as a cache holds it, with its rotated key.
         size = dtype.itemsize
-        heads, latent, rope, key, value = (
-            self.heads,
-            self.latent_dim,
-            self.rope_dim,
-            self.head_dim,
-            self.value_dim,
-        )
         reached = len(self.pattern.key_range(held - q_len, held - 1, held)) if q_len else 0
-        pairs = batch * heads * q_len * reached
-        rows = batch * heads * q_len
-        matrices = heads * latent * (key + value)
-        # numbers of a key and a value in either form
-        wide, narrow = (
-            2 * latent + rope,
-            key + rope + value,
-        )
+        rows = batch * self.heads * q_len
+        pairs = rows * reached
+        latent = self.latent_dim + self.rope_dim
+        up_size = self.latent_dim * (self.head_dim + self.value_dim)  # of to_k and to_v, for a head
+        matrices = self.heads * up_size
+        # Numbers of a key and a value together, as either form gives them to attention; a query and its output have as
+        # many.
+        absorbed_pair = latent + self.latent_dim
+        expanded_pair = self.head_dim + self.rope_dim + self.value_dim
+
+        absorbed_rows = rows * (2 * absorbed_pair + expanded_pair)
         absorbed = Cost(
-            flops=2.0 * rows * latent * (key + value) + 2.0 * pairs * wide,
-            bytes=size
-            * (matrices + batch * reached * (latent + rope) + rows * (2 * wide + narrow)),
-            peak_bytes=size * rows * wide,
+            flops=2.0 * rows * up_size + 2.0 * pairs * absorbed_pair,
+            bytes=size * (matrices + batch * reached * latent + absorbed_rows),
+            peak_bytes=size * rows * absorbed_pair,
             pairs=pairs,
             calls=3,
         )
+        expanded_latents = batch * held * (latent + 2 * self.heads * expanded_pair)
         expanded = Cost(
-            flops=2.0 * batch * held * matrices + 2.0 * pairs * narrow,
-            bytes=size
-            * (matrices + batch * held * (latent + rope + 2 * heads * narrow) + rows * narrow),
-            peak_bytes=size * batch * held * heads * narrow,
+            flops=2.0 * batch * held * matrices + 2.0 * pairs * expanded_pair,
+            bytes=size * (matrices + expanded_latents + rows * expanded_pair),
+            peak_bytes=size * batch * held * self.heads * expanded_pair,
             pairs=pairs,
             calls=3,
         )
-        device = place_of(self.to_v)[1].type
         form = "absorbed" if absorbed.work_on(device) < expanded.work_on(device) else "expanded"
         return FormPlan(form, q_len, held, absorbed, expanded, device)
 
@@ -335,21 +337,21 @@ class LatentAttention(AttentionLayer):
         cache.belong_to(self)
         return cache
 
-    def _of_queries(self, x: torch.Tensor) -> torch.Tensor:
+    def _query_vectors(self, x: torch.Tensor) -> torch.Tensor:
         """The vectors from which queries are projected: x, or the latents of the queries."""
         if self.to_query_latent is None:
             return x
         return _normed(self.query_norm, self.to_query_latent(x))
 
-    def _queries(self, x: torch.Tensor, q_start: int | torch.Tensor) -> torch.Tensor:
+    def _project_queries(self, x: torch.Tensor, q_start: int | torch.Tensor) -> torch.Tensor:
         """(batch, heads, length, head_dim + rope_dim), the last rope_dim numbers rotated."""
-        q = self._split(self.to_q(self._of_queries(x)), self.heads)
+        q = self._split(self.to_q(self._query_vectors(x)), self.heads)
         if not self.rope_dim:
             return q
         plain, rope = q.split([self.head_dim, self.rope_dim], -1)
         return torch.cat([plain, self._rotate(rope, q_start)], -1)
 
-    def _latents(self, x: torch.Tensor, first: int) -> torch.Tensor:
+    def _project_latents(self, x: torch.Tensor, first: int) -> torch.Tensor:
         """What a cache holds of x whose first vector has this position: (batch, 1, length, latent_dim + rope_dim)."""
         c, r = self.to_latent(x)[:, None].split([self.latent_dim, self.rope_dim], -1)
         c = _normed(self.latent_norm, c)
@@ -366,19 +368,24 @@ class LatentAttention(AttentionLayer):
         form: str,
     ) -> torch.Tensor:
         """The outputs of the heads, (batch, heads, length, value_dim); `values` are the first numbers of `latents`."""
-        if form == "auto" and torch.compiler.is_compiling():
-            form = "expanded"
-        if form == "auto" and not self._can_absorb():
-            form = "expanded"
         if form == "auto":
-            held = latents.numbers if isinstance(latents, Stored) else latents
-            form = self.plan(len(q), q.shape[2], held.shape[2], q.dtype).form
+            form = self._cheaper_form(q, latents)
         if form == "expanded":
-            return self._attend(q, *self._expand(latents, q.dtype), pattern, bias, q_start)
+            k, v = self._expand(latents, q.dtype)
+            return self._attend(q, k, v, pattern, bias, q_start)
+
         plain, rope = q.split([self.head_dim, self.rope_dim], -1)
-        q = torch.cat([torch.einsum("bhqd,hdl->bhql", plain, self._matrices(self.to_k)), rope], -1)
+        absorbed = torch.einsum("bhqd,hdl->bhql", plain, self._matrices(self.to_k))
+        q = torch.cat([absorbed, rope], -1)
         means = self._attend(q, latents, values, pattern, bias, q_start)
         return torch.einsum("bhql,hvl->bhqv", means, self._matrices(self.to_v))
+
+    def _cheaper_form(self, q: torch.Tensor, latents: torch.Tensor | Stored) -> str:
+        """The form of a call with "auto"; expanded where a graph does not know the sizes."""
+        if torch.compiler.is_compiling() or not self._can_absorb():
+            return "expanded"
+        held = latents.numbers if isinstance(latents, Stored) else latents
+        return self.plan(len(q), q.shape[2], held.shape[2], q.dtype).form
 
     def _expand(self, latents: torch.Tensor | Stored, dtype: torch.dtype) -> tuple[Any, Any]:
         """Keys (batch, heads, length, head_dim + rope_dim) and values (..., value_dim) of all heads."""
@@ -387,12 +394,15 @@ class LatentAttention(AttentionLayer):
         k = self._split(self.to_k(c), self.heads)
         v = self._split(self.to_v(c), self.heads)
         k = torch.cat([k, r[:, None].expand(-1, self.heads, -1, -1).to(k.dtype)], -1)
-        if isinstance(latents, Stored) and latents.first:  # positions were dropped
-            k, v = (
-                Stored(one, None, latents.first, lead=latents.lead, places=latents.places)
-                for one in (k, v)
-            )
-        return k, v
+        if not isinstance(latents, Stored) or not latents.first:
+            return k, v
+        # Positions were dropped: keys and values stand where their latents do.
+        places: dict[str, Any] = {
+            "first": latents.first,
+            "lead": latents.lead,
+            "places": latents.places,
+        }
+        return Stored(k, **places), Stored(v, **places)
 
     def _can_absorb(self) -> bool:
         """Whether `to_k` and `to_v` are their matrices: no quantised layers, adapters or hooks."""
@@ -409,28 +419,38 @@ class LatentAttention(AttentionLayer):
             )
         return matrix.unflatten(0, (self.heads, -1))
 
-    def _check(self, x: torch.Tensor, cache: Cache | None) -> None:
+    def _check_inputs(self, x: torch.Tensor, cache: Cache | None) -> None:
         self._check_vectors("x", x, self.dim)
         if cache is None:
             return
         if not isinstance(cache, Cache):
             raise ArgumentError(f"cache is {shown(cache)}; make one with new_cache(batch=...)")
         if not cache.joined or cache.v_dim != self.latent_dim:
-            kind = f"values of {cache.v_dim} numbers {'in' if cache.joined else 'beside'} the keys"
+            where = "in" if cache.joined else "beside"
             raise ShapeError(
-                f"the cache holds {kind}, and this layer {self.latent_dim} in them; make it by new_cache"
+                f"the cache holds values of {cache.v_dim} numbers {where} the keys, and this layer {self.latent_dim} "
+                f"in them; make it by new_cache"
             )
         cache.refuse_other(self)
 
     def extra_repr(self) -> str:
-        sizes = f"latent_dim={self.latent_dim}, rope_dim={self.rope_dim}, head_dim={self.head_dim}"
-        sizes += "" if self.value_dim == self.head_dim else f", value_dim={self.value_dim}"
-        sizes += (
-            "" if self.query_latent_dim is None else f", query_latent_dim={self.query_latent_dim}"
-        )
-        rest = "" if self.positions is None else f", positions={self.positions}"
-        rest += "" if self.sinks is None else ", sinks=True"
-        return f"dim={self.dim}, heads={self.heads}, {sizes}, pattern={str(self.pattern)!r}{rest}"
+        words = [
+            f"dim={self.dim}",
+            f"heads={self.heads}",
+            f"latent_dim={self.latent_dim}",
+            f"rope_dim={self.rope_dim}",
+            f"head_dim={self.head_dim}",
+        ]
+        if self.value_dim != self.head_dim:
+            words.append(f"value_dim={self.value_dim}")
+        if self.query_latent_dim is not None:
+            words.append(f"query_latent_dim={self.query_latent_dim}")
+        words.append(f"pattern={str(self.pattern)!r}")
+        if self.positions is not None:
+            words.append(f"positions={self.positions}")
+        if self.sinks is not None:
+            words.append("sinks=True")
+        return ", ".join(words)
 
 
 def _normed(norm: nn.RMSNorm | None, latents: torch.Tensor) -> torch.Tensor:

@@ -39,7 +39,8 @@ class Summed:
     log: (batch, kv_heads, 1).
     mass: (batch, kv_heads, 1), the sum of the keys' weights without features, divided by exp(log), for mechanisms whose
         denominators have a lower bound.
-    met: (batch, 1, 1), whether a key without padding has occurred; None if it has in every batch row.
+    met: (batch, 1, 1), whether a key that is not padding came so far; None if one did in each batch row. Files use
+        this name too.
     """
 
     total: torch.Tensor
@@ -107,21 +108,21 @@ def add(
     q: torch.Tensor,
     k: torch.Tensor,
     v: torch.Tensor,
-    live: torch.Tensor | None,
+    visible: torch.Tensor | None,
     scale: float,
     parameters: Mapping[str, torch.Tensor],
 ) -> tuple[torch.Tensor, Summed]:
     """Outputs (batch, heads, n, v_dim) of the next n queries of a text, and the sums that include their keys.
 
-    live: (batch or 1, 1, n), True for keys that are not padding; None if none is.
+    visible: (batch or 1, 1, n), True for keys that are not padding; None if no key is padding.
     """
     met_before = None
     met_after = None
-    if live is not None:
+    if visible is not None:
         met_before = None if before is None else before.met
         if met_before is None:
-            met_before = torch.full((1, 1, 1), before is not None, device=live.device)
-        met_after = (met_before | live.any(-1, keepdim=True)).expand(q.shape[0], 1, 1)
+            met_before = torch.full((1, 1, 1), before is not None, device=visible.device)
+        met_after = (met_before | visible.any(-1, keepdim=True)).expand(q.shape[0], 1, 1)
 
     if isinstance(mechanism, Recurrent):
         if before is None:
@@ -129,8 +130,8 @@ def add(
         else:
             memory = before.total
         inputs = RecurrenceInputs(q, k, v, *mechanism.gates(parameters, k, v), memory)
-        if live is not None:
-            inputs = without_unseen(inputs, live, met_before)
+        if visible is not None:
+            inputs = without_unseen(inputs, visible, met_before)
         output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), inputs)
         return output, Summed(memory, met=met_after)
 
@@ -139,7 +140,7 @@ def add(
     if before is not None:
         mass = None if before.mass is None else before.mass[..., None]
         sums = Sums(before.total, before.log, mass)
-    text = Text(q, k, v, parameters, live)
+    text = Text(q, k, v, parameters, visible)
     output, _, after = follow(mechanism, engine_on(v), scale, text, sums, met_before)
     assert after is not None
     mass = None if after.mass is None else after.mass[..., 0]
