@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-FONT = "DejaVu Sans"  # included in matplotlib, so that a picture is the same on every machine
+# Included in matplotlib, so that a picture is the same on every machine.
+FONT = "DejaVu Sans"
 # Fonts whose glyphs are not those of the code points.
 NO_TEXT = ("Last Resort", "cm", "STIXNon", "STIXSize")
 KINDS_OF_PICTURE = (".png", ".svg", ".pdf")
@@ -73,15 +74,28 @@ def colours() -> Any:
 
 def is_dark(colour: Sequence[float]) -> bool:
     """Whether white is easier to read on a colour (red, green, blue from 0 to 1) than black: WCAG's luminance."""
-    parts = [
-        part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in colour[:3]
-    ]
-    return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2] < 0.179
+    red, green, blue = (_linear(part) for part in colour[:3])
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue < 0.179
+
+
+def _linear(part: float) -> float:
+    """A part of an sRGB colour without its gamma curve."""
+    if part <= 0.04045:
+        return part / 12.92
+    return ((part + 0.055) / 1.055) ** 2.4
 
 
 def ink_on(weight: float) -> str:
     """The colour of a number that is written on the colour of a weight."""
     return "white" if is_dark(colours()(weight)) else "black"
+
+
+# What each format writes about the time and the program; left out, so that equal pictures have equal bytes.
+_VARYING_METADATA = {
+    "png": ("Software",),
+    "svg": ("Date", "Creator"),
+    "pdf": ("CreationDate", "Creator", "Producer"),
+}
 
 
 def save(figure: Figure, path: Path) -> None:
@@ -92,21 +106,18 @@ def save(figure: Figure, path: Path) -> None:
     import matplotlib
     from matplotlib.text import Text
 
+    for text in figure.findobj(Text):
+        fonts = _fonts_of(text.get_text())
+        if len(fonts) > 1:
+            text.set_fontfamily(fonts)
+
     width, height = figure.get_size_inches()
     dots = min(DOTS_PER_INCH, LARGEST_SIDE / max(width, height))
     kind = path.suffix.lower().removeprefix(".")
-    dated = {
-        "png": ("Software",),
-        "svg": ("Date", "Creator"),
-        "pdf": ("CreationDate", "Creator", "Producer"),
-    }
-    unsaid = dict.fromkeys(dated[kind])
+    metadata = dict.fromkeys(_VARYING_METADATA[kind])
     picture = BytesIO()
-    for text in figure.findobj(Text):
-        if len(fonts := _fonts_of(text.get_text())) > 1:
-            text.set_fontfamily(fonts)
     with matplotlib.rc_context({"svg.hashsalt": "regard"}):
-        figure.savefig(picture, format=kind, dpi=dots, metadata=unsaid)
+        figure.savefig(picture, format=kind, dpi=dots, metadata=metadata)
     replace_file(path, picture.getvalue())
 
 
@@ -142,13 +153,16 @@ def drawable(text: str) -> str:
     'a\\u202e $x^2$'
     """
     shown = visible(text)
-    if missing := sorted({letter for letter in shown if _font_of(letter) is None}):
-        warnings.warn(
-            f"no installed font has {' '.join(missing)}, so code points are drawn; install a font of that script, such "
-            f"as one of Noto Sans",
-            MissingFontWarning,
-            stacklevel=3,
-        )
+    missing = sorted({letter for letter in shown if _font_of(letter) is None})
+    if not missing:
+        return shown
+
+    warnings.warn(
+        f"no installed font has {' '.join(missing)}, so code points are drawn; install a font of that script, such "
+        f"as one of Noto Sans",
+        MissingFontWarning,
+        stacklevel=3,
+    )
     return "".join(f"[U+{ord(letter):04X}]" if letter in missing else letter for letter in shown)
 
 
@@ -170,7 +184,8 @@ def text_width(text: str, size: float, weight: str = "normal") -> float:
     if not text:
         return 0.0
     font = FontProperties(family=_fonts_of(text), size=size, weight=weight)
-    return text_to_path.get_text_width_height_descent(text, font, False)[0] * POINT
+    points, _, _ = text_to_path.get_text_width_height_descent(text, font, False)
+    return points * POINT
 
 
 def widest(texts: Sequence[str], size: float) -> float:
@@ -178,10 +193,15 @@ def widest(texts: Sequence[str], size: float) -> float:
     return max((text_width(text, size) for text in texts), default=0.0)
 
 
+LEAST_LETTERS = 8  # in a line of a wrapped text, however narrow the picture is
+
+
 def wrapped(text: str, size: float, width: float, lines: int = 3) -> str:
     """A bold text wrapped to `width` inches and cut after `lines` lines, then ending in "…"."""
-    letter = text_width(text, size, "bold") / max(len(text), 1)
-    letters = max(int(0.95 * width / letter), 8) if letter else 8
+    letter_width = text_width(text, size, "bold") / max(len(text), 1)
+    if not letter_width:
+        return textwrap.fill(text, LEAST_LETTERS, max_lines=lines, placeholder=" …")
+    letters = max(int(0.95 * width / letter_width), LEAST_LETTERS)
     return textwrap.fill(text, letters, max_lines=lines, placeholder=" …")
 
 
@@ -201,18 +221,16 @@ def fill(
     from matplotlib.patches import Rectangle
 
     width, height = figure.get_size_inches()
-    corner = box.left / width, 1 - (box.top + box.height) / height
-    figure.add_artist(
-        Rectangle(
-            corner,
-            box.width / width,
-            box.height / height,
-            facecolor=colour,
-            edgecolor=edge,
-            linewidth=line,
-            transform=figure.transFigure,
-        )
+    rectangle = Rectangle(
+        (box.left / width, 1 - (box.top + box.height) / height),
+        box.width / width,
+        box.height / height,
+        facecolor=colour,
+        edgecolor=edge,
+        linewidth=line,
+        transform=figure.transFigure,
     )
+    figure.add_artist(rectangle)
 
 
 def draw_weights(
@@ -220,12 +238,13 @@ def draw_weights(
 ) -> Axes:
     """Draw weights (rows, columns) as colours from 0 to 1; cells in `hidden` are grey."""
     values = weights if hidden is None else weights.masked_fill(hidden, torch.nan)
+    rows, columns = weights.shape
+
     axes = axes_in(figure, box)
     axes.set_facecolor(UNSEEN)  # shows through where a value is NaN
     axes.imshow(
         values.numpy(), cmap=colours(), vmin=0, vmax=1, aspect="auto", interpolation="nearest"
     )
-    rows, columns = weights.shape
     axes.set_xticks([place - 0.5 for place in range(1, columns)], minor=True)
     axes.set_yticks([place - 0.5 for place in range(1, rows)], minor=True)
     axes.grid(which="minor", color=EDGES, linewidth=0.5)
@@ -245,10 +264,9 @@ def label_columns(axes: Axes, labels: Sequence[str], size: float) -> None:
     """Draw column labels above, slanted so that they do not overlap."""
     axes.xaxis.tick_top()
     axes.tick_params(axis="x", which="both", length=0)
-    texts = axes.set_xticks(
-        range(len(labels)), labels=labels, fontsize=size, color=INK, parse_math=False
-    )
-    for tick in texts:
+    places = range(len(labels))
+    ticks = axes.set_xticks(places, labels=labels, fontsize=size, color=INK, parse_math=False)
+    for tick in ticks:
         tick.label2.set(rotation=45, ha="left", va="bottom", rotation_mode="anchor")
 
 
@@ -271,7 +289,8 @@ def draw_scale(figure: Figure, box: Box) -> None:
     from matplotlib.cm import ScalarMappable
     from matplotlib.colors import Normalize
 
-    bar = figure.colorbar(ScalarMappable(Normalize(0, 1), colours()), cax=axes_in(figure, box))
+    weights = ScalarMappable(Normalize(0, 1), colours())
+    bar = figure.colorbar(weights, cax=axes_in(figure, box))
     bar.outline.set_visible(False)
     bar.ax.tick_params(length=2, labelsize=7.5, color=FAINT, labelcolor=FAINT)
     bar.set_label("attention weight", fontsize=7.5, color=FAINT)
@@ -280,10 +299,9 @@ def draw_scale(figure: Figure, box: Box) -> None:
 def axes_in(figure: Figure, box: Box) -> Axes:
     """Axes that fill a box."""
     width, height = figure.get_size_inches()
-    bottom = height - box.top - box.height
-    return figure.add_axes(
-        (box.left / width, bottom / height, box.width / width, box.height / height)
-    )
+    left = box.left / width
+    bottom = (height - box.top - box.height) / height
+    return figure.add_axes((left, bottom, box.width / width, box.height / height))
 
 
 @cache
@@ -301,17 +319,22 @@ def _font_of(letter: str) -> str | None:
     """The name of an installed font that has a letter: DejaVu Sans, or the first by name; None if no font has it."""
     with needed("matplotlib", "a picture"):
         from matplotlib.font_manager import findfont, fontManager
-    if ord(letter) in _glyphs(findfont(FONT)):
+
+    code_point = ord(letter)
+    if code_point in _glyphs(findfont(FONT)):
         return FONT
-    fonts = sorted(
-        (one.name, one.fname) for one in fontManager.ttflist if not one.name.startswith(NO_TEXT)
-    )
-    return next((name for name, path in fonts if ord(letter) in _glyphs(path)), None)
+
+    installed = [
+        (font.name, font.fname) for font in fontManager.ttflist if not font.name.startswith(NO_TEXT)
+    ]
+    for name, path in sorted(installed):
+        if code_point in _glyphs(path):
+            return name
+    return None
 
 
 def _fonts_of(text: str) -> list[str]:
     """The fonts that a text needs, DejaVu Sans first."""
-    return [
-        FONT,
-        *sorted({font for letter in {*text} if (font := _font_of(letter)) is not None} - {FONT}),
-    ]
+    fonts = {_font_of(letter) for letter in set(text)}
+    others = sorted(font for font in fonts if font is not None and font != FONT)
+    return [FONT, *others]

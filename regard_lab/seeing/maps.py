@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 import torch
 
@@ -73,12 +73,11 @@ class AttentionMaps:
     target_spans: tuple[Span, ...] = ()
 
     def __post_init__(self) -> None:
+        of_kind("words", self.source_words, tuple, "a tuple of words")
+        of_kind("words", self.target_words, tuple, "a tuple of words")
         for kind in KINDS:
-            for words in (self.source_words, self.target_words):
-                of_kind("words", words, tuple, "a tuple of words")
-            shape = tuple(
-                of_kind(f"{kind} weights", getattr(self, kind), torch.Tensor, "a tensor").shape
-            )
+            weights = of_kind(f"{kind} weights", getattr(self, kind), torch.Tensor, "a tensor")
+            shape = tuple(weights.shape)
             rows, columns = self.labels(kind)
             if len(shape) != 4 or shape[2:] != (len(rows), len(columns)):
                 raise ShapeError(
@@ -98,8 +97,11 @@ class AttentionMaps:
         """
         if kind not in KINDS:
             raise ArgumentError(f"kind is {kind!r}; {suggest(kind, KINDS)}")
-        rows = self.source_words if kind == "encoder" else self.target_words
-        return rows, self.read_words if kind == "decoder" else self.source_words
+        if kind == "encoder":
+            return self.source_words, self.source_words
+        if kind == "decoder":
+            return self.target_words, self.read_words
+        return self.target_words, self.source_words
 
     def matrix(self, kind: Kind, layer: int = -1, head: int | None = None) -> torch.Tensor:
         """The weights of one head, or the mean over a layer's heads, (rows, columns).
@@ -137,18 +139,17 @@ class AttentionMaps:
         "<end>" and "<begin>" keep their own rows and columns. A row of `decoder` may have weight on its own word:
         when the second sub-word of a word is written, the first has already been read.
         """
-        source = self.source_spans or _singles(self.source_words)
-        target = self.target_spans or _singles(self.target_words)
-        read = [
-            ("<begin>", range(1)),
-            *((word, range(at.start + 1, at.stop + 1)) for word, at in target[:-1]),
-        ]
+        source = self.source_spans or _one_label_spans(self.source_words)
+        target = self.target_spans or _one_label_spans(self.target_words)
+        read = [("<begin>", range(1))]
+        for word, ids in target[:-1]:
+            read.append((word, range(ids.start + 1, ids.stop + 1)))
         return AttentionMaps(
-            tuple(word for word, _ in source),
-            tuple(word for word, _ in target),
-            merge(self.encoder, source, source),
-            merge(self.decoder, target, read),
-            merge(self.cross, target, source),
+            source_words=tuple(word for word, _ in source),
+            target_words=tuple(word for word, _ in target),
+            encoder=merge(self.encoder, source, source),
+            decoder=merge(self.decoder, target, read),
+            cross=merge(self.cross, target, source),
         )
 
     def alignment(self) -> list[tuple[int, int]]:
@@ -163,21 +164,19 @@ class AttentionMaps:
         >>> AttentionMaps(("it", "rains", "<end>"), ("regnet", "es", "<end>"), none, none, layers).alignment()
         [(1, 0), (0, 1)]
         """
-        words = self.matrix("cross", max(-2, -len(self.cross)))[:-1, :-1]  # without "<end>"
-        return (
-            list(zip(words.argmax(1).tolist(), range(len(words)), strict=True))
-            if words.numel()
-            else []
-        )
+        last_but_one = max(-2, -len(self.cross))
+        words = self.matrix("cross", last_but_one)[:-1, :-1]  # without "<end>"
+        if not words.numel():
+            return []
+        return list(zip(words.argmax(1).tolist(), range(len(words)), strict=True))
 
     def __repr__(self) -> str:
-        counts = (
-            *map(len, (self.source_words, self.target_words, self.encoder, self.decoder)),
-            self.cross.shape[1],
-        )
-        units = "source labels", "target labels", "encoder layers", "decoder layers", "heads"
-        sizes = map(count_of, counts, units)
-        return "AttentionMaps({}, {}, {} and {} of {})".format(*sizes)
+        source = count_of(len(self.source_words), "source labels")
+        target = count_of(len(self.target_words), "target labels")
+        encoder = count_of(len(self.encoder), "encoder layers")
+        decoder = count_of(len(self.decoder), "decoder layers")
+        heads = count_of(self.cross.shape[1], "heads")
+        return f"AttentionMaps({source}, {target}, {encoder} and {decoder} of {heads})"
 
 
 def look(
@@ -235,6 +234,7 @@ def look_batch(
     for sentence in sentences:
         if len(sentence) != 2:
             raise ArgumentError(f"sentences hold {shown(sentence)}; each is (source, target ids)")
+
     encoded = [(tokeniser.encode(source), target_of(ids)) for source, ids in sentences]
     results: dict[int, AttentionMaps] = {}
     device = next(model.parameters()).device
@@ -243,29 +243,28 @@ def look_batch(
             model(batch.source.to(device), batch.target.to(device))
         encoder, decoder, cross = all_weights(recording, model)
         for row, index in enumerate(indices):
-            source, target = ([*ids, END] for ids in encoded[index])
+            source_ids, target_ids = encoded[index]
+            source = [*source_ids, END]
+            target = [*target_ids, END]
             s = len(source)
             t = len(target)
+            # Copies, so that the padded batch can be freed.
             results[index] = AttentionMaps(
-                tuple(tokeniser.pieces(source)),
-                tuple(tokeniser.pieces(target)),
-                encoder[:, row, :, :s, :s].clone(),  # a copy, so that the padded batch can be freed
-                decoder[:, row, :, :t, :t].clone(),
-                cross[:, row, :, :t, :s].clone(),
-                tuple(tokeniser.words(source)),
-                tuple(tokeniser.words(target)),
+                source_words=tuple(tokeniser.pieces(source)),
+                target_words=tuple(tokeniser.pieces(target)),
+                encoder=encoder[:, row, :, :s, :s].clone(),
+                decoder=decoder[:, row, :, :t, :t].clone(),
+                cross=cross[:, row, :, :t, :s].clone(),
+                source_spans=tuple(tokeniser.words(source)),
+                target_spans=tuple(tokeniser.words(target)),
             )
     return [results[index] for index in range(len(sentences))]
 
 
 def check_attends(model: TranslationModel) -> None:
     """Raise an UnsupportedError if the model has no attention."""
-    of_kind(
-        "model",
-        model,
-        TranslationModel,
-        "a translation model, as load_translation_model returns it",
-    )
+    needed = "a translation model, as load_translation_model returns it"
+    of_kind("model", model, TranslationModel, needed)
     if isinstance(model, RecurrentTranslator) and model.config.attention == "none":
         raise UnsupportedError(
             "this translator has attention='none': it reads the source as one vector, so it has no attention weights; "
@@ -285,8 +284,9 @@ def has_encoder_weights(model: TranslationModel) -> bool:
     return "weights" in parse_mechanism(model.config.encoder_mechanism).statistics
 
 
-def _singles(words: Sequence[str]) -> tuple[Span, ...]:
-    return tuple((word, range(place, place + 1)) for place, word in enumerate(words))
+def _one_label_spans(labels: Sequence[str]) -> tuple[Span, ...]:
+    """Words of one label each."""
+    return tuple((label, range(place, place + 1)) for place, label in enumerate(labels))
 
 
 def looked_at(
@@ -317,7 +317,8 @@ def looked_at(
     [('animal', 0.7), ('it', 0.2), ('<end>', 0.1)]
     """
     of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
-    return [(label, weight) for label, weight, _ in _ranked(maps, word, kind, layer, head)]
+    ranked = _ranked_keys(maps, _place_of(maps, word, kind), kind, layer, head)
+    return [(label, weight) for label, weight, _ in ranked]
 
 
 def tell_look(
@@ -349,50 +350,55 @@ def tell_look(
     of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
     count = whole("count", count, 1)
     place = _place_of(maps, word, kind)
+
+    ranked = _ranked_keys(maps, place, kind, layer, head)
     # In decoder and cross the word is being written and not among the keys, so no key is excluded.
-    own = place if kind == "encoder" else None
-    others = [
-        (label, weight)
-        for label, weight, at in _ranked(maps, place, kind, layer, head)
-        if at != own
-    ]
-    named = (
-        ", ".join(f"{visible(label)} ({weight:.2f})" for label, weight in others[:count])
-        or "nothing else"
-    )
-    truth = ""
-    if referent is not None:
-        looked = looked_at(maps, place, kind=kind, layer=layer)
-        unseen = not any(weight for label, weight in looked if label == referent)
-        truth = f"; true referent: {visible(referent)}" + (
-            ", unseen by every head of this layer" if unseen else ""
-        )
-    return f"*{visible(maps.labels(kind)[0][place])}* looked most at {named}{truth}"
+    if kind == "encoder":
+        ranked = [key for key in ranked if key.place != place]
+    names = [f"{visible(key.label)} ({key.weight:.2f})" for key in ranked[:count]]
+    row = visible(maps.labels(kind)[0][place])
+    sentence = f"*{row}* looked most at {', '.join(names) or 'nothing else'}"
+    if referent is None:
+        return sentence
+
+    sentence += f"; true referent: {visible(referent)}"
+    looked = looked_at(maps, place, kind=kind, layer=layer)
+    seen = any(weight for label, weight in looked if label == referent)
+    return sentence if seen else f"{sentence}, unseen by every head of this layer"
 
 
-def _ranked(
-    maps: AttentionMaps, word: str | int, kind: Kind, layer: int, head: int | None
-) -> list[tuple[str, float, int]]:
-    """The label, weight and place of each key, the largest weight first."""
-    row = maps.matrix(kind, layer, head)[_place_of(maps, word, kind)].tolist()
-    columns = maps.labels(kind)[1]
-    return sorted(zip(columns, row, range(len(row)), strict=True), key=lambda entry: -entry[1])
+class _Key(NamedTuple):
+    """A key with the weight that one query gives it."""
+
+    label: str
+    weight: float
+    place: int
+
+
+def _ranked_keys(
+    maps: AttentionMaps, query: int, kind: Kind, layer: int, head: int | None
+) -> list[_Key]:
+    """The keys of a query, that of the largest weight first."""
+    weights = maps.matrix(kind, layer, head)[query].tolist()
+    keys = map(_Key, maps.labels(kind)[1], weights, range(len(weights)))
+    return sorted(keys, key=lambda key: -key.weight)
 
 
 def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
     rows = maps.labels(kind)[0]
-    if not isinstance(word, str):
-        word = whole("word", word)
-        if not 0 <= word < len(rows):
-            there = f"rows are words 0 to {len(rows) - 1}" if len(rows) > 1 else "row is word 0"
-            raise ArgumentError(f"word {word} does not exist; the {kind} {there}")
-        return word
-    places = [place for place, label in enumerate(rows) if label.lower() == word.lower()]
-    if not places:
+    if isinstance(word, str):
+        for place, label in enumerate(rows):
+            if label.lower() == word.lower():
+                return place
         raise ArgumentError(
             f"no {kind} row is called {word!r}; there are {' '.join(map(visible, rows))}"
         )
-    return places[0]
+
+    place = whole("word", word)
+    if not 0 <= place < len(rows):
+        existing = f"rows are words 0 to {len(rows) - 1}" if len(rows) > 1 else "row is word 0"
+        raise ArgumentError(f"word {place} does not exist; the {kind} {existing}")
+    return place
 
 
 TextModel = LanguageModel | TextEncoder
@@ -442,21 +448,28 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
     >>> maps.words, maps.weights.shape, maps.causal
     (('<begin>', 'The', 'cat', 'sat', '.'), torch.Size([1, 2, 5, 5]), True)
     """
-    ids, causal = ids_of_text(model, tokeniser, text)
+    ids = ids_of_text(model, tokeniser, text)
     with watched(model, tokeniser) as recording:
         model(torch.tensor([ids], device=next(model.parameters()).device))
     weights = text_weights(recording)[:, 0]
     spans = tuple(tokeniser.words(ids))
-    words = tuple(word for word, _ in spans)
-    layers = tuple(layers_with_weights(model))
-    return TextMaps(words, merge(weights, spans, spans), spans, weights, causal, layers)
-
-
-def ids_of_text(model: TextModel, tokeniser: Tokeniser, text: str) -> tuple[list[int], bool]:
-    """The ids that the model reads, and whether each looks at itself and earlier ones alone."""
-    of_kind(
-        "model", model, TextModel, "a LanguageModel or a TextEncoder; `look` takes a translator"
+    return TextMaps(
+        words=tuple(word for word, _ in spans),
+        weights=merge(weights, spans, spans),
+        spans=spans,
+        piece_weights=weights,
+        causal=isinstance(model, LanguageModel),
+        layers=tuple(layers_with_weights(model)),
     )
+
+
+def ids_of_text(model: TextModel, tokeniser: Tokeniser, text: str) -> list[int]:
+    """The ids that the model reads: BEGIN and the text, and for an encoder END."""
+    needed = "a LanguageModel or a TextEncoder; `look` takes a translator"
+    of_kind("model", model, TextModel, needed)
     check_together(model.config.vocab_size, tokeniser)
-    causal = isinstance(model, LanguageModel)
-    return [BEGIN, *tokeniser.encode(a_string("text", text)), *([] if causal else [END])], causal
+
+    ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
+    if isinstance(model, TextEncoder):
+        ids.append(END)
+    return ids

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from textwrap import wrap
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -38,16 +38,16 @@ from regard_lab.seeing.maps import AttentionMaps, Kind
 from regard_lab.seeing.palette import FAINT, PAIR_COLOURS
 
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-
 # The title, the columns, the rows.
 WORDING: dict[Kind, tuple[str, str, str]] = {
     "cross": ("Cross-attention", "source words read", "word written"),
     "encoder": ("Encoder self-attention", "source words read", "word reading"),
     "decoder": ("Decoder self-attention", "written words read", "word written"),
 }
-PANEL_TITLE_SIZE, SMALL_SIZE = 10.5, 8.0  # points
+PANEL_TITLE_SIZE = 10.5  # points
+SMALL_SIZE = 8.0
 HEADING = 0.71  # height of the three lines above the column labels
 SIDE = 0.34  # width of the axis title beside the row labels
 NUMBERED_CELL = 0.32  # the smallest cell with its weight as a number
@@ -72,15 +72,19 @@ class WeightsPanel:
     ) -> WeightsPanel:
         """The panel of one head, or of the mean over a layer's heads."""
         rows, columns = maps.labels(kind)
-        depth, heads = getattr(maps, kind).shape[:2]
+        heads_by_layer = getattr(maps, kind)
+        depth, heads = heads_by_layer.shape[:2]
         stack = "encoder" if kind == "encoder" else "decoder"
         last = " (last)" if layer in (-1, depth - 1) else ""
         which = f"mean of {count_of(heads, 'heads')}" if head is None else f"head {head}"
-        subtitle = f"{stack} layer {layer % depth}{last}, {which}"
-        weights = maps.matrix(kind, layer, head)
-        masked = not_allowed(getattr(maps, kind)[layer])
         return cls(
-            WORDING[kind], subtitle, weights, label_texts(rows), label_texts(columns), cell, masked
+            wording=WORDING[kind],
+            subtitle=f"{stack} layer {layer % depth}{last}, {which}",
+            weights=maps.matrix(kind, layer, head),
+            rows=label_texts(rows),
+            columns=label_texts(columns),
+            cell=cell,
+            masked=not_allowed(heads_by_layer[layer]),
         )
 
     @property
@@ -107,13 +111,14 @@ class WeightsPanel:
     @property
     def right(self) -> float:
         """Width from the map's left edge to the right end of map, slanted labels and title."""
-        labels = (
-            (place + 0.6) * self.cell
-            + SLANT * (text_width(label, self.label_size) + self.label_size * POINT)
-            for place, label in enumerate(self.columns)
-        )
-        title = text_width(self.wording[0], PANEL_TITLE_SIZE, "bold")
-        return max(self.map_width, *labels, title, text_width(self.subtitle, SMALL_SIZE))
+        size = self.label_size
+        widths = [self.map_width]
+        for place, label in enumerate(self.columns):
+            slanted = SLANT * (text_width(label, size) + size * POINT)
+            widths.append((place + 0.6) * self.cell + slanted)
+        widths.append(text_width(self.wording[0], PANEL_TITLE_SIZE, "bold"))
+        widths.append(text_width(self.subtitle, SMALL_SIZE))
+        return max(widths)
 
     @property
     def height(self) -> float:
@@ -122,46 +127,37 @@ class WeightsPanel:
     def draw(self, figure: Figure, left: float, top: float) -> None:
         """Draw the panel, given the left edge of its map and the top of its title."""
         title, columns, rows = self.wording
+        faint = {"color": FAINT, "style": "italic"}
         write_text(figure, title, left, top, PANEL_TITLE_SIZE, weight="bold")
         write_text(figure, self.subtitle, left, top + 0.22, SMALL_SIZE, color=FAINT)
-        write_text(
-            figure, f"{columns} →", left, top + 0.43, SMALL_SIZE, color=FAINT, style="italic"
-        )
+        write_text(figure, f"{columns} →", left, top + 0.43, SMALL_SIZE, **faint)
         top += self.above
-        write_text(
-            figure,
-            f"← {rows}",
-            left - self.left,
-            top,
-            SMALL_SIZE,
-            color=FAINT,
-            style="italic",
-            rotation=90,
-        )
+        write_text(figure, f"← {rows}", left - self.left, top, SMALL_SIZE, rotation=90, **faint)
+
         box = Box(left, top, self.map_width, self.map_height)
         axes = draw_weights(figure, box, self.weights, self.masked)
         label_rows(axes, self.rows, self.label_size)
         label_columns(axes, self.columns, self.label_size)
         if self.cell >= NUMBERED_CELL:
-            size = min(self.cell / POINT * 0.27, SMALL_SIZE)
-            for row, column in (self.weights >= LEAST_NUMBER).nonzero().tolist():
-                weight = float(self.weights[row, column])
-                number = f"{weight:.2f}".removeprefix("0")
-                axes.text(
-                    column,
-                    row,
-                    number,
-                    fontsize=size,
-                    color=ink_on(weight),
-                    ha="center",
-                    va="center",
-                )
+            self._write_numbers(axes)
+
+    def _write_numbers(self, axes: Axes) -> None:
+        """Write the larger weights into their cells, as in ".25"."""
+        style: dict[str, Any] = {"ha": "center", "va": "center"}
+        style["fontsize"] = min(self.cell / POINT * 0.27, SMALL_SIZE)
+        for row, column in (self.weights >= LEAST_NUMBER).nonzero().tolist():
+            weight = float(self.weights[row, column])
+            number = f"{weight:.2f}".removeprefix("0")
+            axes.text(column, row, number, color=ink_on(weight), **style)
 
 
 MOST_WORDS = 120
-EDGE, GAP = 0.35, 0.5  # inches around the picture, and between its panels
-SCALE_WIDTH, NARROWEST = 0.75, 7.6  # the scale with its numbers; the footnote's width
-TITLE_SIZE, NOTE_SIZE = 13.0, 7.5  # points
+EDGE = 0.35  # inches around the picture
+GAP = 0.5  # inches between its panels
+SCALE_WIDTH = 0.75  # of the scale with its numbers
+NARROWEST = 7.6  # the footnote's width
+TITLE_SIZE = 13.0  # points
+NOTE_SIZE = 7.5
 NOTE = (
     "The weights of each row sum to 1. Grey pairs are not allowed: outside the window of this model's layer, or not\n"
     "written yet. A word reads itself where it has several sub-words: the later ones read the earlier. Sub-words are\n"
@@ -214,34 +210,34 @@ def draw_maps(
             f"the longer side has {words} words and a picture shows at most {MOST_WORDS}; draw a shorter sentence, or "
             f"use the numbers in maps.cross"
         )
-    if unknown := set(heads or {}) - set(WORDING):
+    heads = {} if heads is None else heads
+    unknown = set(heads) - set(WORDING)
+    if unknown:
         raise ArgumentError(
             f"heads names {shown(min(unknown, key=str))}; the panels are {', '.join(WORDING)}"
         )
+
     with saved_figure(path) as figure:
-        chosen: dict[Kind, tuple[int, int | None]] = {
-            **dict.fromkeys(WORDING, (layer, head)),
-            **(heads or {}),
-        }
-        cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
-        cross = WeightsPanel.of(maps, "cross", *chosen["cross"], cell)
-        arrangements: Sequence[tuple[tuple[WeightsPanel, ...], tuple[WeightsPanel, ...]]] = [
-            ((), ())
-        ]
-        if len(maps.encoder):  # recurrent translators have no self-attention
-            encoder, decoder = (
-                WeightsPanel.of(maps, kind, *chosen[kind], cell) for kind in ("encoder", "decoder")
-            )
-            arrangements = [
-                ((), (encoder, decoder)),
-                ((decoder,), (encoder,)),
-                ((encoder,), (decoder,)),
-            ]
-        page = max(
-            (_arranged(cross, under, beside) for under, beside in arrangements),
-            key=lambda page: page.filled,
-        )
+        page = _fullest_page(maps, {**dict.fromkeys(WORDING, (layer, head)), **heads})
         page.draw(figure, drawable(title) if title else "")
+
+
+def _fullest_page(maps: AttentionMaps, heads: Mapping[Kind, tuple[int, int | None]]) -> PicturePage:
+    """The page of whole-word maps whose arrangement leaves the least paper empty."""
+    words = max(len(maps.source_words), len(maps.target_words))
+    cell = min(max(2.6 / words, 0.165), 0.3)  # the least that slanted labels of 6.5 points need
+    cross = WeightsPanel.of(maps, "cross", *heads["cross"], cell)
+    if not len(maps.encoder):  # recurrent translators have no self-attention
+        return _arranged(cross, (), ())
+
+    encoder = WeightsPanel.of(maps, "encoder", *heads["encoder"], cell)
+    decoder = WeightsPanel.of(maps, "decoder", *heads["decoder"], cell)
+    pages = [
+        _arranged(cross, (), (encoder, decoder)),
+        _arranged(cross, (decoder,), (encoder,)),
+        _arranged(cross, (encoder,), (decoder,)),
+    ]
+    return max(pages, key=lambda page: page.filled)
 
 
 @dataclass(frozen=True)
@@ -263,10 +259,11 @@ class PicturePage:
     @property
     def filled(self) -> float:
         """The share of the page that maps cover."""
-        maps = sum(
-            panel.map_width * panel.map_height for column in self.columns for panel in column
-        )
-        return maps / (self.width * self.height)
+        area = 0.0
+        for column in self.columns:
+            for panel in column:
+                area += panel.map_width * panel.map_height
+        return area / (self.width * self.height)
 
     def draw(self, figure: Figure, title: str) -> None:
         """Draw title, panels, scale and footnote, and set the size of the figure."""
@@ -274,16 +271,18 @@ class PicturePage:
         top = EDGE + (0.2 + 0.26 * len(title.splitlines()) if title else 0.0)
         figure.set_size_inches(self.width, top + self.height + 0.3 + 0.45 + EDGE)
         write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
+
         left = EDGE
         for column in filter(None, self.columns):
             left += _left(column)
-            place = top
+            panel_top = top
             for panel in column:
-                panel.draw(figure, left, place)
-                place += panel.height + GAP
+                panel.draw(figure, left, panel_top)
+                panel_top += panel.height + GAP
             left += _right(column) + GAP
-        first = (self.columns[1] or self.columns[0])[0]
-        draw_scale(figure, Box(left, top + first.above, 0.14, 2.0))
+
+        last_column = self.columns[1] or self.columns[0]
+        draw_scale(figure, Box(left, top + last_column[0].above, 0.14, 2.0))
         write_text(figure, self.note, EDGE, top + self.height + 0.3, NOTE_SIZE, color=FAINT)
 
 
@@ -291,13 +290,12 @@ def _arranged(
     cross: WeightsPanel, under: tuple[WeightsPanel, ...], beside: tuple[WeightsPanel, ...]
 ) -> PicturePage:
     """The page with the cross-attention as large as the second column allows."""
-    room = (
-        _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above
-        if beside
-        else math.inf
-    )
-    largest = min(0.56, max(12 / len(cross.columns), 1.3 * cross.cell))
-    cell = min(max(room / len(cross.rows), 1.3 * cross.cell), largest)
+    room = math.inf
+    if beside:
+        room = _stacked(beside) - sum(panel.height + GAP for panel in under) - cross.above
+    smallest = 1.3 * cross.cell
+    largest = min(0.56, max(12 / len(cross.columns), smallest))
+    cell = min(max(room / len(cross.rows), smallest), largest)
     return PicturePage(((replace(cross, cell=cell), *under), beside))
 
 
@@ -320,6 +318,72 @@ SMALLEST_CELL = 0.05
 SCALE_HEIGHT = 1.5
 LEAST_STEP = 0.6  # the width of "layer 12"
 GRID_HEADING = 0.85  # the height of title, subtitle and head numbers
+
+
+@dataclass(frozen=True)
+class _HeadGrid:
+    """Where the maps of all heads stand: a row for each layer, a column for each head; all lengths are in inches."""
+
+    rows: list[str]
+    columns: list[str]
+    layers: int
+    heads: int
+
+    @property
+    def cell(self) -> float:
+        width = max(WIDEST / (self.heads * len(self.columns)), SMALLEST_CELL)
+        return min(width, 0.2, 3.0 / min(len(self.columns), 15))
+
+    @property
+    def is_named(self) -> bool:
+        """Whether rows and columns have labels."""
+        return self.cell >= NAMED_CELL
+
+    @property
+    def label_size(self) -> float:
+        """Size of the labels in points."""
+        return min(max(self.cell / POINT * 0.55, 5.0), 8.0)
+
+    @property
+    def map_width(self) -> float:
+        return len(self.columns) * self.cell
+
+    @property
+    def map_height(self) -> float:
+        return len(self.rows) * self.cell
+
+    @property
+    def across(self) -> float:
+        """From the left edge of a map to that of the next."""
+        return max(self.map_width, LEAST_STEP) + GRID_GAP
+
+    @property
+    def down(self) -> float:
+        """From the upper edge of a map to that of the one below."""
+        return max(self.map_height, LEAST_STEP) + GRID_GAP
+
+    @property
+    def left(self) -> float:
+        return EDGE + 0.3 + (widest(self.rows, self.label_size) if self.is_named else 0.0)
+
+    @property
+    def top(self) -> float:
+        labels = slanted_height(self.columns, self.label_size) if self.is_named else 0.0
+        return EDGE + GRID_HEADING + labels
+
+    @property
+    def scale_left(self) -> float:
+        """The left edge of the colour scale, behind the slanted labels of the last columns."""
+        labels = widest(self.columns[-3:], self.label_size) if self.is_named else 0.0
+        return self.left + self.heads * self.across + max(0.2, labels)
+
+    @property
+    def height(self) -> float:
+        return self.top + max(self.layers * self.down, SCALE_HEIGHT) + EDGE
+
+    def box(self, layer: int, head: int) -> Box:
+        left = self.left + head * self.across
+        return Box(left, self.top + layer * self.down, self.map_width, self.map_height)
 
 
 def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") -> None:
@@ -346,67 +410,44 @@ def draw_heads(maps: AttentionMaps, path: str | Path, kind: Kind = "encoder") ->
     b'PNG'
     """
     maps = of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns").merged()
-    rows, columns = (label_texts(labels) for labels in maps.labels(kind))
-    depth, heads = getattr(maps, kind).shape[:2]
-    cell = min(
-        max(WIDEST / (heads * len(columns)), SMALLEST_CELL), 0.2, 3.0 / min(len(columns), 15)
+    rows, columns = maps.labels(kind)
+    weights = getattr(maps, kind)
+    layers, heads = weights.shape[:2]
+    grid = _HeadGrid(label_texts(rows), label_texts(columns), layers, heads)
+    title, read, reading = WORDING[kind]
+    unnamed = f"; {len(rows)} × {count_of(len(columns), 'words')} in order, too small to be named"
+    subtitle = (
+        f"{read} →, {reading} ↓{'' if grid.is_named else unnamed}. Grey: not allowed (window, or not written yet). "
+        f"Layers and heads count from 0; attention alone is no explanation."
     )
-    named = cell >= NAMED_CELL
-    size = min(max(cell / POINT * 0.55, 5.0), 8.0)
-    width = len(columns) * cell
-    height = len(rows) * cell
-    # Inches from the edge of a map to that of the next.
-    across, down = (max(length, LEAST_STEP) + GRID_GAP for length in (width, height))
-    left = EDGE + 0.3 + (widest(rows, size) if named else 0.0)
-    top = EDGE + GRID_HEADING + (slanted_height(columns, size) if named else 0.0)
-    overhang = max(0.2, widest(columns[-3:], size) if named else 0.0)
-    scale = left + heads * across + overhang
+
     with saved_figure(path) as figure:
-        title, read, reading = WORDING[kind]
-        words = (
-            ""
-            if named
-            else f"; {len(rows)} × {count_of(len(columns), 'words')} in order, too small to be named"
-        )
-        subtitle = (
-            f"{read} →, {reading} ↓{words}. Grey: not allowed (window, or not written yet). Layers and heads count "
-            f"from 0; attention alone is no explanation."
-        )
-        figure.set_size_inches(
-            max(scale + 0.75, text_width(subtitle, 8) + 2 * EDGE),
-            top + max(depth * down, SCALE_HEIGHT) + EDGE,
-        )
+        width = max(grid.scale_left + 0.75, text_width(subtitle, 8) + 2 * EDGE)
+        figure.set_size_inches(width, grid.height)
         write_text(figure, f"{title}, every head", EDGE, EDGE, 13, weight="bold")
         write_text(figure, subtitle, EDGE, EDGE + 0.27, 8, color=FAINT)
-        for layer in range(depth):
-            place = top + layer * down
-            write_text(
-                figure,
-                f"layer {layer}",
-                EDGE,
-                place + height / 2,
-                9,
-                weight="bold",
-                rotation=90,
-                va="center",
-            )
+        for layer in range(layers):
+            middle = grid.top + layer * grid.down + grid.map_height / 2
+            style = {"weight": "bold", "rotation": 90, "va": "center"}
+            write_text(figure, f"layer {layer}", EDGE, middle, 9, **style)
+            masked = not_allowed(weights[layer])
             for head in range(heads):
-                weights = maps.matrix(kind, layer, head)
-                box = Box(left + head * across, place, width, height)
-                axes = draw_weights(figure, box, weights, not_allowed(getattr(maps, kind)[layer]))
+                box = grid.box(layer, head)
+                axes = draw_weights(figure, box, maps.matrix(kind, layer, head), masked)
                 if layer == 0:
                     write_text(figure, f"head {head}", box.left, EDGE + 0.6, 9, weight="bold")
-                if named and layer == 0:
-                    label_columns(axes, columns, size)
-                if named and head == 0:
-                    label_rows(axes, rows, size)
-        draw_scale(figure, Box(scale, top, 0.14, SCALE_HEIGHT))
+                if grid.is_named and layer == 0:
+                    label_columns(axes, grid.columns, grid.label_size)
+                if grid.is_named and head == 0:
+                    label_rows(axes, grid.rows, grid.label_size)
+        draw_scale(figure, Box(grid.scale_left, grid.top, 0.14, SCALE_HEIGHT))
 
 
 LARGEST = 4096  # the most queries or keys
-INCHES = 5.0
+PATTERN_WIDTH = 5.0  # inches
 CHARACTERS = 64  # in a line of the title
-ACROSS, MOST_PANELS = 4, 32  # heads that differ: in a row of the picture, and in all
+PANELS_IN_ROW = 4  # heads that differ
+MOST_PANELS = 32
 
 
 def draw_pattern(
@@ -451,32 +492,28 @@ def draw_pattern(
         raise ArgumentError(
             f"{len(panels)} heads differ in {pattern}; a picture draws at most {MOST_PANELS}"
         )
-    first = k_len - q_len if q_start is None else q_start
-    height = max(1.6, min(2 * INCHES, INCHES * q_len / k_len)) + 0.4
-    across = min(len(panels), ACROSS)
+
+    across = min(len(panels), PANELS_IN_ROW)
     down = -(-len(panels) // across)
+    height = max(1.6, min(2 * PATTERN_WIDTH, PATTERN_WIDTH * q_len / k_len)) + 0.4
+    first = k_len - q_len if q_start is None else q_start
+    extent = (-0.5, k_len - 0.5, first + q_len - 0.5, first - 0.5)
+    lines = [
+        *wrap(drawable(str(pattern)), CHARACTERS * across),
+        *wrap(title, CHARACTERS * across),
+    ]
     with saved_figure(path) as figure:
         from matplotlib.colors import ListedColormap
 
         colours = ListedColormap(list(PAIR_COLOURS))
-        figure.set_size_inches(INCHES * across, height * down)
-        lines = [
-            *wrap(drawable(str(pattern)), CHARACTERS * across),
-            *wrap(title, CHARACTERS * across),
-        ]
+        scale: dict[str, Any] = {"cmap": colours, "vmin": 0, "vmax": 2}
+        figure.set_size_inches(PATTERN_WIDTH * across, height * down)
         for number, panel in enumerate(panels, start=1):
             axes = figure.add_subplot(down, across, number)
-            extent = (-0.5, k_len - 0.5, first + q_len - 0.5, first - 0.5)
-            axes.imshow(
-                panel.marks.numpy(),
-                cmap=colours,
-                vmin=0,
-                vmax=2,
-                extent=extent,
-                interpolation="nearest",
-            )
-            own = lines if len(panels) == 1 else wrap(drawable(panel.title), CHARACTERS)
-            axes.set_title("\n".join(own), fontsize=9, parse_math=False)
+            marks = panel.marks.numpy()
+            axes.imshow(marks, extent=extent, interpolation="nearest", **scale)
+            heading = lines if len(panels) == 1 else wrap(drawable(panel.title), CHARACTERS)
+            axes.set_title("\n".join(heading), fontsize=9, parse_math=False)
             axes.set_xlabel("position of the key")
             axes.set_ylabel("position of the query")
             axes.locator_params(integer=True)

@@ -115,14 +115,16 @@ def it_weights(
     >>> from regard_lab.text.pronouns import ARTICLE_SENTENCES
     >>> tokeniser = Tokeniser.train([ARTICLE_SENTENCES[0].source], vocab_size=300)
     >>> model = TranslationTransformer(TranslationTransformer.Config(vocab_size=tokeniser.vocab_size, dim=16, heads=2))
-    >>> one = it_weights(model, tokeniser, ARTICLE_SENTENCES[:1])[0]
-    >>> one.words[one.it], one.words[one.referent], one.words[one.other], one.weights.shape
+    >>> looks = it_weights(model, tokeniser, ARTICLE_SENTENCES[:1])[0]
+    >>> looks.words[looks.it], looks.words[looks.referent], looks.words[looks.other], looks.weights.shape
     ('it', 'animal', 'street', torch.Size([2, 2, 13]))
     """
     encoder = _self_attending(model)
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     sentences = _listed("sentences", sentences, 0)
     batch_tokens = whole("batch_tokens", batch_tokens, 1)
+
+    # Batches are made of pairs; only the encoder runs, so one id stands for each target.
     encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
     results: dict[int, ItWeights] = {}
     device = next(model.parameters()).device
@@ -134,11 +136,11 @@ def it_weights(
             spans = tokeniser.words([*encoded[index][0], END])
             words = tuple(word for word, _ in spans)
             it, referent, other = word_places(sentences[index], words)
-            ids = spans[it][1]
-            of_it = weights[
-                :, row, :, ids.start : ids.stop, : spans[-1][1].stop
-            ]  # (layers, heads, ids of it, ids)
-            merged = merge(of_it, [("it", range(len(ids)))], spans).squeeze(2)
+            it_ids = spans[it][1]
+            length = spans[-1][1].stop
+            # (layers, heads, ids of it, ids)
+            weights_of_it = weights[:, row, :, it_ids.start : it_ids.stop, :length]
+            merged = merge(weights_of_it, [("it", range(len(it_ids)))], spans).squeeze(2)
             results[index] = ItWeights(words, merged, it, referent, other)
     return [results[index] for index in range(len(sentences))]
 
@@ -166,20 +168,21 @@ def choose_head(
     True
     """
     valid_sentences = _listed("valid_sentences", valid_sentences)
-    splits = [
-        split_of_pair(one.derivation.subject, one.derivation.object) for one in valid_sentences
-    ]
-    if strangers := sum(split != "valid" for split in splits):
+    of_other_splits = 0
+    for sentence in valid_sentences:
+        nouns = sentence.derivation
+        if split_of_pair(nouns.subject, nouns.object) != "valid":
+            of_other_splits += 1
+    if of_other_splits:
         raise ArgumentError(
-            f"{strangers} of {count_of(len(splits), 'sentences')} are not of the validation split; choose a head only "
-            "on make_split('valid', ...), so that test sentences stay independent of the choice"
+            f"{of_other_splits} of {count_of(len(valid_sentences), 'sentences')} are not of the validation split; "
+            "choose a head only on make_split('valid', ...), so that test sentences stay independent of the choice"
         )
-    agreed = torch.stack(
-        [one.agrees for one in it_weights(model, tokeniser, valid_sentences, batch_tokens)]
-    )
-    counts = agreed.sum(0)  # (layers, heads)
+
+    looks = it_weights(model, tokeniser, valid_sentences, batch_tokens)
+    counts = torch.stack([look.agrees for look in looks]).sum(0)  # (layers, heads)
     layer, head = divmod(int(counts.argmax()), counts.shape[1])
-    return HeadChoice(layer, head, int(counts[layer, head]) / len(agreed))
+    return HeadChoice(layer, head, int(counts[layer, head]) / len(looks))
 
 
 def referent_agreement(
@@ -208,25 +211,28 @@ def referent_agreement(
     """
     sentences = _listed("sentences", sentences)
     encoder = _self_attending(model)
-    head = (head.layer, head.head) if isinstance(head, HeadChoice) else head
-    if not isinstance(head, tuple | list) or len(head) != 2:
+    pair = (head.layer, head.head) if isinstance(head, HeadChoice) else head
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
         raise ArgumentError(
-            f"head is {shown(head)}; it needs the result of choose_head, or (layer, head)"
+            f"head is {shown(pair)}; it needs the result of choose_head, or (layer, head)"
         )
-    layer = whole("the layer of head", head[0])
-    number = whole("the head of head", head[1])
-    layers, heads = encoder.config.encoder_layers, encoder.config.heads
+    layer = whole("the layer of head", pair[0])
+    number = whole("the head of head", pair[1])
+    layers = encoder.config.encoder_layers
+    heads = encoder.config.heads
     if not (0 <= layer < layers and 0 <= number < heads):
         raise ArgumentError(
             f"head {number} of layer {layer} does not exist; this encoder has layers 0 to {layers - 1} and heads 0 to "
             f"{heads - 1}"
         )
+
     looks = it_weights(model, tokeniser, sentences, batch_tokens)
+    count = len(looks)
     return Agreement(
-        agreement=sum(bool(one.agrees[layer, number]) for one in looks) / len(looks),
-        preference=sum(bool(one.prefers[layer, number]) for one in looks) / len(looks),
-        count=len(looks),
-        chance=sum(1 / (len(one.words) - 1) for one in looks) / len(looks),
+        agreement=sum(bool(look.agrees[layer, number]) for look in looks) / count,
+        preference=sum(bool(look.prefers[layer, number]) for look in looks) / count,
+        count=count,
+        chance=sum(1 / (len(look.words) - 1) for look in looks) / count,
     )
 
 
@@ -245,30 +251,32 @@ def word_places(sentence: PronounSentence, words: Sequence[str]) -> tuple[int, i
     Both lists of words have the same letters in the same order, so a word of `source.split()` is the first of the
     tokeniser's words that begins within it and contains a letter.
     """
-    starts, begins = (
-        [0, *accumulate(map(len, one))] for one in (words, normalise(sentence.source).split())
-    )
-    places = []
-    for index in (sentence.it_index, sentence.referent_index, sentence.other_index):
-        inside = (
-            place
-            for place, word in enumerate(words)
-            if begins[index] <= starts[place] < begins[index + 1] and any(map(str.isalnum, word))
+    starts = _starts(words)
+    source_starts = _starts(normalise(sentence.source).split())
+
+    def place_of(index: int) -> int:
+        for place, word in enumerate(words):
+            is_inside = source_starts[index] <= starts[place] < source_starts[index + 1]
+            if is_inside and any(map(str.isalnum, word)):
+                return place
+        raise DataError(
+            f"word {index} of {sentence.source!r} is not among the tokeniser's words {' '.join(words)}"
         )
-        if (place := next(inside, None)) is None:
-            raise DataError(
-                f"word {index} of {sentence.source!r} is not among the tokeniser's words {' '.join(words)}"
-            )
-        places.append(place)
-    return places[0], places[1], places[2]
+
+    it = place_of(sentence.it_index)
+    return it, place_of(sentence.referent_index), place_of(sentence.other_index)
+
+
+def _starts(words: Sequence[str]) -> list[int]:
+    """How many letters stand before each word, and at last before the end."""
+    return [0, *accumulate(map(len, words))]
 
 
 def _listed(
     name: str, sentences: Sequence[PronounSentence], least: int = 1
 ) -> list[PronounSentence]:
-    listed = a_list(
-        name, sentences, PronounSentence, "PronounSentences, as make_split returns them"
-    )
+    needed = "PronounSentences, as make_split returns them"
+    listed = a_list(name, sentences, PronounSentence, needed)
     if len(listed) < least:
         raise ArgumentError(
             "there are 0 sentences, so a share cannot be computed; give at least one"
@@ -322,21 +330,28 @@ def swap_check(
             f"translate is {shown(translate)}; it needs a function from lines to their translations"
         )
     sentences = _listed("sentences", sentences)
+
     versions = [
         *sentences,
         *(swap_referent(sentence, seed) for sentence in sentences),
         *(swap_other(sentence, seed) for sentence in sentences),
     ]
-    given = translate([version.source for version in versions])
-    outputs = a_list("the result of translate", given, str, "a list of translations")
+    translated = translate([version.source for version in versions])
+    outputs = a_list("the result of translate", translated, str, "a list of translations")
     if len(outputs) != len(versions):
         raise ArgumentError(
             f"translate returned {count_of(len(outputs), 'translations')} for "
             f"{count_of(len(versions), 'lines')}; return one for each, in order"
         )
-    right = torch.tensor(
-        [pronoun_of(one) == version.pronoun for version, one in zip(versions, outputs, strict=True)]
+
+    is_right = []
+    for version, output in zip(versions, outputs, strict=True):
+        is_right.append(pronoun_of(output) == version.pronoun)
+    before, after_referent, after_other = torch.tensor(is_right).view(3, -1)
+    count = len(before)
+    return SwapCheck(
+        right=int(before.sum()) / count,
+        followed=int((before & after_referent).sum()) / count,
+        kept=int((before & after_other).sum()) / count,
+        count=count,
     )
-    before, followed, kept = right.view(3, -1)
-    shares = (int(one.sum()) / len(before) for one in (before, before & followed, before & kept))
-    return SwapCheck(*shares, count=len(before))

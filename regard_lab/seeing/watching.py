@@ -42,34 +42,45 @@ def merge(weights: torch.Tensor, rows: Sequence[Span], keys: Sequence[Span]) -> 
     tensor([[1.]])
     """
     check_tensor("weights", weights)
-    reading, read = (
-        _membership(n, spans).to(weights.dtype) for n, spans in (("rows", rows), ("keys", keys))
-    )
-    fits = weights.dim() >= 2 and weights.shape[-2:] == (reading.shape[1], read.shape[1])
+    row_members = _membership("rows", rows).to(weights.dtype)  # (query words, query ids)
+    key_members = _membership("keys", keys).to(weights.dtype)  # (key words, key ids)
+    sizes = (row_members.shape[1], key_members.shape[1])
+    fits = weights.dim() >= 2 and weights.shape[-2:] == sizes
     if not fits or not weights.is_floating_point():
         raise ShapeError(
             f"weights are {tuple(weights.shape)} of {weights.dtype}; these words need floating-point numbers "
-            f"(..., {reading.shape[1]}, {read.shape[1]})"
+            f"(..., {sizes[0]}, {sizes[1]})"
         )
-    return (reading / reading.sum(1, keepdim=True)) @ weights @ read.mT
+    means = row_members / row_members.sum(1, keepdim=True)
+    return means @ weights @ key_members.mT
 
 
 def _membership(name: str, spans: Sequence[Span]) -> torch.Tensor:
     """(words, ids), True if the id is part of the word."""
-    needs = "(word, range of its ids) for each word, as Tokeniser.words returns them"
-    words = a_list(name, spans, (tuple, list), needs)
+    needed = "(word, range of its ids) for each word, as Tokeniser.words returns them"
+    words = a_list(name, spans, (tuple, list), needed)
+    ids: list[int] = []
     for span in words:
-        if len(span) != 2 or not isinstance(span[1], range) or not span[1] or span[1].step != 1:
-            raise ArgumentError(f"{name} contains {shown(span)}; it needs {needs}")
-    ids = sorted(place for _, places in words for place in places)
+        if not _is_span(span):
+            raise ArgumentError(f"{name} contains {shown(span)}; it needs {needed}")
+        ids += span[1]
+    ids.sort()
     if ids != list(range(len(ids))):
         raise ArgumentError(
             f"{name} are words of the ids {shown(ids)}; each id, from 0, must be in exactly one word"
         )
+
     member = torch.zeros(len(words), len(ids), dtype=torch.bool)
-    for word, (_, places) in enumerate(words):
-        member[word, places.start : places.stop] = True
+    for row, (_, places) in enumerate(words):
+        member[row, places.start : places.stop] = True
     return member
+
+
+def _is_span(span: Sequence[Any]) -> bool:
+    """Whether it is a word with the range of its ids, at least one of them."""
+    if len(span) != 2 or not isinstance(span[1], range):
+        return False
+    return len(span[1]) > 0 and span[1].step == 1
 
 
 @contextmanager
@@ -93,11 +104,13 @@ def recorded(model: torch.nn.Module) -> Generator[Recording]:
         with record_attention(model, "weights") as recording:
             yield recording
         return
+
+    attentions = attentions_of(model)
     layers = layers_with_weights(model)
     if not layers:
-        kinds = sorted({str(attention.mechanism.declared) for attention in attentions_of(model)})
-        raise UnsupportedError(f"{' and '.join(kinds)}: no layer computes weights{_way_out(model)}")
-    attentions = attentions_of(model)
+        raise UnsupportedError(
+            f"{_mechanisms_of(attentions)}: no layer computes weights{_way_out(model)}"
+        )
     attending = torch.nn.ModuleList(attentions[layer] for layer in layers)
     with record_attention(attending, "weights") as recording:
         yield recording
@@ -107,6 +120,11 @@ def attentions_of(model: LanguageModel | TextEncoder) -> list[Attention]:
     """The attention of each layer."""
     blocks: Any = model.blocks
     return [block.attention for block in blocks]
+
+
+def _mechanisms_of(attentions: Sequence[Attention]) -> str:
+    """The mechanisms of some layers in words, each once."""
+    return " and ".join(sorted({str(attention.mechanism.declared) for attention in attentions}))
 
 
 def _way_out(model: torch.nn.Module) -> str:
@@ -125,21 +143,25 @@ def layers_with_weights(model: LanguageModel | TextEncoder) -> list[int]:
     >>> layers_with_weights(LanguageModel(config))
     [1]
     """
-    mechanisms = [attention.mechanism.declared for attention in attentions_of(model)]
-    return [layer for layer, one in enumerate(mechanisms) if "weights" in one.statistics]
+    layers = []
+    for layer, attention in enumerate(attentions_of(model)):
+        if "weights" in attention.mechanism.declared.statistics:
+            layers.append(layer)
+    return layers
 
 
 def remark_on_layers(model: LanguageModel | TextEncoder) -> str | None:
     """A sentence that names the layers without weights, where some layers have them; None if all have."""
-    shown = layers_with_weights(model)
     attentions = attentions_of(model)
-    hidden = [layer for layer in range(len(attentions)) if layer not in shown]
-    if not hidden or not shown:
+    with_weights = layers_with_weights(model)
+    without = [layer for layer in range(len(attentions)) if layer not in with_weights]
+    if not with_weights or not without:
         return None
-    kinds = sorted({str(attentions[layer].mechanism.declared) for layer in hidden})
+    mechanisms = _mechanisms_of([attentions[layer] for layer in without])
+    have = "have" if len(without) > 1 else "has"
     return (
-        f"The maps are those of {_numbered(shown)} of the model, from 0; {_numbered(hidden)}, with "
-        f"{' and '.join(kinds)}, {'have' if len(hidden) > 1 else 'has'} no attention weights."
+        f"The maps are those of {_numbered(with_weights)} of the model, from 0; {_numbered(without)}, with "
+        f"{mechanisms}, {have} no attention weights."
     )
 
 
@@ -170,20 +192,20 @@ def all_weights(
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Encoder, decoder and cross weights of a batch, (layers, batch, heads, rows, keys); some may have 0 layers."""
     if isinstance(model, LanguageModel | TextEncoder):
-        own = text_weights(recording)
-        none = own[:0, ..., :0]
-        return (
-            (none[..., :0, :], own, none)
-            if isinstance(model, LanguageModel)
-            else (own, none[..., :0, :], none)
-        )
+        weights = text_weights(recording)
+        none = weights[:0, ..., :0]  # no layers and no keys
+        nothing = none[..., :0, :]  # nor rows
+        if isinstance(model, LanguageModel):
+            return nothing, weights, none
+        return weights, nothing, none
+
     if isinstance(model, RecurrentTranslator):
         cross = layer_weights(recording, "cell.attention")[None]  # (1, batch, 1, target, source)
         _, batch, heads, target, source = cross.shape
-        encoder, decoder = (
-            cross.new_zeros(0, batch, heads, length, length) for length in (source, target)
-        )
+        encoder = cross.new_zeros(0, batch, heads, source, source)
+        decoder = cross.new_zeros(0, batch, heads, target, target)
         return encoder, decoder, cross
+
     return (
         recorded_weights(recording, "encoder", "attention", model.config.encoder_layers),
         recorded_weights(recording, "decoder", "self_attention", model.config.decoder_layers),
@@ -197,11 +219,10 @@ def target_of(target_ids: Sequence[int]) -> list[int]:
         raise ArgumentError(
             f"target_ids is the text {target_ids[:40]!r}; give its ids, tokeniser.encode_target(text)"
         )
-    ids = [
-        whole("an id of target_ids", i, 0)
-        for i in each("target_ids", target_ids, "ids, as encode returns them")
-    ]
-    if special := sorted({PAD, BEGIN, END} & set(ids)):
+    listed = each("target_ids", target_ids, "ids, as encode returns them")
+    ids = [whole("an id of target_ids", identifier, 0) for identifier in listed]
+    special = sorted({PAD, BEGIN, END} & set(ids))
+    if special:
         raise ArgumentError(
             f"target_ids contain the special ids {special}; give only those of the text"
         )
@@ -210,9 +231,8 @@ def target_of(target_ids: Sequence[int]) -> list[int]:
 
 def recorded_weights(recording: Recording, stack: str, attention: str, depth: int) -> torch.Tensor:
     """The weights of every layer of a stack, (layers, batch, heads, rows, keys), float32 on the CPU."""
-    return torch.stack(
-        [layer_weights(recording, f"{stack}.{layer}.{attention}") for layer in range(depth)]
-    )
+    names = [f"{stack}.{layer}.{attention}" for layer in range(depth)]
+    return torch.stack([layer_weights(recording, name) for name in names])
 
 
 def text_weights(recording: Recording) -> torch.Tensor:

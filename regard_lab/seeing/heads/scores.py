@@ -214,7 +214,7 @@ def score_parts(
     )
     counts = {layer: attention.heads for layer, attention in attention_layers(model).items()}
     (chosen,) = named_heads(counts, [head])
-    ids, _ = ids_of_text(model, tokeniser, text)
+    ids = ids_of_text(model, tokeniser, text)
     spans = tokeniser.words(ids)
     for name, at in (("query", query), ("key", key)):
         if not 0 <= whole(name, at) < len(spans):
