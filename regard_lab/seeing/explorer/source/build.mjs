@@ -43,6 +43,19 @@ function variables(colours) {
     .join(" ");
 }
 
+/**
+ * Lines of scripts without their indentation: the templates of HTML are not minified otherwise, and
+ * HTML reads a line's end and its indentation as one space.
+ */
+const unindented = {
+  name: "unindented",
+  setup({onLoad}) {
+    onLoad({filter: /source\/[^/]*\.js$/}, ({path}) => ({
+      contents: readFileSync(path, "utf8").replace(/\n\s+/g, "\n"),
+    }));
+  },
+};
+
 /** What esbuild begins with: a file, or the text of the style. */
 function input(entry) {
   if (!entry.endsWith(".css")) return {entryPoints: [entry]};
@@ -59,6 +72,7 @@ for (const [entry, outfile] of [
     absWorkingDir: new URL(".", here).pathname,
     ...input(entry),
     bundle: true,
+    plugins: [unindented],
     minify: true,
     format: entry.startsWith("engine") ? "iife" : "esm",
     target: ["chrome110", "firefox113", "safari16.4"],

@@ -27,7 +27,8 @@ export function compareView(app, weights) {
   if (!found && other.attention) load(app, weights, other);
   return html`
     <h2>${second ? "Compare" : "Compare two heads"}</h2>
-    <div class="bar">${headChoice(app)} ${badge(weights)}
+    <div class="bar">
+      ${headChoice(app)} ${badge(weights)}
       ${
         second
           ? choice(
@@ -47,15 +48,22 @@ export function compareView(app, weights) {
               app.set({other: value.split(".")}),
             )
           : nothing
-      } ${found ? badge(found.second) : nothing}</div>
+      }
+      ${found ? badge(found.second) : nothing}
+    </div>
     ${
       other.outside
-        ? html`<p class="hint">The page shows: <bdi>${source.header.title}</bdi>; the other is:
-      <bdi>${second.header.title}</bdi> ${second.header.notes.map((note) => html`<bdi>${note}</bdi> `)}</p>`
+        ? html`<p class="hint">
+            The page shows: <bdi>${source.header.title}</bdi>; the other is:
+            <bdi>${second.header.title}</bdi>
+            ${second.header.notes.map((note) => html`<bdi>${note}</bdi> `)}
+          </p>`
         : nothing
     }
-    <p class="hint">Blue: the first head has more weight there; red: the second. Beside each row its Jensen-Shannon
-      distance, from 0 (equal) to 1 (no key in common).</p>
+    <p class="hint">
+      Blue: the first head has more weight there; red: the second. Beside each row its
+      Jensen-Shannon distance, from 0 (equal) to 1 (no key in common).
+    </p>
     ${
       !other.attention
         ? html`<p class="hint">The other has no ${app.attention.name.toLowerCase()}.</p>`
@@ -178,27 +186,43 @@ export function apart(one, other) {
 
 function difference(app, found) {
   if (!found.first.rows || !found.first.columns)
-    return html`<p class="hint">The two have no words in common there, so there is nothing to compare.</p>`;
+    return html`<p class="hint">
+      The two have no words in common there, so there is nothing to compare.
+    </p>`;
   const said = telling(app, found);
-  return html`
-    <p class="summary" data-distance>Mean distance of the rows: ${mean(found.distances).toFixed(3)}; the largest difference of a weight is
-      ${found.largest.toFixed(3)}.</p>
+  return html` <p class="summary" data-distance>
+      Mean distance of the rows: ${mean(found.distances).toFixed(3)}; the largest difference of a
+      weight is ${found.largest.toFixed(3)}.
+    </p>
     ${
       found.outside
-        ? html`<p class="hint" data-hidden>Hidden: ${found.hidden.map((share) => `${(100 * share).toFixed(0)} %`).join(" of the first and ")} of
-      the second are on words without a partner in the other; they count as one more word. ${found.left ? `${found.left} ${found.left === 1 ? "row of the first has" : "rows of the first have"} no partner.` : ""}</p>`
+        ? html`<p class="hint" data-hidden>
+            Hidden:
+            ${found.hidden.map((share) => `${(100 * share).toFixed(0)} %`).join(" of the first and ")}
+            of the second are on words without a partner in the other; they count as one more word.
+            ${found.left ? `${found.left} ${found.left === 1 ? "row of the first has" : "rows of the first have"} no partner.` : ""}
+          </p>`
         : nothing
     }
-    <canvas class="difference" tabindex="0" role="application" aria-roledescription="map of differences"
-      aria-label="Differences; arrow keys move. ${said}" ${drawn((canvas) => draw(app, canvas, found))}
+    <canvas
+      class="difference"
+      tabindex="0"
+      role="application"
+      aria-roledescription="map of differences"
+      aria-label="Differences; arrow keys move. ${said}"
+      ${drawn((canvas) => draw(app, canvas, found))}
       @click=${(event) => choose(app, event, found)}
       @keydown=${(event) => {
         const next = moved(event, place(app, found), [found.first.rows, found.first.columns]);
         if (next) app.set({pair: next}).then(() => app.set({said: telling(app, found)}));
-      }}></canvas>
+      }}
+    ></canvas>
     <p class="readout">${said}</p>
     ${ramp([`the second has ${found.largest.toFixed(3)} more`, `the first has ${found.largest.toFixed(3)} more`], {place: (share) => 2 * share - 1})}
-    <details class="twin"><summary>The row as a table</summary>${table(app, found)}</details>`;
+    <details class="twin">
+      <summary>The row as a table</summary>
+      ${table(app, found)}
+    </details>`;
 }
 
 function place(app, {first}) {
@@ -215,15 +239,29 @@ function telling(app, found) {
 function table(app, found) {
   const [row] = place(app, found);
   const {first, second, words} = found;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="The row as a table"><table>
-    <thead><tr><th scope="col">Word</th><th scope="col">First</th><th scope="col">Second</th><th scope="col">Difference</th></tr></thead>
-    <tbody>${words.columns.slice(0, 100).map(
-      (
-        word,
-        at,
-      ) => html`<tr><th scope="row"><bdi>${word}</bdi></th><td>${first.at(row, at).toFixed(4)}</td>
-      <td>${second.at(row, at).toFixed(4)}</td><td>${(first.at(row, at) - second.at(row, at)).toFixed(4)}</td></tr>`,
-    )}</tbody></table></div>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="The row as a table">
+    <table>
+      <thead>
+        <tr>
+          <th scope="col">Word</th>
+          <th scope="col">First</th>
+          <th scope="col">Second</th>
+          <th scope="col">Difference</th>
+        </tr>
+      </thead>
+      <tbody>
+        ${words.columns.slice(0, 100).map(
+          (word, at) =>
+            html`<tr>
+              <th scope="row"><bdi>${word}</bdi></th>
+              <td>${first.at(row, at).toFixed(4)}</td>
+              <td>${second.at(row, at).toFixed(4)}</td>
+              <td>${(first.at(row, at) - second.at(row, at)).toFixed(4)}</td>
+            </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
 }
 
 /** What both make of each written word, where both wrote the same. */
@@ -232,17 +270,34 @@ function written(header, second) {
     at,
     second.matched.target[1][number],
   ]);
-  return html`<details class="twin" open><summary>The probability of each written word</summary>
-    <div class="scroll" tabindex="0" role="region" aria-label="Probabilities of written words"><table data-written>
-    <thead><tr><th scope="col">Word</th><th scope="col">First</th><th scope="col">Second</th></tr></thead>
-    <tbody>${pairs.map(
-      ([
-        at,
-        to,
-      ]) => html`<tr><th scope="row"><bdi>${paired(header.texts.target, second.header.texts.target, [[at], [to]])[0]}</bdi></th>
-      <td>${header.changes.unchanged.probabilities[at].toFixed(3)}</td>
-      <td>${second.header.changes.unchanged.probabilities[to].toFixed(3)}</td></tr>`,
-    )}</tbody></table></div></details>`;
+  return html`<details class="twin" open>
+    <summary>The probability of each written word</summary>
+    <div class="scroll" tabindex="0" role="region" aria-label="Probabilities of written words">
+      <table data-written>
+        <thead>
+          <tr>
+            <th scope="col">Word</th>
+            <th scope="col">First</th>
+            <th scope="col">Second</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${pairs.map(
+            ([at, to]) =>
+              html`<tr>
+                <th scope="row">
+                  <bdi
+                    >${paired(header.texts.target, second.header.texts.target, [[at], [to]])[0]}</bdi
+                  >
+                </th>
+                <td>${header.changes.unchanged.probabilities[at].toFixed(3)}</td>
+                <td>${second.header.changes.unchanged.probabilities[to].toFixed(3)}</td>
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+  </details>`;
 }
 
 function draw(app, canvas, found) {

@@ -8,13 +8,21 @@ import {drawn} from "./surface.js";
 
 /** A labelled list of choices: pairs of a value and what it is called. */
 export function choice(label, choices, chosen, change) {
-  return html`<label class="choice"><span>${label}</span>
+  return html`<label class="choice"
+    ><span>${label}</span>
     <select @change=${(event) => change(event.target.value)}>
       ${choices.map(
-        ([value, name]) => html`<option value=${value} ?selected=${String(value) === String(chosen)}
-        .selected=${String(value) === String(chosen)}>${name}</option>`,
+        ([value, name]) =>
+          html`<option
+            value=${value}
+            ?selected=${String(value) === String(chosen)}
+            .selected=${String(value) === String(chosen)}
+          >
+            ${name}
+          </option>`,
       )}
-    </select></label>`;
+    </select></label
+  >`;
 }
 
 /** The choices of attention, layer and head, for every view of one head. */
@@ -35,7 +43,8 @@ export function headChoice(app, {mean = true, kinds = true} = {}) {
         : nothing
     }
     ${choice("Layer", numbers(layers), state.layer, (layer) => app.set({layer}))}
-    ${choice("Head", [...all, ...numbers(heads)], state.head, (head) => app.set({head}))} ${headSwitch(app)}
+    ${choice("Head", [...all, ...numbers(heads)], state.head, (head) => app.set({head}))}
+    ${headSwitch(app)}
   `;
 }
 
@@ -43,9 +52,7 @@ export function headChoice(app, {mean = true, kinds = true} = {}) {
 export function colourChoice(app, rows = true) {
   const {state} = app;
   const scales = Object.entries(SCALES).filter(([name]) => rows || name !== "largest");
-  return html`
-    ${choice("Scale", scales, state.scale, (scale) => app.set({scale}))}
-  `;
+  return html` ${choice("Scale", scales, state.scale, (scale) => app.set({scale}))} `;
 }
 
 /**
@@ -53,14 +60,23 @@ export function colourChoice(app, rows = true) {
  * place in the table.
  */
 export function ramp([from, to], {place = (share) => share, note = ""} = {}) {
-  return html`<p class="legend"><span>${from}</span><canvas width="160" height="12" role="img" aria-label="Colours from ${from} to ${to}"
-    ${drawn((canvas) => {
-      const pen = canvas.getContext("2d");
-      for (let at = 0; at < 160; at += 1) {
-        pen.fillStyle = css(place(at / 159));
-        pen.fillRect(at, 0, 1, 12);
-      }
-    })}></canvas><span>${to}</span>${note ? html`<span>${note}</span>` : nothing}</p>`;
+  return html`<p class="legend">
+    <span>${from}</span
+    ><canvas
+      width="160"
+      height="12"
+      role="img"
+      aria-label="Colours from ${from} to ${to}"
+      ${drawn((canvas) => {
+        const pen = canvas.getContext("2d");
+        for (let at = 0; at < 160; at += 1) {
+          pen.fillStyle = css(place(at / 159));
+          pen.fillRect(at, 0, 1, 12);
+        }
+      })}
+    ></canvas
+    ><span>${to}</span>${note ? html`<span>${note}</span>` : nothing}
+  </p>`;
 }
 
 export const HALFWAY = "(0.25 is in the middle)"; // of the square-root scale
@@ -80,7 +96,10 @@ export function sums(attention) {
 /** Whether the numbers of a head are exact. */
 export function badge(weights) {
   return weights.exact
-    ? html`<span class="badge" title="Weights are stored as 32-bit floating-point numbers.">exact</span>`
-    : html`<span class="badge" title="Weights are stored as one byte each on a square-root scale.">rounded to
-        0.004 or better</span>`;
+    ? html`<span class="badge" title="Weights are stored as 32-bit floating-point numbers."
+        >exact</span
+      >`
+    : html`<span class="badge" title="Weights are stored as one byte each on a square-root scale."
+        >rounded to 0.004 or better</span
+      >`;
 }

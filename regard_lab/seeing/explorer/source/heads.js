@@ -91,17 +91,30 @@ export function headsView(app) {
       )}
       ${colourChoice(app, false)} ${headSwitch(app)}
     </div>
-    <p class="hint">${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}. ${attention.sums ?? ""}
-      ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(by) ? "highest" : "lowest"} first. ` : ""}Choose a head to see it large; each small map shows the largest weight of each part.
-      Above each map: layer.head, both counted from 0, so ${layers - 1}.${heads - 1} is head ${heads - 1} of layer ${layers - 1}${by === "layer" ? "" : `; then the ${sort.title}`}.</p>
-    ${needed(app)}
-    ${legend(app, false)}
-    <canvas class="heads" tabindex="0" role="application" aria-roledescription="map of heads"
+    <p class="hint">
+      ${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}.
+      ${attention.sums ?? ""}
+      ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(by) ? "highest" : "lowest"} first. ` : ""}Choose
+      a head to see it large; each small map shows the largest weight of each part. Above each map:
+      layer.head, both counted from 0, so ${layers - 1}.${heads - 1} is head ${heads - 1} of layer
+      ${layers - 1}${by === "layer" ? "" : `; then the ${sort.title}`}.
+    </p>
+    ${needed(app)} ${legend(app, false)}
+    <canvas
+      class="heads"
+      tabindex="0"
+      role="application"
+      aria-roledescription="map of heads"
       aria-label="Heads; arrow keys move, Enter opens a head. ${telling(attention, order, chosen)}"
-      data-chosen=${chosen} ${drawn((canvas) => draw(app, canvas, order, chosen, by))}
+      data-chosen=${chosen}
+      ${drawn((canvas) => draw(app, canvas, order, chosen, by))}
       @click=${(event) => open(app, order, hit(event))}
-      @keydown=${(event) => onKey(app, event, order, chosen)}></canvas>
-    <details class="twin"><summary>The same as a table</summary>${table(app, attention, order, measures)}</details>
+      @keydown=${(event) => onKey(app, event, order, chosen)}
+    ></canvas>
+    <details class="twin">
+      <summary>The same as a table</summary>
+      ${table(app, attention, order, measures)}
+    </details>
   `;
 }
 
@@ -132,11 +145,19 @@ function needed(app) {
   const place = chosenPlace(app);
   if (!app.engine || (found?.place === place && !attention.statistics.effect)) return "";
   if (found?.place !== place)
-    return html`<p class="hint" role="status" data-effects>Switching off one head after the other…</p>`;
+    return html`<p class="hint" role="status" data-effects>
+      Switching off one head after the other…
+    </p>`;
   const most = sorted(attention, "effect")[0];
-  return html`<p class="hint" data-effects>What each head does for “<bdi>${found.word}</bdi>”${found.others.length ? html` rather than ${found.others.map((one, at) => html`${at ? " or " : ""}<bdi>${one}</bdi>`)}` : ""}:
-    without ${most.join(".")} its log odds of ${shown(found.own, 2)} fall by ${shown(attention.statistics.effect[most[0]][most[1]], 2)}, more than without any other head here. The bar above a map
-    is as long as its head's effect, and red if the word gains without it. Without all heads of a layer they fall by ${attention.layers.map((one, layer) => `${shown(one, 2)} (layer ${layer})`).join(", ")}.</p>`;
+  return html`<p class="hint" data-effects>
+    What each head does for
+    “<bdi>${found.word}</bdi>”${found.others.length ? html` rather than ${found.others.map((one, at) => html`${at ? " or " : ""}<bdi>${one}</bdi>`)}` : ""}:
+    without ${most.join(".")} its log odds of ${shown(found.own, 2)} fall by
+    ${shown(attention.statistics.effect[most[0]][most[1]], 2)}, more than without any other head
+    here. The bar above a map is as long as its head's effect, and red if the word gains without it.
+    Without all heads of a layer they fall by
+    ${attention.layers.map((one, layer) => `${shown(one, 2)} (layer ${layer})`).join(", ")}.
+  </p>`;
 }
 
 function telling(attention, order, at) {
@@ -272,14 +293,34 @@ function onKey(app, event, order, chosen) {
 
 function table(app, attention, order, measures) {
   const names = measures.filter((name) => name !== "layer");
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Heads as a table"><table>
-    <thead><tr><th scope="col">Layer</th><th scope="col">Head</th>
-      ${names.map((name) => html`<th scope="col">${sortOf(attention, name).title}</th>`)}</tr></thead>
-    <tbody>${order.slice(0, LISTED).map(
-      ([layer, head]) => html`<tr><td>${layer}</td><th scope="row">
-      <button class="link" aria-label="Open layer ${layer}, head ${head}"
-        @click=${() => app.set({layer, head, view: "map"})}>${head}</button></th>
-      ${names.map((name) => html`<td>${shown(attention.statistics[name][layer][head], 3)}</td>`)}</tr>`,
-    )}</tbody>
-  </table></div>${order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : ""}`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Heads as a table">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Layer</th>
+            <th scope="col">Head</th>
+            ${names.map((name) => html`<th scope="col">${sortOf(attention, name).title}</th>`)}
+          </tr>
+        </thead>
+        <tbody>
+          ${order.slice(0, LISTED).map(
+            ([layer, head]) =>
+              html`<tr>
+                <td>${layer}</td>
+                <th scope="row">
+                  <button
+                    class="link"
+                    aria-label="Open layer ${layer}, head ${head}"
+                    @click=${() => app.set({layer, head, view: "map"})}
+                  >
+                    ${head}
+                  </button>
+                </th>
+                ${names.map((name) => html`<td>${shown(attention.statistics[name][layer][head], 3)}</td>`)}
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+    ${order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : ""}`;
 }

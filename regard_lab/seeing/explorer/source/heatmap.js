@@ -17,23 +17,35 @@ export function heatmapView(app, weights) {
   const said = telling(app, weights, state.row, state.column);
   return html`
     <h2>Heat map</h2>
-    <div class="bar">${headChoice(app)} ${colourChoice(app)} ${badge(weights)}
-      <button @click=${(event) => savePicture(event, "png")}>Save PNG</button></div>
-    <p class="hint">${app.attention.name}. Rows: ${app.attention.row_title}. Columns: ${app.attention.column_title}.
-      ${sums(app.attention)}${app.attention.unwritten ? " Grey cells did not exist yet." : ""}</p>
+    <div class="bar">
+      ${headChoice(app)} ${colourChoice(app)} ${badge(weights)}
+      <button @click=${(event) => savePicture(event, "png")}>Save PNG</button>
+    </div>
+    <p class="hint">
+      ${app.attention.name}. Rows: ${app.attention.row_title}. Columns:
+      ${app.attention.column_title}.
+      ${sums(app.attention)}${app.attention.unwritten ? " Grey cells did not exist yet." : ""}
+    </p>
     <div class="map" tabindex="-1">
-      <canvas class="heatmap" tabindex="0" role="application" aria-roledescription="heat map"
+      <canvas
+        class="heatmap"
+        tabindex="0"
+        role="application"
+        aria-roledescription="heat map"
         aria-label="Weights; arrow keys move. ${said}"
         ${drawn((canvas) => draw(app, canvas, weights))}
         @pointermove=${(event) => point(app, event, weights)}
         @click=${(event) => point(app, event, weights)}
-        @keydown=${(event) => onKey(app, event, weights)}></canvas>
+        @keydown=${(event) => onKey(app, event, weights)}
+      ></canvas>
       <div class="cursor" aria-hidden="true"></div>
     </div>
     <p class="readout" data-readout>${said}</p>
     ${legend(app)}
-    <details class="twin" open><summary>The row of <bdi>${words.rows[state.row]}</bdi> as a table</summary>
-      ${rowTable(app, weights)}</details>
+    <details class="twin" open>
+      <summary>The row of <bdi>${words.rows[state.row]}</bdi> as a table</summary>
+      ${rowTable(app, weights)}
+    </details>
   `;
 }
 
@@ -200,17 +212,38 @@ export function rowTable(app, weights) {
     0,
     values.reduce((sum, one) => sum + one, 0) - keys.reduce((sum, key) => sum + values[key], 0),
   );
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="The largest weights of the row"><table>
-    <thead><tr><th scope="col">Rank</th><th scope="col">Place</th><th scope="col">Word</th><th scope="col">Weight</th></tr></thead>
-    <tbody>${keys.map(
-      (
-        key,
-        rank,
-      ) => html`<tr><td>${rank + 1}</td><td>${key}</td><th scope="row"><bdi>${columns[key]}</bdi></th>
-      <td>${shown(values[key])}</td></tr>`,
-    )}</tbody></table></div>
-    <p class="hint">${columns.length > LISTED ? `The other ${columns.length - LISTED} keys together: ${shown(rest)}. ` : ""}Entropy
-      of the row: ${weights.entropy(row).toFixed(3)} nats.</p>`;
+  return html`<div
+      class="scroll"
+      tabindex="0"
+      role="region"
+      aria-label="The largest weights of the row"
+    >
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">Rank</th>
+            <th scope="col">Place</th>
+            <th scope="col">Word</th>
+            <th scope="col">Weight</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${keys.map(
+            (key, rank) =>
+              html`<tr>
+                <td>${rank + 1}</td>
+                <td>${key}</td>
+                <th scope="row"><bdi>${columns[key]}</bdi></th>
+                <td>${shown(values[key])}</td>
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+    <p class="hint">
+      ${columns.length > LISTED ? `The other ${columns.length - LISTED} keys together: ${shown(rest)}. ` : ""}Entropy
+      of the row: ${weights.entropy(row).toFixed(3)} nats.
+    </p>`;
 }
 
 function savePicture(event) {

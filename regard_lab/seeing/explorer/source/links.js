@@ -18,21 +18,44 @@ export function linksView(app, weights) {
   const {hidden, links} = weights.links(state.row, state.share, MOST);
   return html`
     <h2>Links</h2>
-    <div class="bar">${headChoice(app)} ${badge(weights)}
-      <label class="choice"><span>Weight shown: ${Math.round(100 * state.share)} %</span>
-        <input type="range" min="5" max="100" step="5" .value=${String(Math.round(100 * state.share))}
-          @input=${(event) => app.set({share: Number(event.target.value) / 100})} /></label>
-      <span class="badge" data-hidden>hidden: ${(100 * hidden).toFixed(0)} % of this row, ${(100 * allHidden(weights, state.share)).toFixed(0)} % of all</span>
+    <div class="bar">
+      ${headChoice(app)} ${badge(weights)}
+      <label class="choice"
+        ><span>Weight shown: ${Math.round(100 * state.share)} %</span>
+        <input
+          type="range"
+          min="5"
+          max="100"
+          step="5"
+          .value=${String(Math.round(100 * state.share))}
+          @input=${(event) => app.set({share: Number(event.target.value) / 100})}
+      /></label>
+      <span class="badge" data-hidden
+        >hidden: ${(100 * hidden).toFixed(0)} % of this row,
+        ${(100 * allHidden(weights, state.share)).toFixed(0)} % of all</span
+      >
     </div>
-    <p class="hint">On the left ${app.attention.row_title}, on the right ${app.attention.column_title}. Each word is
-      linked to as few words as carry the chosen share of its weight, at most ${MOST}. Choose a word on the left.</p>
-    <div class="links" @scroll=${(event) => paint(app, event.currentTarget.querySelector("canvas"), weights)}
-      tabindex="-1">
-      <div class="tall" ${drawn((element) => {
-        element.style.height = `${lines * LINE + 8}px`;
-        element.parentElement.style.maxHeight = `${height + 2}px`;
-      })}>
-        <canvas tabindex="0" role="application" aria-roledescription="links"
+    <p class="hint">
+      On the left ${app.attention.row_title}, on the right ${app.attention.column_title}. Each word
+      is linked to as few words as carry the chosen share of its weight, at most ${MOST}. Choose a
+      word on the left.
+    </p>
+    <div
+      class="links"
+      @scroll=${(event) => paint(app, event.currentTarget.querySelector("canvas"), weights)}
+      tabindex="-1"
+    >
+      <div
+        class="tall"
+        ${drawn((element) => {
+          element.style.height = `${lines * LINE + 8}px`;
+          element.parentElement.style.maxHeight = `${height + 2}px`;
+        })}
+      >
+        <canvas
+          tabindex="0"
+          role="application"
+          aria-roledescription="links"
           aria-label="Links; up and down arrows choose a word. ${telling(app, weights)}"
           ${drawn((canvas) => {
             canvas.tall = height;
@@ -40,11 +63,15 @@ export function linksView(app, weights) {
             paint(app, canvas, weights);
           })}
           @click=${(event) => choose(app, event, weights)}
-          @keydown=${(event) => onKey(app, event, weights)}></canvas>
+          @keydown=${(event) => onKey(app, event, weights)}
+        ></canvas>
       </div>
     </div>
     <p class="readout">${telling(app, weights)}</p>
-    <details class="twin"><summary>The row of <bdi>${words.rows[state.row]}</bdi> as a table</summary>${rowTable(app, weights)}</details>
+    <details class="twin">
+      <summary>The row of <bdi>${words.rows[state.row]}</bdi> as a table</summary>
+      ${rowTable(app, weights)}
+    </details>
     ${links.length === 0 ? html`<p class="hint">This word looks at nothing.</p>` : ""}
   `;
 }
@@ -195,20 +222,33 @@ export function stepsView(app, weights) {
   const likeliest = source.header.changes?.unchanged.likeliest[row];
   return html`
     <h2>Where does it look while it writes?</h2>
-    <div class="bar">${headChoice(app, {kinds: false})} ${badge(weights)}
+    <div class="bar">
+      ${headChoice(app, {kinds: false})} ${badge(weights)}
       <button @click=${() => go(row - 1)} ?disabled=${row === 0}>Previous step</button>
       <button @click=${() => go(row + 1)} ?disabled=${row === weights.rows - 1}>Next step</button>
       <span class="badge">step ${row + 1} of ${weights.rows}</span>
-      <span class="badge" data-hidden>hidden: ${(100 * hidden).toFixed(0)} % of this row</span></div>
+      <span class="badge" data-hidden>hidden: ${(100 * hidden).toFixed(0)} % of this row</span>
+    </div>
     ${app.attention.says ? html`<p class="hint">${app.attention.says}</p>` : nothing}
     <p class="summary" data-step>${said}</p>
     ${likeliest ? html`<p class="hint">Most probable there: ${likeliest.map(([word, p], at) => html`${at ? ", " : ""}<bdi>${word}</bdi> ${p.toFixed(3)}`)}.</p>` : nothing}
-    <div class="links" @scroll=${(event) => paint(app, event.currentTarget.querySelector("canvas"), weights, row)} tabindex="-1">
-      <div class="tall" ${drawn((element) => {
-        element.style.height = `${Math.max(weights.rows, weights.columns) * LINE + 8}px`;
-        element.parentElement.style.maxHeight = `${height + 2}px`;
-      })}>
-        <canvas class="steps" tabindex="0" role="application" aria-roledescription="steps of a translation"
+    <div
+      class="links"
+      @scroll=${(event) => paint(app, event.currentTarget.querySelector("canvas"), weights, row)}
+      tabindex="-1"
+    >
+      <div
+        class="tall"
+        ${drawn((element) => {
+          element.style.height = `${Math.max(weights.rows, weights.columns) * LINE + 8}px`;
+          element.parentElement.style.maxHeight = `${height + 2}px`;
+        })}
+      >
+        <canvas
+          class="steps"
+          tabindex="0"
+          role="application"
+          aria-roledescription="steps of a translation"
           aria-label="Steps; up and down arrows change the step. ${said}"
           ${drawn((canvas) => {
             canvas.tall = height;
@@ -219,12 +259,18 @@ export function stepsView(app, weights) {
           @keydown=${(event) => {
             const next = moved(event, [row, 0], [weights.rows, 1]);
             if (next !== null) go(next[0]);
-          }}></canvas>
+          }}
+        ></canvas>
       </div>
     </div>
-    <p class="hint">Left: what is written; later words are faint. Right: the source, with a bar as long as its weight at this step. A word in several
-      sub-words has several steps, whose rows are averaged.</p>
-    <details class="twin"><summary>The step as a table</summary>${coverage(weights, row, words)}</details>
+    <p class="hint">
+      Left: what is written; later words are faint. Right: the source, with a bar as long as its
+      weight at this step. A word in several sub-words has several steps, whose rows are averaged.
+    </p>
+    <details class="twin">
+      <summary>The step as a table</summary>
+      ${coverage(weights, row, words)}
+    </details>
   `;
 }
 
@@ -245,13 +291,25 @@ function coverage(weights, row, words) {
   const sums = new Float64Array(weights.columns);
   for (let at = 0; at <= row; at += 1)
     weights.row(at).forEach((weight, column) => (sums[column] += weight));
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="The step as a table"><table data-coverage>
-    <thead><tr><th scope="col">Source word</th><th scope="col">Weight now</th><th scope="col">Sum so far</th></tr></thead>
-    <tbody>${words.columns.map(
-      (
-        word,
-        at,
-      ) => html`<tr><th scope="row"><bdi>${word}</bdi></th><td>${weights.at(row, at).toFixed(4)}</td>
-      <td>${sums[at].toFixed(4)}</td></tr>`,
-    )}</tbody></table></div>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="The step as a table">
+    <table data-coverage>
+      <thead>
+        <tr>
+          <th scope="col">Source word</th>
+          <th scope="col">Weight now</th>
+          <th scope="col">Sum so far</th>
+        </tr>
+      </thead>
+      <tbody>
+        ${words.columns.map(
+          (word, at) =>
+            html`<tr>
+              <th scope="row"><bdi>${word}</bdi></th>
+              <td>${weights.at(row, at).toFixed(4)}</td>
+              <td>${sums[at].toFixed(4)}</td>
+            </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
 }

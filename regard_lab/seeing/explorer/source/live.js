@@ -167,7 +167,10 @@ export function changeView(app) {
     found;
   const now = all ?? erased[place];
   if (!now)
-    return html`<h2>What if a word were missing?</h2><p class="hint">${app.engine && app.source.answer.erasable.length ? "Computing…" : `The ${found.of} has no word that can be erased.`}</p>`;
+    return html`<h2>What if a word were missing?</h2>
+      <p class="hint">
+        ${app.engine && app.source.answer.erasable.length ? "Computing…" : `The ${found.of} has no word that can be erased.`}
+      </p>`;
   const row = (word, one, at) =>
     kind === "vectors"
       ? [word, [], numbers(one)[at], []]
@@ -181,17 +184,25 @@ export function changeView(app) {
     kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
   return html`
     <h2>${app.engine ? "What if it were changed?" : "What if a word were missing?"}</h2>
-    <p class="hint">${app.engine ? "Press words above to erase them, switch heads off, or change the model." : `Choose a word of the ${found.of}:`}</p>
+    <p class="hint">
+      ${app.engine ? "Press words above to erase them, switch heads off, or change the model." : `Choose a word of the ${found.of}:`}
+    </p>
     ${
       app.engine
         ? nothing
         : html`<div class="words" role="group" aria-label="Words of the ${found.of}">
-      ${source.map((word, at) =>
-        places.includes(at)
-          ? html`<button class="word" aria-pressed=${at === place ? "true" : "false"} @click=${() => choose(app, at)}><bdi>${word}</bdi></button>`
-          : html`<span class="word plain"><bdi>${word}</bdi></span>`,
-      )}
-    </div>`
+            ${source.map((word, at) =>
+              places.includes(at)
+                ? html`<button
+                    class="word"
+                    aria-pressed=${at === place ? "true" : "false"}
+                    @click=${() => choose(app, at)}
+                  >
+                    <bdi>${word}</bdi>
+                  </button>`
+                : html`<span class="word plain"><bdi>${word}</bdi></span>`,
+            )}
+          </div>`
     }
     <div class="bar">
       ${choice(
@@ -199,36 +210,59 @@ export function changeView(app) {
         follow.map((_, at) => [at, named(at)]),
         written,
         (row) => app.set(kind === "written" ? {row} : {next: row}),
-      )}</div>
+      )}
+    </div>
     <section class="panel">
       <p class="summary" data-change>${telling(found, now, place)}</p>
       ${
         unchanged.translation.length
-          ? html`<h3>Written from the source as it is</h3><p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
-        ${now.translation ? html`<h3>${all ? "Written now" : html`Written without “<bdi>${source[place]}</bdi>”`}</h3><p class="sentence">${marked(unchanged.translation, now.translation)}</p>` : nothing}`
+          ? html`<h3>Written from the source as it is</h3>
+              <p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
+              ${
+                now.translation
+                  ? html`<h3>
+                        ${all ? "Written now" : html`Written without “<bdi>${source[place]}</bdi>”`}
+                      </h3>
+                      <p class="sentence">${marked(unchanged.translation, now.translation)}</p>`
+                  : nothing
+              }`
           : nothing
       }
-      ${found.moves ? html`<h3>${found.moves}</h3>${moves(found, now)}` : nothing}
+      ${
+        found.moves
+          ? html`<h3>${found.moves}</h3>
+              ${moves(found, now)}`
+          : nothing
+      }
     </section>
     <div class="columns">
-      <section class="panel"><h3>${found.each}</h3>${table(
-        found.table,
-        heads("Word"),
-        follow.map((_, at) => row(named(at), now, at)),
-        written,
-      )}</section>
+      <section class="panel">
+        <h3>${found.each}</h3>
+        ${table(
+          found.table,
+          heads("Word"),
+          follow.map((_, at) => row(named(at), now, at)),
+          written,
+        )}
+      </section>
       ${
         all
           ? nothing
-          : html`<section class="panel"><h3>“<bdi>${named(written)}</bdi>” without each word</h3>${table(
-              "Erasures",
-              heads("Without"),
-              places.map((at) => row(source[at], erased[at], written)),
-              places.indexOf(place),
-            )}</section>`
+          : html`<section class="panel">
+              <h3>“<bdi>${named(written)}</bdi>” without each word</h3>
+              ${table(
+                "Erasures",
+                heads("Without"),
+                places.map((at) => row(source[at], erased[at], written)),
+                places.indexOf(place),
+              )}
+            </section>`
       }
     </div>
-    <p class="hint">${found.says} An erased word keeps its place and has the mean embedding of the ${kind === "written" ? "sentence" : "text"}'s words. ${found.ends}</p>
+    <p class="hint">
+      ${found.says} An erased word keeps its place and has the mean embedding of the
+      ${kind === "written" ? "sentence" : "text"}'s words. ${found.ends}
+    </p>
   `;
 }
 
@@ -279,13 +313,15 @@ function moves({kind, follow, named, numbers, unchanged}, now) {
         : Math.abs(by[at]) < 0.0005
           ? "0.000"
           : `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}`;
-  return html`<div class="words" data-moves>${follow.map(
-    (
-      _,
-      at,
-    ) => html`<span class="scored"><span class="word" .style=${signed(by[at], most)}><bdi>${named(at)}</bdi></span>
-    <small>${told(at)}</small></span>`,
-  )}</div>`;
+  return html`<div class="words" data-moves>
+    ${follow.map(
+      (_, at) =>
+        html`<span class="scored"
+          ><span class="word" .style=${signed(by[at], most)}><bdi>${named(at)}</bdi></span>
+          <small>${told(at)}</small></span
+        >`,
+    )}
+  </div>`;
 }
 
 /**
@@ -299,16 +335,34 @@ function marked(before, now) {
 }
 
 function table(label, heads, rows, chosen) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}><table>
-    <thead><tr>${heads.map((head) => html`<th scope="col">${head}</th>`)}</tr></thead>
-    <tbody>${rows.map(
-      (
-        [word, before, now, likeliest],
-        at,
-      ) => html`<tr class=${at === chosen ? "chosen" : ""}><th scope="row"><bdi>${word}</bdi></th>
-      ${before.map((one) => html`<td>${one.toFixed(3)}</td>`)}<td><meter min="0" max="1" value=${String(now)} aria-label=${heads.length > 2 ? "probability" : "cosine"}></meter> ${now.toFixed(3)}</td>
-      ${likeliest.map((one) => html`<td><bdi>${one}</bdi></td>`)}</tr>`,
-    )}</tbody></table></div>`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
+    <table>
+      <thead>
+        <tr>
+          ${heads.map((head) => html`<th scope="col">${head}</th>`)}
+        </tr>
+      </thead>
+      <tbody>
+        ${rows.map(
+          ([word, before, now, likeliest], at) =>
+            html`<tr class=${at === chosen ? "chosen" : ""}>
+              <th scope="row"><bdi>${word}</bdi></th>
+              ${before.map((one) => html`<td>${one.toFixed(3)}</td>`)}
+              <td>
+                <meter
+                  min="0"
+                  max="1"
+                  value=${String(now)}
+                  aria-label=${heads.length > 2 ? "probability" : "cosine"}
+                ></meter>
+                ${now.toFixed(3)}
+              </td>
+              ${likeliest.map((one) => html`<td><bdi>${one}</bdi></td>`)}
+            </tr>`,
+        )}
+      </tbody>
+    </table>
+  </div>`;
 }
 
 function choose(app, place) {

@@ -186,8 +186,13 @@ function page(app, weights) {
         ${Object.entries(VIEWS)
           .filter(([, view]) => view.fits(source.header))
           .map(
-            ([name, view]) => html`<button aria-current=${name === state.view ? "page" : "false"}
-            @click=${() => app.set({view: name})}>${view.title}</button>`,
+            ([name, view]) =>
+              html`<button
+                aria-current=${name === state.view ? "page" : "false"}
+                @click=${() => app.set({view: name})}
+              >
+                ${view.title}
+              </button>`,
           )}
       </nav>
     </header>
@@ -195,8 +200,10 @@ function page(app, weights) {
     <p class="said" role="status" aria-live="polite">${state.said}</p>
     <footer>
       ${source.header.notes.map((note) => html`<p>${note}</p>`)}
-      <p>Attention alone is not an explanation: a model can look at a word without using it. Made by regard
-        ${source.header.version}; this page loads nothing from a network.</p>
+      <p>
+        Attention alone is not an explanation: a model can look at a word without using it. Made by
+        regard ${source.header.version}; this page loads nothing from a network.
+      </p>
       ${choice(
         "Colours",
         Object.entries({system: "of the system", light: "light", dark: "dark"}),

@@ -44,22 +44,36 @@ export function patternView(app) {
             )
           : nothing
       }
-      ${one.drawable ? maskForm(app, one.drawable) : nothing} <span class="badge">counted exactly</span></div>
-    <p class="summary"><code><bdi>${panel.text}</bdi></code>: ${grouped(panel.pairs)} of ${grouped(one.q_len * one.k_len)} pairs
-      (${percent(panel.pairs, one.q_len * one.k_len)}).</p>
-    <p class="hint">Rows: queries. Columns: keys. ${one.rows.length ? "Sub-words, as the model reads them. " : ""}${
-      one.q_start
-        ? `Queries are at positions ${one.q_start} to ${one.q_start + one.q_len - 1}. `
-        : ""
-    }${one.tile > 1 ? `Each cell stands for ${one.tile} × ${one.tile} pairs. ` : ""}${one.note}${
-      one.drawable
-        ? "Draw with the mouse, or press the space bar, to allow pairs and to forbid them; the text of the pattern follows."
-        : ""
-    }</p>
-    ${shown ? pairsMap(app, shown) : html`<p class="hint">Unpacking…</p>`}
-    ${legend(one.tile > 1)}
+      ${one.drawable ? maskForm(app, one.drawable) : nothing}
+      <span class="badge">counted exactly</span>
+    </div>
+    <p class="summary">
+      <code><bdi>${panel.text}</bdi></code
+      >: ${grouped(panel.pairs)} of ${grouped(one.q_len * one.k_len)} pairs
+      (${percent(panel.pairs, one.q_len * one.k_len)}).
+    </p>
+    <p class="hint">
+      Rows: queries. Columns: keys.
+      ${one.rows.length ? "Sub-words, as the model reads them. " : ""}${
+        one.q_start
+          ? `Queries are at positions ${one.q_start} to ${one.q_start + one.q_len - 1}. `
+          : ""
+      }${one.tile > 1 ? `Each cell stands for ${one.tile} × ${one.tile} pairs. ` : ""}${one.note}${
+        one.drawable
+          ? "Draw with the mouse, or press the space bar, to allow pairs and to forbid them; the text of the pattern follows."
+          : ""
+      }
+    </p>
+    ${shown ? pairsMap(app, shown) : html`<p class="hint">Unpacking…</p>`} ${legend(one.tile > 1)}
     ${one.growth.length ? growth(one) : nothing}
-    ${shown ? html`<details class="twin"><summary>The ${one.tile > 1 ? "rows" : "queries"} as a table</summary>${table(shown)}</details>` : nothing}
+    ${
+      shown
+        ? html`<details class="twin">
+            <summary>The ${one.tile > 1 ? "rows" : "queries"} as a table</summary>
+            ${table(shown)}
+          </details>`
+        : nothing
+    }
   `;
 }
 
@@ -178,10 +192,18 @@ function pairsMap(app, shown) {
   const place = cell(app, shown);
   const said = telling(shown, ...place);
   return html`<div class="map" tabindex="-1">
-      <canvas class="pattern" tabindex="0" role="application" aria-roledescription="map of pairs"
-        aria-label="Pairs; arrow keys move. ${said}" ${drawn((canvas) => draw(app, canvas, shown))}
-        @pointermove=${(event) => point(app, event, shown)} @click=${(event) => point(app, event, shown)}
-        @pointerdown=${(event) => begin(app, event, shown)} @pointerup=${() => finish(app, shown)} @pointerleave=${() => finish(app, shown)}
+      <canvas
+        class="pattern"
+        tabindex="0"
+        role="application"
+        aria-roledescription="map of pairs"
+        aria-label="Pairs; arrow keys move. ${said}"
+        ${drawn((canvas) => draw(app, canvas, shown))}
+        @pointermove=${(event) => point(app, event, shown)}
+        @click=${(event) => point(app, event, shown)}
+        @pointerdown=${(event) => begin(app, event, shown)}
+        @pointerup=${() => finish(app, shown)}
+        @pointerleave=${() => finish(app, shown)}
         @keydown=${(event) => {
           if (event.key === " " && shown.one.drawable) {
             event.preventDefault();
@@ -190,7 +212,8 @@ function pairsMap(app, shown) {
           }
           const next = moved(event, place, [shown.rows, shown.columns]);
           if (next) app.set({pair: next, said: telling(shown, ...next)});
-        }}></canvas>
+        }}
+      ></canvas>
       <div class="cursor" aria-hidden="true"></div>
     </div>
     <p class="readout" data-readout>${said}</p>`;
@@ -311,38 +334,77 @@ function finish(app, shown) {
 }
 
 function legend(tiled) {
-  return html`<p class="legend"><i class="allowed"></i><span>${tiled ? "all allowed" : "may look"}</span>
+  return html`<p class="legend">
+    <i class="allowed"></i><span>${tiled ? "all allowed" : "may look"}</span>
     ${tiled ? html`<i class="allowed some"></i><span>some allowed</span>` : nothing}
-    <i class="masked"></i><span>${tiled ? "none allowed" : "may not look"}</span></p>`;
+    <i class="masked"></i><span>${tiled ? "none allowed" : "may not look"}</span>
+  </p>`;
 }
 
 /** How many pairs there are at other lengths, and what a backend computes. */
 function growth(one) {
   return html`<h3>How it grows with the length</h3>
-    <div class="scroll" tabindex="0" role="region" aria-label="Pairs by length"><table data-growth>
-    <thead><tr><th scope="col">Length</th><th scope="col">Allowed pairs</th><th scope="col">Share of all</th>
-      <th scope="col">Computed here</th><th scope="col">Backend</th><th scope="col">A query may look at</th></tr></thead>
-    <tbody>${one.growth.map(({length, pairs, of, computed, backend}, at) => {
-      const shown = at === 0 && !one.drawable; // the size that is drawn
-      return html`<tr><th scope="row">${grouped(length)}${shown ? " (shown)" : ""}</th><td>${grouped(pairs)}</td><td>${percent(pairs, of)}</td>
-      <td>${computed === null ? "—" : percent(computed, 1)}</td><td>${backend}</td><td>${mean(pairs / (of / (shown ? one.k_len : length)))} keys</td></tr>`;
-    })}</tbody></table></div>
-    <p class="hint">Computed here: the share of all pairs that the backend computes which regard chooses on this machine's CPU for
-      heads of 64 numbers; short rows are computed in whole blocks. Where allowed pairs grow as fast as the length, attention
-      takes linear time.</p>`;
+    <div class="scroll" tabindex="0" role="region" aria-label="Pairs by length">
+      <table data-growth>
+        <thead>
+          <tr>
+            <th scope="col">Length</th>
+            <th scope="col">Allowed pairs</th>
+            <th scope="col">Share of all</th>
+            <th scope="col">Computed here</th>
+            <th scope="col">Backend</th>
+            <th scope="col">A query may look at</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${one.growth.map(({length, pairs, of, computed, backend}, at) => {
+            const shown = at === 0 && !one.drawable; // the size that is drawn
+            return html`<tr>
+              <th scope="row">${grouped(length)}${shown ? " (shown)" : ""}</th>
+              <td>${grouped(pairs)}</td>
+              <td>${percent(pairs, of)}</td>
+              <td>${computed === null ? "—" : percent(computed, 1)}</td>
+              <td>${backend}</td>
+              <td>${mean(pairs / (of / (shown ? one.k_len : length)))} keys</td>
+            </tr>`;
+          })}
+        </tbody>
+      </table>
+    </div>
+    <p class="hint">
+      Computed here: the share of all pairs that the backend computes which regard chooses on this
+      machine's CPU for heads of 64 numbers; short rows are computed in whole blocks. Where allowed
+      pairs grow as fast as the length, attention takes linear time.
+    </p>`;
 }
 
 function table(shown) {
   const {one, rows} = shown;
   const listed = Array.from({length: Math.min(rows, LISTED)}, (_, row) => row);
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Queries as a table"><table>
-    <thead><tr><th scope="col">${one.tile > 1 ? "Queries from" : "Query"}</th>${one.rows.length ? html`<th scope="col">Word</th>` : nothing}
-      <th scope="col">${one.tile > 1 ? "Tiles" : "Keys"}</th><th scope="col">Which</th></tr></thead>
-    <tbody>${listed.map((row) => {
-      const {count, named} = spans(shown, row);
-      return html`<tr><td>${row * one.tile}</td>${one.rows.length ? html`<th scope="row"><bdi>${one.rows[row]}</bdi></th>` : nothing}
-        <td>${count}</td><td>${named || "none"}</td></tr>`;
-    })}</tbody></table></div>${rows > LISTED ? html`<p class="hint">The first ${LISTED} of ${rows}.</p>` : nothing}`;
+  return html`<div class="scroll" tabindex="0" role="region" aria-label="Queries as a table">
+      <table>
+        <thead>
+          <tr>
+            <th scope="col">${one.tile > 1 ? "Queries from" : "Query"}</th>
+            ${one.rows.length ? html`<th scope="col">Word</th>` : nothing}
+            <th scope="col">${one.tile > 1 ? "Tiles" : "Keys"}</th>
+            <th scope="col">Which</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${listed.map((row) => {
+            const {count, named} = spans(shown, row);
+            return html`<tr>
+              <td>${row * one.tile}</td>
+              ${one.rows.length ? html`<th scope="row"><bdi>${one.rows[row]}</bdi></th>` : nothing}
+              <td>${count}</td>
+              <td>${named || "none"}</td>
+            </tr>`;
+          })}
+        </tbody>
+      </table>
+    </div>
+    ${rows > LISTED ? html`<p class="hint">The first ${LISTED} of ${rows}.</p>` : nothing}`;
 }
 
 function grouped(number) {

@@ -186,7 +186,12 @@ export function headSwitch(app) {
   } = app;
   if (!app.engine || head === "mean") return nothing;
   const name = `${attention.kind}.${layer}.${head}`;
-  return html`<button aria-pressed=${String(off.split(",").includes(name))} @click=${() => play(app, {off: flipped(off, name, ",")})}>Switched off</button>`;
+  return html`<button
+    aria-pressed=${String(off.split(",").includes(name))}
+    @click=${() => play(app, {off: flipped(off, name, ",")})}
+  >
+    Switched off
+  </button>`;
 }
 
 /** The text, what is written, and what is changed, above every view. */
@@ -209,49 +214,98 @@ export function playForm(app) {
   const hover = (text, at) => ({enter: () => light(text, at), leave: () => light(text, null)});
   const word = (text, at, label, pressed, click) => {
     const {enter, leave} = hover(text, at);
-    return html`<button class="word ${text === "target" ? "" : "erased"}" aria-pressed=${String(pressed)} @click=${click} @pointerenter=${enter} @pointerleave=${leave}
-      @focus=${enter} @blur=${leave}><bdi>${label}</bdi></button>`;
+    return html`<button
+      class="word ${text === "target" ? "" : "erased"}"
+      aria-pressed=${String(pressed)}
+      @click=${click}
+      @pointerenter=${enter}
+      @pointerleave=${leave}
+      @focus=${enter}
+      @blur=${leave}
+    >
+      <bdi>${label}</bdi>
+    </button>`;
   };
   const own = texts.source ? "source" : "text";
   const next = (likeliest) => likeliest.map(([one, p]) => html`<bdi>${one}</bdi> ${p.toFixed(3)} `);
   return html`<form class="live" @submit=${(event) => event.preventDefault()}>
       <label for="sentence">${model.label}</label>
-      <input id="sentence" name="text" .value=${state.text} maxlength="1000" autocomplete="off" spellcheck="false" list="known"
-        @input=${(event) => play(app, {text: event.target.value, erase: "", place: undefined}, event.timeStamp)} />
-      <datalist id="known">${offered(state.text, engine.words).map((text) => html`<option value=${text}></option>`)}</datalist>
-      <span role="alert">${state.busy}</span></form>
+      <input
+        id="sentence"
+        name="text"
+        .value=${state.text}
+        maxlength="1000"
+        autocomplete="off"
+        spellcheck="false"
+        list="known"
+        @input=${(event) => play(app, {text: event.target.value, erase: "", place: undefined}, event.timeStamp)}
+      />
+      <datalist id="known">
+        ${offered(state.text, engine.words).map((text) => html`<option value=${text}></option>`)}
+      </datalist>
+      <span role="alert">${state.busy}</span>
+    </form>
     ${unknown.length ? html`<p class="unknown" role="status">Not in the training of this model: <bdi>${unknown.join(", ")}</bdi>; what it makes of such words is a guess.</p>` : nothing}
-    <div class="played"><span>reads</span><div class="words" role="group" aria-label="Words that are read; press one to erase it">
-      ${words.map((one, at) =>
-        answer.erasable.includes(at)
-          ? word(own, at, shown[own][at] ?? one, gone.includes(at), () =>
-              play(app, {erase: flipped(state.erase, String(at), ".")}),
-            )
-          : html`<span class="word plain"><bdi>${one}</bdi></span>`,
-      )}</div>
-    ${
-      texts.target
-        ? html`<span>writes</span><div class="words" role="group" aria-label="Words that are written; press one to explain it">
-      ${texts.target.map((one, at) => word("target", at, one, at === Number(state.place ?? header.chosen), () => app.set({row: at, place: at})))}</div>`
-        : answer.follows !== undefined
-          ? html`<span>next</span><p>${next(answer.likeliest.at(-1))}</p>`
-          : answer.likeliest.length
-            ? html`<span>masked</span><p>${answer.likeliest.map((one) => html`${next(one)}<br />`)}</p>`
-            : answer.target.length
-              ? html`<span>class</span><p>${next(answer.target.map((one, at) => [one, answer.probabilities[at]]))}</p>`
-              : nothing
-    }</div>
-    <details class="tweaks" ?open=${changed}><summary>Change the model${changed ? " (changed)" : ""}</summary><div class="bar">
-      ${factor(app, "factor", "Scores \u00d7", "Factor of all attention scores")} ${factor(app, "warmth", "Temperature", "What the logits of words are divided by")}
-      ${model.kinds.map((one) => maskForm(app, one))}
-      ${state.off ? html`<span class="badge">off: ${state.off.split(",").join(", ")}</span>` : nothing}
-      <button type="button" ?disabled=${!changed} @click=${() => play(app, PLAIN)}>As trained</button></div></details>`;
+    <div class="played">
+      <span>reads</span>
+      <div class="words" role="group" aria-label="Words that are read; press one to erase it">
+        ${words.map((one, at) =>
+          answer.erasable.includes(at)
+            ? word(own, at, shown[own][at] ?? one, gone.includes(at), () =>
+                play(app, {erase: flipped(state.erase, String(at), ".")}),
+              )
+            : html`<span class="word plain"><bdi>${one}</bdi></span>`,
+        )}
+      </div>
+      ${
+        texts.target
+          ? html`<span>writes</span>
+              <div
+                class="words"
+                role="group"
+                aria-label="Words that are written; press one to explain it"
+              >
+                ${texts.target.map((one, at) => word("target", at, one, at === Number(state.place ?? header.chosen), () => app.set({row: at, place: at})))}
+              </div>`
+          : answer.follows !== undefined
+            ? html`<span>next</span>
+                <p>${next(answer.likeliest.at(-1))}</p>`
+            : answer.likeliest.length
+              ? html`<span>masked</span>
+                  <p>${answer.likeliest.map((one) => html`${next(one)}<br />`)}</p>`
+              : answer.target.length
+                ? html`<span>class</span>
+                    <p>${next(answer.target.map((one, at) => [one, answer.probabilities[at]]))}</p>`
+                : nothing
+      }
+    </div>
+    <details class="tweaks" ?open=${changed}>
+      <summary>Change the model${changed ? " (changed)" : ""}</summary>
+      <div class="bar">
+        ${factor(app, "factor", "Scores \u00d7", "Factor of all attention scores")}
+        ${factor(app, "warmth", "Temperature", "What the logits of words are divided by")}
+        ${model.kinds.map((one) => maskForm(app, one))}
+        ${state.off ? html`<span class="badge">off: ${state.off.split(",").join(", ")}</span>` : nothing}
+        <button type="button" ?disabled=${!changed} @click=${() => play(app, PLAIN)}>
+          As trained
+        </button>
+      </div>
+    </details>`;
 }
 
 /** A slider of a number above 0, by powers of two. */
 function factor(app, name, label, says) {
-  return html`<label class="choice"><span>${label} ${Number(app.state[name]).toFixed(2)}</span><input type="range" min="-3" max="3" step="0.1" .value=${String(Math.log2(app.state[name]))}
-    aria-label=${says} @input=${(event) => play(app, {[name]: (2 ** event.target.value).toFixed(3).replace(/\.?0+$/, "")}, event.timeStamp)} /></label>`;
+  return html`<label class="choice"
+    ><span>${label} ${Number(app.state[name]).toFixed(2)}</span
+    ><input
+      type="range"
+      min="-3"
+      max="3"
+      step="0.1"
+      .value=${String(Math.log2(app.state[name]))}
+      aria-label=${says}
+      @input=${(event) => play(app, {[name]: (2 ** event.target.value).toFixed(3).replace(/\.?0+$/, "")}, event.timeStamp)}
+  /></label>`;
 }
 
 /** The pattern that a reader gave a kind of attention; empty for that of the model. */
@@ -294,10 +348,26 @@ export function maskForm(app, {kind, name, columns}) {
       ? `${text.includes("|") ? `(${text})` : text} & ${window}`
       : text.replace(WINDOW, window);
   };
-  return html`<label class="choice"><span>Pattern, ${name.toLowerCase()}</span><input size="22" placeholder=${own} .value=${mask}
-      @change=${(event) => playMask(app, kind, event.target.value)} /></label>
-    <label class="choice"><span>Window ${size === undefined ? "all" : which === "causal_window" ? `${reach} back` : `\u00b1${reach}`}</span><input type="range" min="0" max=${most} .value=${String(reach)}
-      aria-label="Window, ${name.toLowerCase()}" @input=${(event) => playMask(app, kind, widened(Number(event.target.value)), event.timeStamp)} /></label>`;
+  return html`<label class="choice"
+      ><span>Pattern, ${name.toLowerCase()}</span
+      ><input
+        size="22"
+        placeholder=${own}
+        .value=${mask}
+        @change=${(event) => playMask(app, kind, event.target.value)}
+    /></label>
+    <label class="choice"
+      ><span
+        >Window
+        ${size === undefined ? "all" : which === "causal_window" ? `${reach} back` : `\u00b1${reach}`}</span
+      ><input
+        type="range"
+        min="0"
+        max=${most}
+        .value=${String(reach)}
+        aria-label="Window, ${name.toLowerCase()}"
+        @input=${(event) => playMask(app, kind, widened(Number(event.target.value)), event.timeStamp)}
+    /></label>`;
 }
 
 /** The text with its last word completed to words that the training had. */

@@ -44,43 +44,56 @@ function explainedReader(app) {
     : header.chosen;
   const lenses = header.explained[place];
   if (!lenses) lens(app);
-  const chooser = html`<h2>What does this word depend on?</h2>${
-    app.engine && header.texts.target
-      ? nothing
-      : html`
-    <p class="hint">Choose a ${header.texts.source ? "written word" : "word"}:</p>
-    <div class="words" role="group" aria-label="Words to explain">
-      ${words.map((word, at) =>
-        can(at)
-          ? html`<button class="word" aria-pressed=${at === Number(place) ? "true" : "false"}
-            @click=${() => app.set({place: at, row: at, said: header.explained[at]?.length ? summary(header.explained[at][0]) : ""})}><bdi>${word}</bdi></button>`
-          : html`<span class="word plain"><bdi>${word}</bdi></span>`,
-      )}
-    </div>`
-  }`;
+  const chooser = html`<h2>What does this word depend on?</h2>
+    ${
+      app.engine && header.texts.target
+        ? nothing
+        : html` <p class="hint">Choose a ${header.texts.source ? "written word" : "word"}:</p>
+            <div class="words" role="group" aria-label="Words to explain">
+              ${words.map((word, at) =>
+                can(at)
+                  ? html`<button
+                      class="word"
+                      aria-pressed=${at === Number(place) ? "true" : "false"}
+                      @click=${() => app.set({place: at, row: at, said: header.explained[at]?.length ? summary(header.explained[at][0]) : ""})}
+                    >
+                      <bdi>${word}</bdi>
+                    </button>`
+                  : html`<span class="word plain"><bdi>${word}</bdi></span>`,
+              )}
+            </div>`
+    }`;
   if (!lenses?.length)
-    return html`${chooser}<p class="hint" role="status">${lenses ? "Nothing was read before this word." : "Computing what it depends on…"}</p>`;
+    return html`${chooser}
+      <p class="hint" role="status">
+        ${lenses ? "Nothing was read before this word." : "Computing what it depends on…"}
+      </p>`;
   const first = lenses.find((one) => one.lens === (app.state.lens ?? "erase")) ?? lenses[0];
   const attention = lenses.find((one) => one.lens === "attention");
   return html`${chooser}
-    <p class="question">Why <strong><bdi>${first.word}</bdi></strong> rather than ${either(first.others)}?
-      Log odds ${first.log_odds.toFixed(2)}, probability ${first.probability.toFixed(3)} among these.</p>
+    <p class="question">
+      Why <strong><bdi>${first.word}</bdi></strong> rather than ${either(first.others)}? Log odds
+      ${first.log_odds.toFixed(2)}, probability ${first.probability.toFixed(3)} among these.
+    </p>
     <div class="columns">
       ${panel(
         app,
         first,
-        html`<h3>By a lens</h3> ${choice(
-          "Lens",
-          lenses.map((one) => [one.lens, LENSES[one.lens].title]),
-          first.lens,
-          (lens) => app.set({lens}),
-        )}`,
+        html`<h3>By a lens</h3>
+          ${choice(
+            "Lens",
+            lenses.map((one) => [one.lens, LENSES[one.lens].title]),
+            first.lens,
+            (lens) => app.set({lens}),
+          )}`,
       )}
       ${attention && attention !== first ? panel(app, attention, html`<h3>${LENSES.attention.title}</h3>`) : nothing}
     </div>
-    <p class="hint">The words that <bdi>${first.word}</bdi> is compared with are those that the model found most probable beside it, unless others were asked for. “<bdi>&lt;begin&gt;</bdi>” and
-      “<bdi>&lt;end&gt;</bdi>” are never erased.</p>
-  `;
+    <p class="hint">
+      The words that <bdi>${first.word}</bdi> is compared with are those that the model found most
+      probable beside it, unless others were asked for. “<bdi>&lt;begin&gt;</bdi>” and
+      “<bdi>&lt;end&gt;</bdi>” are never erased.
+    </p> `;
 }
 
 function either(words) {
@@ -128,7 +141,10 @@ function panel(app, one, heading) {
     <p class="summary">${summary(one)}</p>
     ${sides.map(([title, words]) =>
       words.length
-        ? html`<h4>${title}</h4><div class="words">${words.map(([word, score]) => scored(app, one, word, score, top))}</div>`
+        ? html`<h4>${title}</h4>
+            <div class="words">
+              ${words.map(([word, score]) => scored(app, one, word, score, top))}
+            </div>`
         : nothing,
     )}
     <p class="hint">${LENSES[one.lens].says} <span class="faint">${one.cost}.</span></p>
@@ -144,8 +160,10 @@ function scored(app, one, word, score, top) {
     const without = 1 / (1 + Math.exp(-(one.log_odds - score)));
     title += `; without it the probability of ${one.word} is ${without.toFixed(3)} instead of ${one.probability.toFixed(3)}`;
   }
-  return html`<span class="scored" title=${title}><span class="word" .style=${colours}><bdi>${word}</bdi></span>
-    <small>${number(one, score)}</small></span>`;
+  return html`<span class="scored" title=${title}
+    ><span class="word" .style=${colours}><bdi>${word}</bdi></span>
+    <small>${number(one, score)}</small></span
+  >`;
 }
 
 /** Without a model nothing can be erased: where each head looks from one word. */
@@ -158,25 +176,41 @@ function attentionReader(app, weights) {
   const [first, last] = rows === columns ? [from, to] : around(largest(row, 1)[0], columns.length);
   return html`
     <h2>Where does this word look?</h2>
-    <p class="hint">These are weights without a model, so they say where it looks and not what it uses. ${app.attention.sums ?? ""}</p>
+    <p class="hint">
+      These are weights without a model, so they say where it looks and not what it uses.
+      ${app.attention.sums ?? ""}
+    </p>
     <div class="bar">${headChoice(app)} ${badge(weights)}</div>
     <p class="hint">Choose a word (${app.attention.row_title})${cut(from, to, rows.length)}:</p>
     <div class="words" role="group" aria-label="Words">
       ${rows.slice(from, to).map(
-        (word, at) => html`<button class="word"
-        aria-pressed=${from + at === state.row ? "true" : "false"}
-        @click=${() => app.set({row: from + at})}><bdi>${word}</bdi></button>`,
+        (word, at) =>
+          html`<button
+            class="word"
+            aria-pressed=${from + at === state.row ? "true" : "false"}
+            @click=${() => app.set({row: from + at})}
+          >
+            <bdi>${word}</bdi>
+          </button>`,
       )}
     </div>
     <section class="panel">
       <h3><bdi>${rows[state.row]}</bdi> looks at</h3>
-      <div class="words">${columns.slice(first, last).map(
-        (word, at) => html`<span class="scored">
-        <span class="word" .style=${weightColours(top ? row[first + at] / top : 0)}><bdi>${word}</bdi></span>
-        <small>${row[first + at].toFixed(2)}</small></span>`,
-      )}</div>
-      <p class="hint">${cut(first, last, columns.length)} The row sums to ${sum(row).toFixed(3)}; entropy
-        ${weights.entropy(state.row).toFixed(2)} nats.</p>
+      <div class="words">
+        ${columns.slice(first, last).map(
+          (word, at) =>
+            html`<span class="scored">
+              <span class="word" .style=${weightColours(top ? row[first + at] / top : 0)}
+                ><bdi>${word}</bdi></span
+              >
+              <small>${row[first + at].toFixed(2)}</small></span
+            >`,
+        )}
+      </div>
+      <p class="hint">
+        ${cut(first, last, columns.length)} The row sums to ${sum(row).toFixed(3)}; entropy
+        ${weights.entropy(state.row).toFixed(2)} nats.
+      </p>
     </section>
   `;
 }

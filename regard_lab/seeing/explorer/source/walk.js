@@ -31,9 +31,12 @@ const NAMES = new Set([
 export function walkView(app) {
   const walk = walkOf(app);
   if (!walk)
-    return html`<h2>Step by step</h2><p class="hint" role="status">${app.walkFailed ?? "Computing every step…"}</p>`;
+    return html`<h2>Step by step</h2>
+      <p class="hint" role="status">${app.walkFailed ?? "Computing every step…"}</p>`;
   const {steps, note} = walk.record;
-  if (!steps.length) return html`<h2>Step by step</h2><p class="hint">${note}</p>`;
+  if (!steps.length)
+    return html`<h2>Step by step</h2>
+      <p class="hint">${note}</p>`;
   const at = Math.min(app.state.step, steps.length - 1);
   const step = steps[at];
   const sections = [...new Set(steps.map(({section}) => section))];
@@ -69,12 +72,32 @@ export function walkView(app) {
         ),
       )}
       <button @click=${() => go(app, walk, at - 1)} ?disabled=${at === 0}>Previous step</button>
-      <button @click=${() => go(app, walk, at + 1)} ?disabled=${at === steps.length - 1}>Next step</button>
-      <button aria-pressed=${String(Boolean(app.runs))} @click=${() => run(app, walk)} ?disabled=${at === steps.length - 1}>${app.runs ? "Stop" : "Run"}</button>
-      <label class="choice"><input type="checkbox" .checked=${moves(app)} @change=${(event) => app.set({motion: event.target.checked ? "on" : "off"})} /><span>Motion</span></label>
-      <span class="badge">step ${at + 1} of ${steps.length}</span></div>
-    <section class="panel step" tabindex="0" aria-roledescription="step"
-      aria-label="Left and right arrows change the step. ${heading(step)}" @keydown=${(event) => onKey(app, event, walk, at)}>
+      <button @click=${() => go(app, walk, at + 1)} ?disabled=${at === steps.length - 1}>
+        Next step
+      </button>
+      <button
+        aria-pressed=${String(Boolean(app.runs))}
+        @click=${() => run(app, walk)}
+        ?disabled=${at === steps.length - 1}
+      >
+        ${app.runs ? "Stop" : "Run"}
+      </button>
+      <label class="choice"
+        ><input
+          type="checkbox"
+          .checked=${moves(app)}
+          @change=${(event) => app.set({motion: event.target.checked ? "on" : "off"})}
+        /><span>Motion</span></label
+      >
+      <span class="badge">step ${at + 1} of ${steps.length}</span>
+    </div>
+    <section
+      class="panel step"
+      tabindex="0"
+      aria-roledescription="step"
+      aria-label="Left and right arrows change the step. ${heading(step)}"
+      @keydown=${(event) => onKey(app, event, walk, at)}
+    >
       <h3>${step.title}</h3>
       ${step.says ? html`<p>${step.says}</p>` : nothing}
       ${step.formula ? html`<div class="formula" ${drawn((element) => element.replaceChildren(mathml(step.formula)))}></div>` : nothing}
@@ -82,9 +105,12 @@ export function walkView(app) {
       <p class="hint" data-shape>${shape(step)}</p>
       ${shown ? numbers(app, walk, step, shown) : html`<p class="hint">Unpacking…</p>`}
     </section>
-    <p class="hint">${note} ${walk.record.checks} results were compared with the model's own; the largest difference is
-      ${walk.record.difference.toExponential(1)}. Numbers are computed with 64 bits and stored with 32. Sentences that name a
-      word are about “<bdi>${walk.record.words[walk.record.word]}</bdi>”.</p>
+    <p class="hint">
+      ${note} ${walk.record.checks} results were compared with the model's own; the largest
+      difference is ${walk.record.difference.toExponential(1)}. Numbers are computed with 64 bits
+      and stored with 32. Sentences that name a word are about
+      “<bdi>${walk.record.words[walk.record.word]}</bdi>”.
+    </p>
   `;
 }
 
@@ -254,15 +280,19 @@ function run(app, walk) {
 
 function numbers(app, walk, step, shown) {
   if (shown.words)
-    return html`<ol class="words">${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}</ol>`;
+    return html`<ol class="words">
+      ${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}
+    </ol>`;
   const {values, rows, columns, only, before} = shown;
   const at = indexOf(app, shown);
   const labels = (axis) => (axis.labels === null ? null : walk.record.labels[axis.labels]);
   const note =
     only === null
       ? nothing
-      : html`<p class="hint">Too many numbers to store for every word; these are those of the word
-    that was followed when the page was made.</p>`;
+      : html`<p class="hint">
+          Too many numbers to store for every word; these are those of the word that was followed
+          when the page was made.
+        </p>`;
   if (!rows && labels(columns) && columns.size > 2 * LIKELIEST)
     return html`${note}${likeliest(step, shown, labels(columns))}`;
   const across = rows
@@ -283,28 +313,54 @@ function numbers(app, walk, step, shown) {
           to: Math.min((row + 1) * ACROSS, across),
         }));
   const named = rows || labels(columns);
-  return html`${note}<div class="scroll" tabindex="0" role="region" aria-label="Numbers of the step"><table class="numbers">
-    <thead><tr><td></td>${Array.from(
-      {length: named ? across : Math.min(ACROSS, across)},
-      (_, at) =>
-        html`<th scope="col">${
-          named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`
-        }</th>`,
-    )}</tr></thead>
-    <tbody>${lines.map(
-      ({
-        head,
-        from,
-        to,
-      }) => html`<tr>${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
-      ${Array.from(values.subarray(from, to), (value, place) =>
-        from + place === at
-          ? html`<td class="followed" .style=${shade(step, value, shown.most)} title=${String(value)} ${drawn((cell) => land(app, cell, step))}>${number(value)}</td>`
-          : html`<td .style=${shade(step, value, shown.most)} title=${String(value)} @click=${() => follow(app, shown, from + place)}>${number(value)}</td>`,
-      )}</tr>`,
-    )}</tbody></table></div>
-    <p class="hint" data-followed>The number followed${before ? html` was ${number(before.value)} in “${before.title}”, and` : ""} is ${number(values[at])}. Press another to
-      follow it, or Shift and an arrow.</p>
+  return html`${note}
+    <div class="scroll" tabindex="0" role="region" aria-label="Numbers of the step">
+      <table class="numbers">
+        <thead>
+          <tr>
+            <td></td>
+            ${Array.from(
+              {length: named ? across : Math.min(ACROSS, across)},
+              (_, at) =>
+                html`<th scope="col">
+                  ${named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}
+                </th>`,
+            )}
+          </tr>
+        </thead>
+        <tbody>
+          ${lines.map(
+            ({head, from, to}) =>
+              html`<tr>
+                ${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
+                ${Array.from(values.subarray(from, to), (value, place) =>
+                  from + place === at
+                    ? html`<td
+                        class="followed"
+                        .style=${shade(step, value, shown.most)}
+                        title=${String(value)}
+                        ${drawn((cell) => land(app, cell, step))}
+                      >
+                        ${number(value)}
+                      </td>`
+                    : html`<td
+                        .style=${shade(step, value, shown.most)}
+                        title=${String(value)}
+                        @click=${() => follow(app, shown, from + place)}
+                      >
+                        ${number(value)}
+                      </td>`,
+                )}
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
+    <p class="hint" data-followed>
+      The number
+      followed${before ? html` was ${number(before.value)} in “${before.title}”, and` : ""} is
+      ${number(values[at])}. Press another to follow it, or Shift and an arrow.
+    </p>
     ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
 }
 
@@ -330,12 +386,34 @@ function number(value) {
 
 function likeliest(step, {values, most}, labels) {
   const top = largest(values, LIKELIEST);
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="The largest numbers of the step"><table class="numbers">
-    <thead><tr><th scope="col">Id</th><th scope="col">Sub-word</th><th scope="col">Number</th></tr></thead>
-    <tbody>${top.map(
-      (id) => html`<tr><td>${id}</td><th scope="row"><bdi>${labels[id]}</bdi></th>
-      <td .style=${shade(step, values[id], most)} title=${String(values[id])}>${number(values[id])}</td></tr>`,
-    )}</tbody></table></div>
+  return html`<div
+      class="scroll"
+      tabindex="0"
+      role="region"
+      aria-label="The largest numbers of the step"
+    >
+      <table class="numbers">
+        <thead>
+          <tr>
+            <th scope="col">Id</th>
+            <th scope="col">Sub-word</th>
+            <th scope="col">Number</th>
+          </tr>
+        </thead>
+        <tbody>
+          ${top.map(
+            (id) =>
+              html`<tr>
+                <td>${id}</td>
+                <th scope="row"><bdi>${labels[id]}</bdi></th>
+                <td .style=${shade(step, values[id], most)} title=${String(values[id])}>
+                  ${number(values[id])}
+                </td>
+              </tr>`,
+          )}
+        </tbody>
+      </table>
+    </div>
     <p class="hint">The ${LIKELIEST} largest of ${values.length.toLocaleString("en")}.</p>`;
 }
 
