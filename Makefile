@@ -72,7 +72,7 @@ figures: $(READY) $(WEIGHTS)             ## make anew the pages and the command 
 	$(BIN)/python -m docs.making
 
 explorer:                     ## build the script and style of the explorer from their sources; needs node, nothing else does
-	cd regard_lab/seeing/explorer/source && npm ci --no-audit --no-fund && node build.mjs
+	cd regard_lab/seeing/explorer/source && npm ci --no-audit --no-fund && npm run --silent check && node build.mjs
 
 # Without them the tests of pages are skipped, so what cannot be installed is named and fails nothing.
 BROWSERS := chromium chromium-browser google-chrome google-chrome-stable

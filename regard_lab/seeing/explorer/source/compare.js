@@ -7,6 +7,7 @@ import {badge, choice, headChoice, ramp} from "./controls.js";
 import {Source, Weights} from "./data.js";
 import {rgb} from "./colours.js";
 import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
+import {columnHeads, scrolled} from "./tables.js";
 
 const TALLEST = 620;
 
@@ -71,7 +72,7 @@ export function compareView(app, weights) {
           ? difference(app, found)
           : html`<p class="hint">Comparing…</p>`
     }
-    ${other.outside && !app.engine && source.header.texts.target && source.header.changes && second.header.changes ? written(source.header, second) : nothing}
+    ${bothWrote(app, other) ? written(source.header, second) : nothing}
   `;
 }
 
@@ -190,6 +191,7 @@ function difference(app, found) {
       The two have no words in common there, so there is nothing to compare.
     </p>`;
   const said = telling(app, found);
+  const most = found.largest.toFixed(3);
   return html` <p class="summary" data-distance>
       Mean distance of the rows: ${mean(found.distances).toFixed(3)}; the largest difference of a
       weight is ${found.largest.toFixed(3)}.
@@ -197,10 +199,9 @@ function difference(app, found) {
     ${
       found.outside
         ? html`<p class="hint" data-hidden>
-            Hidden:
-            ${found.hidden.map((share) => `${(100 * share).toFixed(0)} %`).join(" of the first and ")}
-            of the second are on words without a partner in the other; they count as one more word.
-            ${found.left ? `${found.left} ${found.left === 1 ? "row of the first has" : "rows of the first have"} no partner.` : ""}
+            Hidden: ${percent(found.hidden[0])} of the first and ${percent(found.hidden[1])} of the
+            second are on words without a partner in the other; they count as one more word.
+            ${unpaired(found.left)}
           </p>`
         : nothing
     }
@@ -218,11 +219,20 @@ function difference(app, found) {
       }}
     ></canvas>
     <p class="readout">${said}</p>
-    ${ramp([`the second has ${found.largest.toFixed(3)} more`, `the first has ${found.largest.toFixed(3)} more`], {place: (share) => 2 * share - 1})}
+    ${ramp([`the second has ${most} more`, `the first has ${most} more`], {
+      place: (share) => 2 * share - 1,
+    })}
     <details class="twin">
       <summary>The row as a table</summary>
       ${table(app, found)}
     </details>`;
+}
+
+const percent = (share) => `${(100 * share).toFixed(0)} %`;
+
+function unpaired(count) {
+  if (!count) return "";
+  return `${count} ${count === 1 ? "row of the first has" : "rows of the first have"} no partner.`;
 }
 
 function place(app, {first}) {
@@ -233,22 +243,20 @@ function place(app, {first}) {
 function telling(app, found) {
   const {first, second, distances, words} = found;
   const [row, column] = place(app, found);
-  return `${words.rows[row]} looks at ${words.columns[column]} with ${first.at(row, column).toFixed(4)} in the first head and ${second.at(row, column).toFixed(4)} in the second; distance of the row ${distances[row].toFixed(3)}.`;
+  const [one, other] = [first, second].map((head) => head.at(row, column).toFixed(4));
+  return (
+    `${words.rows[row]} looks at ${words.columns[column]} with ${one} in the first head and ` +
+    `${other} in the second; distance of the row ${distances[row].toFixed(3)}.`
+  );
 }
 
 function table(app, found) {
   const [row] = place(app, found);
   const {first, second, words} = found;
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="The row as a table">
-    <table>
-      <thead>
-        <tr>
-          <th scope="col">Word</th>
-          <th scope="col">First</th>
-          <th scope="col">Second</th>
-          <th scope="col">Difference</th>
-        </tr>
-      </thead>
+  return scrolled(
+    "The row as a table",
+    html`<table>
+      ${columnHeads("Word", "First", "Second", "Difference")}
       <tbody>
         ${words.columns.slice(0, 100).map(
           (word, at) =>
@@ -260,8 +268,14 @@ function table(app, found) {
             </tr>`,
         )}
       </tbody>
-    </table>
-  </div>`;
+    </table>`,
+  );
+}
+
+/** Whether the page compares two stored translations with what each makes of its words. */
+function bothWrote({engine, source: {header}}, {outside}) {
+  const {texts, changes, second} = header;
+  return outside && !engine && texts.target && changes && second.header.changes;
 }
 
 /** What both make of each written word, where both wrote the same. */
@@ -270,33 +284,28 @@ function written(header, second) {
     at,
     second.matched.target[1][number],
   ]);
+  const texts = [header.texts.target, second.header.texts.target];
+  const word = (at, to) => paired(...texts, [[at], [to]])[0];
   return html`<details class="twin" open>
     <summary>The probability of each written word</summary>
-    <div class="scroll" tabindex="0" role="region" aria-label="Probabilities of written words">
-      <table data-written>
-        <thead>
-          <tr>
-            <th scope="col">Word</th>
-            <th scope="col">First</th>
-            <th scope="col">Second</th>
-          </tr>
-        </thead>
+    ${scrolled(
+      "Probabilities of written words",
+      html`<table data-written>
+        ${columnHeads("Word", "First", "Second")}
         <tbody>
           ${pairs.map(
             ([at, to]) =>
               html`<tr>
                 <th scope="row">
-                  <bdi
-                    >${paired(header.texts.target, second.header.texts.target, [[at], [to]])[0]}</bdi
-                  >
+                  <bdi>${word(at, to)}</bdi>
                 </th>
                 <td>${header.changes.unchanged.probabilities[at].toFixed(3)}</td>
                 <td>${second.header.changes.unchanged.probabilities[to].toFixed(3)}</td>
               </tr>`,
           )}
         </tbody>
-      </table>
-    </div>
+      </table>`,
+    )}
   </details>`;
 }
 

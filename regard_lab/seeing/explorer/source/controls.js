@@ -3,7 +3,7 @@
 
 import {html, nothing} from "lit-html";
 import {SCALES, css} from "./colours.js";
-import {headSwitch} from "./play.js";
+import {headSwitch} from "./form.js";
 import {drawn} from "./surface.js";
 
 /** A labelled list of choices: pairs of a value and what it is called. */

@@ -3,9 +3,11 @@
 
 import {html} from "lit-html";
 import {choice, colourChoice, legend} from "./controls.js";
-import {chosenPlace, effects, headSwitch} from "./play.js";
+import {chosenPlace, effects} from "./play.js";
+import {headSwitch} from "./form.js";
 import {css, entry, pixels} from "./colours.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
+import {columnHeads, scrolled} from "./tables.js";
 
 const SORTS = {
   layer: {title: "layer and head", says: ""},
@@ -29,14 +31,19 @@ const SORTS = {
   },
   effect: {
     title: "effect on the word",
-    says: "how far the log odds of the word fall when the head gives nothing; one head alone: of two that do the same, neither may have an effect",
+    says:
+      "how far the log odds of the word fall when the head gives nothing; " +
+      "one head alone: of two that do the same, neither may have an effect",
   },
   apart: {
     title: "distance from the other",
-    says: "the mean Jensen-Shannon distance from the same head of what is compared: 0 equal, 1 no key in common",
+    says:
+      "the mean Jensen-Shannon distance from the same head of what is compared: " +
+      "0 equal, 1 no key in common",
   },
 };
-const FALLING = new Set(["apart", "effect"]); // measures whose largest values come first; so do those that are not named here
+// Measures whose largest values come first; so do those that are not named here.
+const FALLING = new Set(["apart", "effect"]);
 
 /**
  * What a measure is called, and what it says; a relation is measured on the links that the text
@@ -48,7 +55,10 @@ function sortOf(attention, name) {
   const [links, chance] = attention.links[name];
   return {
     title: `relation: ${name}`,
-    says: `the mean weight on the right word, over ${links} link${links === 1 ? "" : "s"} of this text that rules for English find; ${chance.toFixed(2)} if all words had the same weight; one text says little about a head in general`,
+    says:
+      `the mean weight on the right word, over ${links} link${links === 1 ? "" : "s"} of this ` +
+      `text that rules for English find; ${chance.toFixed(2)} if all words had the same weight; ` +
+      "one text says little about a head in general",
   };
 }
 const GAP = 14;
@@ -61,9 +71,12 @@ export function headsView(app) {
   const {state, attention} = {state: app.state, attention: app.attention};
   effects(app);
   const measures = ["layer", ...Object.keys(attention.statistics)];
-  const by = measures.includes(state.sort) ? state.sort : "layer"; // an effect is computed after the heads are shown
+  // an effect is computed after the heads are shown
+  const by = measures.includes(state.sort) ? state.sort : "layer";
   const sort = sortOf(attention, by);
   const order = sorted(attention, by);
+  const way = falls(by) ? "highest" : "lowest";
+  const told = sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${way} first. ` : "";
   const kinds = app.source.header.attentions;
   const [layers, heads] = attention.shape;
   const chosen = Math.max(
@@ -93,10 +106,9 @@ export function headsView(app) {
     </div>
     <p class="hint">
       ${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}.
-      ${attention.sums ?? ""}
-      ${sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${falls(by) ? "highest" : "lowest"} first. ` : ""}Choose
-      a head to see it large; each small map shows the largest weight of each part. Above each map:
-      layer.head, both counted from 0, so ${layers - 1}.${heads - 1} is head ${heads - 1} of layer
+      ${attention.sums ?? ""} ${told}Choose a head to see it large; each small map shows the largest
+      weight of each part. Above each map: layer.head, both counted from 0, so
+      ${layers - 1}.${heads - 1} is head ${heads - 1} of layer
       ${layers - 1}${by === "layer" ? "" : `; then the ${sort.title}`}.
     </p>
     ${needed(app)} ${legend(app, false)}
@@ -125,7 +137,8 @@ function sorted(attention, name) {
     for (let head = 0; head < heads; head += 1) order.push([layer, head]);
   const values = attention.statistics[name];
   const way = falls(name) ? -1 : 1;
-  const value = ([layer, head]) => values[layer][head] ?? way * Infinity; // heads that were not measured are last
+  // heads that were not measured are last
+  const value = ([layer, head]) => values[layer][head] ?? way * Infinity;
   return values
     ? order.sort((a, b) => (value(a) === value(b) ? 0 : way * (value(a) - value(b))))
     : order;
@@ -149,13 +162,15 @@ function needed(app) {
       Switching off one head after the other…
     </p>`;
   const most = sorted(attention, "effect")[0];
+  const named = found.others.map((one, at) => html`${at ? " or " : ""}<bdi>${one}</bdi>`);
+  const rather = named.length ? html` rather than ${named}` : "";
+  const name = most.join(".");
+  const word = html`“<bdi>${found.word}</bdi>”`;
   return html`<p class="hint" data-effects>
-    What each head does for
-    “<bdi>${found.word}</bdi>”${found.others.length ? html` rather than ${found.others.map((one, at) => html`${at ? " or " : ""}<bdi>${one}</bdi>`)}` : ""}:
-    without ${most.join(".")} its log odds of ${shown(found.own, 2)} fall by
-    ${shown(attention.statistics.effect[most[0]][most[1]], 2)}, more than without any other head
-    here. The bar above a map is as long as its head's effect, and red if the word gains without it.
-    Without all heads of a layer they fall by
+    What each head does for ${word}${rather}: without ${name} its log odds of ${shown(found.own, 2)}
+    fall by ${shown(attention.statistics.effect[most[0]][most[1]], 2)}, more than without any other
+    head here. The bar above a map is as long as its head's effect, and red if the word gains
+    without it. Without all heads of a layer they fall by
     ${attention.layers.map((one, layer) => `${shown(one, 2)} (layer ${layer})`).join(", ")}.
   </p>`;
 }
@@ -216,7 +231,8 @@ async function draw(app, canvas, order, chosen, sort) {
       pen.fillStyle = css(Math.sign(effect[layer][head]));
       pen.fillRect(left, top + LABEL - 4, (side * Math.abs(effect[layer][head])) / most, 3);
     }
-    const frame = at === chosen ? 2 : 0.5; // a map begins with the colour of the page, so it needs an edge
+    // a map begins with the colour of the page, so it needs an edge
+    const frame = at === chosen ? 2 : 0.5;
     pen.strokeStyle = at === chosen ? theme.accent : theme.line;
     pen.lineWidth = at === chosen ? 3 : 1;
     pen.strokeRect(left - frame, top + LABEL - frame, side + 2 * frame, tall + 2 * frame);
@@ -293,34 +309,32 @@ function onKey(app, event, order, chosen) {
 
 function table(app, attention, order, measures) {
   const names = measures.filter((name) => name !== "layer");
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Heads as a table">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Layer</th>
-            <th scope="col">Head</th>
-            ${names.map((name) => html`<th scope="col">${sortOf(attention, name).title}</th>`)}
-          </tr>
-        </thead>
-        <tbody>
-          ${order.slice(0, LISTED).map(
-            ([layer, head]) =>
-              html`<tr>
-                <td>${layer}</td>
-                <th scope="row">
-                  <button
-                    class="link"
-                    aria-label="Open layer ${layer}, head ${head}"
-                    @click=${() => app.set({layer, head, view: "map"})}
-                  >
-                    ${head}
-                  </button>
-                </th>
-                ${names.map((name) => html`<td>${shown(attention.statistics[name][layer][head], 3)}</td>`)}
-              </tr>`,
-          )}
-        </tbody>
-      </table>
-    </div>
-    ${order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : ""}`;
+  const value = (name, layer, head) => shown(attention.statistics[name][layer][head], 3);
+  const rest =
+    order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : "";
+  return html`${scrolled(
+    "Heads as a table",
+    html`<table>
+      ${columnHeads("Layer", "Head", ...names.map((name) => sortOf(attention, name).title))}
+      <tbody>
+        ${order.slice(0, LISTED).map(
+          ([layer, head]) =>
+            html`<tr>
+              <td>${layer}</td>
+              <th scope="row">
+                <button
+                  class="link"
+                  aria-label="Open layer ${layer}, head ${head}"
+                  @click=${() => app.set({layer, head, view: "map"})}
+                >
+                  ${head}
+                </button>
+              </th>
+              ${names.map((name) => html`<td>${value(name, layer, head)}</td>`)}
+            </tr>`,
+        )}
+      </tbody>
+    </table>`,
+  )}
+  ${rest}`;
 }

@@ -6,6 +6,7 @@ import {badge, colourChoice, headChoice, legend, sums} from "./controls.js";
 import {entry, pixels, scaled} from "./colours.js";
 import {largest} from "./data.js";
 import {context, drawn, fitted, font, moved, pointAt, readOut, themeColours} from "./surface.js";
+import {columnHeads, scrolled} from "./tables.js";
 
 const LARGEST_CELL = 34;
 const NAMED_CELL = 9; // the smallest cell whose word is written
@@ -19,7 +20,7 @@ export function heatmapView(app, weights) {
     <h2>Heat map</h2>
     <div class="bar">
       ${headChoice(app)} ${colourChoice(app)} ${badge(weights)}
-      <button @click=${(event) => savePicture(event, "png")}>Save PNG</button>
+      <button @click=${(event) => savePicture(event)}>Save PNG</button>
     </div>
     <p class="hint">
       ${app.attention.name}. Rows: ${app.attention.row_title}. Columns:
@@ -56,7 +57,10 @@ function telling(app, weights, row, column) {
   const weight = weights.at(row, column);
   let rank = 1;
   for (const other of weights.row(row)) if (other > weight) rank += 1;
-  return `${rows[row]} (${row}) looks at ${columns[column]} (${column}) with weight ${shown(weight)}, rank ${rank} of ${columns.length}.`;
+  return (
+    `${rows[row]} (${row}) looks at ${columns[column]} (${column}) ` +
+    `with weight ${shown(weight)}, rank ${rank} of ${columns.length}.`
+  );
 }
 
 /** Enough decimals to tell small weights apart. */
@@ -73,7 +77,8 @@ export function geometry(canvas, weights) {
   const room = Math.max(canvas.parentElement.clientWidth - 2, 240);
   const tight = room < 520;
   const named = (cell) => cell >= NAMED_CELL;
-  const [words, overhang] = tight ? [80, 30] : [LABELS, 56]; // slanted words reach over the right edge of the map
+  // slanted words reach over the right edge of the map
+  const [words, overhang] = tight ? [80, 30] : [LABELS, 56];
   let cell = Math.min((room - words - overhang) / weights.columns, LARGEST_CELL);
   const ratio = window.devicePixelRatio || 1;
   if (!named(cell))
@@ -171,7 +176,8 @@ export function moveCursor(canvas, row, column) {
   const {cell, left, top} = canvas.place;
   const {style} = canvas.parentElement.querySelector(".cursor");
   const size = Math.max(cell, 6);
-  style.transform = `translate(${left + (column + 0.5) * cell - size / 2}px, ${top + (row + 0.5) * cell - size / 2}px)`;
+  const [x, y] = [left + (column + 0.5) * cell, top + (row + 0.5) * cell];
+  style.transform = `translate(${x - size / 2}px, ${y - size / 2}px)`;
   style.width = `${size}px`;
   style.height = `${size}px`;
 }
@@ -212,21 +218,12 @@ export function rowTable(app, weights) {
     0,
     values.reduce((sum, one) => sum + one, 0) - keys.reduce((sum, key) => sum + values[key], 0),
   );
-  return html`<div
-      class="scroll"
-      tabindex="0"
-      role="region"
-      aria-label="The largest weights of the row"
-    >
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">Rank</th>
-            <th scope="col">Place</th>
-            <th scope="col">Word</th>
-            <th scope="col">Weight</th>
-          </tr>
-        </thead>
+  const left = columns.length - LISTED;
+  const others = left > 0 ? `The other ${left} keys together: ${shown(rest)}. ` : "";
+  return html`${scrolled(
+      "The largest weights of the row",
+      html`<table>
+        ${columnHeads("Rank", "Place", "Word", "Weight")}
         <tbody>
           ${keys.map(
             (key, rank) =>
@@ -238,12 +235,9 @@ export function rowTable(app, weights) {
               </tr>`,
           )}
         </tbody>
-      </table>
-    </div>
-    <p class="hint">
-      ${columns.length > LISTED ? `The other ${columns.length - LISTED} keys together: ${shown(rest)}. ` : ""}Entropy
-      of the row: ${weights.entropy(row).toFixed(3)} nats.
-    </p>`;
+      </table>`,
+    )}
+    <p class="hint">${others}Entropy of the row: ${weights.entropy(row).toFixed(3)} nats.</p>`;
 }
 
 function savePicture(event) {

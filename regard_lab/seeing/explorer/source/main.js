@@ -8,10 +8,14 @@ import {choice} from "./controls.js";
 import {embedded} from "./data.js";
 import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
-import {linksView, stepsView} from "./links.js";
-import {changeView, liveForm} from "./live.js";
+import {linksView} from "./links.js";
+import {stepsView} from "./steps.js";
+import {changeView} from "./change.js";
+import {liveForm} from "./server.js";
 import {patternView} from "./pattern.js";
-import {Engine, PLAIN, lens, playForm} from "./play.js";
+import {Engine, PLAIN} from "./thread.js";
+import {lens} from "./play.js";
+import {playForm} from "./form.js";
 import {readerView} from "./reader.js";
 import {walkView} from "./walk.js";
 
@@ -152,7 +156,8 @@ export class App {
     const chosen = Object.fromEntries(
       KEPT.filter((name) => name in this.state).map((name) => [name, String(this.state[name])]),
     );
-    if (parent !== window) parent.postMessage({regard: chosen}, "*"); // a notebook's widget tells Python
+    // a notebook's widget tells Python
+    if (parent !== window) parent.postMessage({regard: chosen}, "*");
     const kept = new URLSearchParams(chosen);
     try {
       history.replaceState(null, "", `#${kept}`);
@@ -236,7 +241,8 @@ async function openModel(element, stored) {
   } catch (error) {
     busy = error.message;
     for (const name of Object.keys(own)) delete state[name];
-    run = await engine.play(stored, own); // what the address asks for cannot be computed; the sentence says so
+    // what the address asks for cannot be computed; the sentence says so
+    run = await engine.play(stored, own);
   }
   if (!(await engine.ready).checked)
     busy ||=

@@ -5,11 +5,23 @@ import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
 import {pattern} from "./engine/patterns.js";
 import {axes, cellAt, geometry, labels, moveCursor} from "./heatmap.js";
-import {maskForm, maskOf, playMask} from "./play.js";
+import {maskForm, maskOf, playMask} from "./masks.js";
 import {context, drawn, moved, readOut, themeColours} from "./surface.js";
+import {columnHeads, scrolled} from "./tables.js";
 
 const STATES = ["no pair is allowed", "some pairs are allowed", "all pairs are allowed"];
 const LISTED = 100; // queries of the table
+const GROWTH = [
+  "Length",
+  "Allowed pairs",
+  "Share of all",
+  "Computed here",
+  "Backend",
+  "A query may look at",
+];
+const DRAWING =
+  "Draw with the mouse, or press the space bar, to allow pairs and to forbid them; " +
+  "the text of the pattern follows.";
 
 export function patternView(app) {
   const {patterns} = app.source.header;
@@ -59,9 +71,7 @@ export function patternView(app) {
           ? `Queries are at positions ${one.q_start} to ${one.q_start + one.q_len - 1}. `
           : ""
       }${one.tile > 1 ? `Each cell stands for ${one.tile} × ${one.tile} pairs. ` : ""}${one.note}${
-        one.drawable
-          ? "Draw with the mouse, or press the space bar, to allow pairs and to forbid them; the text of the pattern follows."
-          : ""
+        one.drawable ? DRAWING : ""
       }
     </p>
     ${shown ? pairsMap(app, shown) : html`<p class="hint">Unpacking…</p>`} ${legend(one.tile > 1)}
@@ -255,7 +265,11 @@ function telling(shown, row, column) {
   const {count, named: keys} = spans(shown, row);
   let seen = 0;
   for (let at = 0; at < rows; at += 1) seen += states[at * columns + column] ? 1 : 0;
-  return `Query ${named(one.rows, row)} ${state ? "may" : "may not"} look at key ${named(one.columns, column)}. It may look at ${count} of ${columns} keys${count ? `: ${keys}` : ""}; ${seen} of ${rows} queries may look at this key.`;
+  const [query, key] = [named(one.rows, row), named(one.columns, column)];
+  return (
+    `Query ${query} ${state ? "may" : "may not"} look at key ${key}. It may look at ${count} of ` +
+    `${columns} keys${count ? `: ${keys}` : ""}; ${seen} of ${rows} queries may look at this key.`
+  );
 }
 
 function draw(app, canvas, shown) {
@@ -344,18 +358,10 @@ function legend(tiled) {
 /** How many pairs there are at other lengths, and what a backend computes. */
 function growth(one) {
   return html`<h3>How it grows with the length</h3>
-    <div class="scroll" tabindex="0" role="region" aria-label="Pairs by length">
-      <table data-growth>
-        <thead>
-          <tr>
-            <th scope="col">Length</th>
-            <th scope="col">Allowed pairs</th>
-            <th scope="col">Share of all</th>
-            <th scope="col">Computed here</th>
-            <th scope="col">Backend</th>
-            <th scope="col">A query may look at</th>
-          </tr>
-        </thead>
+    ${scrolled(
+      "Pairs by length",
+      html`<table data-growth>
+        ${columnHeads(...GROWTH)}
         <tbody>
           ${one.growth.map(({length, pairs, of, computed, backend}, at) => {
             const shown = at === 0 && !one.drawable; // the size that is drawn
@@ -369,8 +375,8 @@ function growth(one) {
             </tr>`;
           })}
         </tbody>
-      </table>
-    </div>
+      </table>`,
+    )}
     <p class="hint">
       Computed here: the share of all pairs that the backend computes which regard chooses on this
       machine's CPU for heads of 64 numbers; short rows are computed in whole blocks. Where allowed
@@ -381,30 +387,31 @@ function growth(one) {
 function table(shown) {
   const {one, rows} = shown;
   const listed = Array.from({length: Math.min(rows, LISTED)}, (_, row) => row);
-  return html`<div class="scroll" tabindex="0" role="region" aria-label="Queries as a table">
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">${one.tile > 1 ? "Queries from" : "Query"}</th>
-            ${one.rows.length ? html`<th scope="col">Word</th>` : nothing}
-            <th scope="col">${one.tile > 1 ? "Tiles" : "Keys"}</th>
-            <th scope="col">Which</th>
-          </tr>
-        </thead>
-        <tbody>
-          ${listed.map((row) => {
-            const {count, named} = spans(shown, row);
-            return html`<tr>
-              <td>${row * one.tile}</td>
-              ${one.rows.length ? html`<th scope="row"><bdi>${one.rows[row]}</bdi></th>` : nothing}
-              <td>${count}</td>
-              <td>${named || "none"}</td>
-            </tr>`;
-          })}
-        </tbody>
-      </table>
-    </div>
-    ${rows > LISTED ? html`<p class="hint">The first ${LISTED} of ${rows}.</p>` : nothing}`;
+  return html`${scrolled(
+    "Queries as a table",
+    html`<table>
+      <thead>
+        <tr>
+          <th scope="col">${one.tile > 1 ? "Queries from" : "Query"}</th>
+          ${one.rows.length ? html`<th scope="col">Word</th>` : nothing}
+          <th scope="col">${one.tile > 1 ? "Tiles" : "Keys"}</th>
+          <th scope="col">Which</th>
+        </tr>
+      </thead>
+      <tbody>
+        ${listed.map((row) => {
+          const {count, named} = spans(shown, row);
+          return html`<tr>
+            <td>${row * one.tile}</td>
+            ${one.rows.length ? html`<th scope="row"><bdi>${one.rows[row]}</bdi></th>` : nothing}
+            <td>${count}</td>
+            <td>${named || "none"}</td>
+          </tr>`;
+        })}
+      </tbody>
+    </table>`,
+  )}
+  ${rows > LISTED ? html`<p class="hint">The first ${LISTED} of ${rows}.</p>` : nothing}`;
 }
 
 function grouped(number) {

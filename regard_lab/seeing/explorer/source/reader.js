@@ -9,19 +9,27 @@ import {lens} from "./play.js";
 const LENSES = {
   erase: {
     title: "Erasure",
-    says: "Each word is erased in turn. A positive number is how much the model's preference for the word falls.",
+    says:
+      "Each word is erased in turn. A positive number is how much " +
+      "the model's preference for the word falls.",
   },
   gradients: {
     title: "Integrated gradients",
-    says: "The preference for the word is divided among the words that were read. Negative numbers speak against it.",
+    says:
+      "The preference for the word is divided among the words that were read. " +
+      "Negative numbers speak against it.",
   },
   attention: {
     title: "Raw attention",
-    says: "Where all heads look on average while the word is written. It does not say what the model uses.",
+    says:
+      "Where all heads look on average while the word is written. " +
+      "It does not say what the model uses.",
   },
   rollout: {
     title: "Attention rollout",
-    says: "Attention multiplied through all layers. A weak lens: it ignores what the layers compute.",
+    says:
+      "Attention multiplied through all layers. " +
+      "A weak lens: it ignores what the layers compute.",
   },
 };
 const NAMED = 2; // words that the sentence above the words names
@@ -42,6 +50,7 @@ function explainedReader(app) {
   const place = can(app.state.place ?? header.chosen)
     ? (app.state.place ?? header.chosen)
     : header.chosen;
+  const choose = (at) => app.set({place: at, row: at, said: saidOf(header.explained[at])});
   const lenses = header.explained[place];
   if (!lenses) lens(app);
   const chooser = html`<h2>What does this word depend on?</h2>
@@ -55,7 +64,7 @@ function explainedReader(app) {
                   ? html`<button
                       class="word"
                       aria-pressed=${at === Number(place) ? "true" : "false"}
-                      @click=${() => app.set({place: at, row: at, said: header.explained[at]?.length ? summary(header.explained[at][0]) : ""})}
+                      @click=${() => choose(at)}
                     >
                       <bdi>${word}</bdi>
                     </button>`
@@ -70,6 +79,10 @@ function explainedReader(app) {
       </p>`;
   const first = lenses.find((one) => one.lens === (app.state.lens ?? "erase")) ?? lenses[0];
   const attention = lenses.find((one) => one.lens === "attention");
+  const besides =
+    attention && attention !== first
+      ? panel(app, attention, html`<h3>${LENSES.attention.title}</h3>`)
+      : nothing;
   return html`${chooser}
     <p class="question">
       Why <strong><bdi>${first.word}</bdi></strong> rather than ${either(first.others)}? Log odds
@@ -87,7 +100,7 @@ function explainedReader(app) {
             (lens) => app.set({lens}),
           )}`,
       )}
-      ${attention && attention !== first ? panel(app, attention, html`<h3>${LENSES.attention.title}</h3>`) : nothing}
+      ${besides}
     </div>
     <p class="hint">
       The words that <bdi>${first.word}</bdi> is compared with are those that the model found most
@@ -102,8 +115,11 @@ function either(words) {
   );
 }
 
+const saidOf = (lenses) => (lenses?.length ? summary(lenses[0]) : "");
+
 /** One sentence: which words matter most by a lens. */
 function summary(one) {
+  const {title} = LENSES[one.lens];
   const named = (words) =>
     largest(
       words.map(([, score]) => score),
@@ -113,7 +129,7 @@ function summary(one) {
       .map((at) => `“${words[at][0]}” (${number(one, words[at][1])})`)
       .join(", then ") || "none of these words";
   if (one.lens !== "attention" && one.lens !== "rollout")
-    return `${LENSES[one.lens].title}: “${one.word}” depends most on ${named([...one.source, ...one.written])}.`;
+    return `${title}: “${one.word}” depends most on ${named([...one.source, ...one.written])}.`;
   const sides = [
     [one.source, "in the source"],
     [one.written, "in what was written"],
@@ -121,7 +137,8 @@ function summary(one) {
   const told = sides
     .map(([words, where]) => `${sides.length > 1 ? `${where} ` : ""}at ${named(words)}`)
     .join("; ");
-  return `${LENSES[one.lens].title}: “${one.word}” looks most ${told}.${sides.length > 1 ? " The weights of each side sum to 1." : ""}`;
+  const both = sides.length > 1 ? " The weights of each side sum to 1." : "";
+  return `${title}: “${one.word}” looks most ${told}.${both}`;
 }
 
 function number(one, score) {
@@ -158,7 +175,9 @@ function scored(app, one, word, score, top) {
   let title = `${word}: ${number(one, score)}`;
   if (one.lens === "erase") {
     const without = 1 / (1 + Math.exp(-(one.log_odds - score)));
-    title += `; without it the probability of ${one.word} is ${without.toFixed(3)} instead of ${one.probability.toFixed(3)}`;
+    title +=
+      `; without it the probability of ${one.word} is ${without.toFixed(3)} ` +
+      `instead of ${one.probability.toFixed(3)}`;
   }
   return html`<span class="scored" title=${title}
     ><span class="word" .style=${colours}><bdi>${word}</bdi></span>

@@ -2,31 +2,15 @@
 // numbers for one word.
 
 import {html, nothing} from "lit-html";
-import {signed, weightColours} from "./colours.js";
 import {choice} from "./controls.js";
-import {Source, largest} from "./data.js";
-import {ask} from "./live.js";
+import {largest, Source} from "./data.js";
+import {follow, indexOf, moves} from "./flight.js";
+import {mathml} from "./mathml.js";
+import {ACROSS, numbers} from "./numbers.js";
+import {ask} from "./server.js";
 import {drawn} from "./surface.js";
 
-const ACROSS = 16; // columns of a single row of numbers
-const CELLS = 1024; // numbers of a step that are shown
-const LIKELIEST = 20; // entries of a vocabulary that are shown
 const PAUSE = 1800; // milliseconds of a step that follows the one before by itself
-const FLIGHT = 700; // of a number on its way to the next step
-const MATHML = "http://www.w3.org/1998/Math/MathML";
-const NAMES = new Set([
-  "math",
-  "mrow",
-  "mi",
-  "mn",
-  "mo",
-  "mtext",
-  "msub",
-  "msup",
-  "msubsup",
-  "mfrac",
-  "msqrt",
-]);
 
 export function walkView(app) {
   const walk = walkOf(app);
@@ -50,7 +34,7 @@ export function walkView(app) {
     (app.source.base || app.source.given.source !== app.source.header.model.text);
   return html`
     <h2>Step by step</h2>
-    ${other ? html`<p class="hint">These steps were stored when the page was made, for “<bdi>${app.source.header.model.text}</bdi>” and the model as trained.</p>` : nothing}
+    ${other ? stored(app.source.header.model.text) : nothing}
     <div class="bar">
       ${choice(
         "Part",
@@ -99,8 +83,7 @@ export function walkView(app) {
       @keydown=${(event) => onKey(app, event, walk, at)}
     >
       <h3>${step.title}</h3>
-      ${step.says ? html`<p>${step.says}</p>` : nothing}
-      ${step.formula ? html`<div class="formula" ${drawn((element) => element.replaceChildren(mathml(step.formula)))}></div>` : nothing}
+      ${step.says ? html`<p>${step.says}</p>` : nothing} ${step.formula ? formula(step) : nothing}
       <pre><code>${step.line}</code></pre>
       <p class="hint" data-shape>${shape(step)}</p>
       ${shown ? numbers(app, walk, step, shown) : html`<p class="hint">Unpacking…</p>`}
@@ -112,6 +95,18 @@ export function walkView(app) {
       “<bdi>${walk.record.words[walk.record.word]}</bdi>”.
     </p>
   `;
+}
+
+function stored(text) {
+  return html`<p class="hint">
+    These steps were stored when the page was made, for “<bdi>${text}</bdi>” and the model as
+    trained.
+  </p>`;
+}
+
+function formula({formula: nested}) {
+  const place = drawn((element) => element.replaceChildren(mathml(nested)));
+  return html`<div class="formula" ${place}></div>`;
 }
 
 /**
@@ -153,7 +148,7 @@ function sides({steps, labels, words}) {
 }
 
 /** The index of the followed word on each side. */
-function followed(app, record) {
+export function followed(app, record) {
   return sides(record).map((labels, side) => {
     const first =
       side === 0
@@ -222,48 +217,6 @@ export function selected(values, sizes, axis, index) {
   return found;
 }
 
-/** Whether a followed number flies: as chosen, else as the system prefers. */
-function moves({state: {motion}}) {
-  return motion ? motion === "on" : !matchMedia("(prefers-reduced-motion: reduce)").matches;
-}
-
-/**
- * The number that is followed: its place in a step stays the same on all axes that the next step
- * has too.
- */
-function indexOf({follows = {}}, {rows, columns}) {
-  const at = (axis) => (axis ? Math.min(follows[axisKey(axis)] ?? 0, axis.size - 1) : 0);
-  return at(rows) * columns.size + at(columns);
-}
-
-const axisKey = ({unit, labels, size}) => `${unit} ${labels ?? size}`;
-
-function follow(app, {rows, columns}, index) {
-  app.follows = {
-    ...app.follows,
-    [axisKey(columns)]: index % columns.size,
-    ...(rows ? {[axisKey(rows)]: Math.floor(index / columns.size)} : {}),
-  };
-  app.draw();
-}
-
-/** Where the followed number is now, and its flight from where it was in another step. */
-function land(app, cell, step) {
-  const box = cell.getBoundingClientRect();
-  const {flight: from} = app;
-  app.flight = {step, box, text: cell.textContent};
-  if (!from || from.step === step || !moves(app)) return;
-  const flying = document.createElement("span");
-  flying.className = "flying";
-  flying.textContent = from.text;
-  cell.closest(".step").append(flying);
-  const at = ({left, top}) => ({transform: `translate(${left}px, ${top}px)`});
-  flying.animate([at(from.box), at(box)], {duration: FLIGHT, easing: "ease-in-out"}).finished.then(
-    () => flying.remove(),
-    () => flying.remove(),
-  );
-}
-
 /** The steps follow each other by themselves until the last one, or until they are stopped. */
 function run(app, walk) {
   const next = () => {
@@ -276,145 +229,6 @@ function run(app, walk) {
   clearTimeout(app.runs);
   app.runs = null;
   return app.draw();
-}
-
-function numbers(app, walk, step, shown) {
-  if (shown.words)
-    return html`<ol class="words">
-      ${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}
-    </ol>`;
-  const {values, rows, columns, only, before} = shown;
-  const at = indexOf(app, shown);
-  const labels = (axis) => (axis.labels === null ? null : walk.record.labels[axis.labels]);
-  const note =
-    only === null
-      ? nothing
-      : html`<p class="hint">
-          Too many numbers to store for every word; these are those of the word that was followed
-          when the page was made.
-        </p>`;
-  if (!rows && labels(columns) && columns.size > 2 * LIKELIEST)
-    return html`${note}${likeliest(step, shown, labels(columns))}`;
-  const across = rows
-    ? Math.min(columns.size, Math.max(Math.floor(CELLS / rows.size), 1))
-    : Math.min(columns.size, CELLS);
-  const left = columns.size - across;
-  const lines = rows
-    ? Array.from({length: rows.size}, (_, row) => ({
-        head: name(rows, labels(rows), row),
-        from: row * columns.size,
-        to: row * columns.size + across,
-      }))
-    : labels(columns)
-      ? [{head: "", from: 0, to: across}]
-      : Array.from({length: Math.ceil(across / ACROSS)}, (_, row) => ({
-          head: `${row * ACROSS} to ${Math.min((row + 1) * ACROSS, across) - 1}`,
-          from: row * ACROSS,
-          to: Math.min((row + 1) * ACROSS, across),
-        }));
-  const named = rows || labels(columns);
-  return html`${note}
-    <div class="scroll" tabindex="0" role="region" aria-label="Numbers of the step">
-      <table class="numbers">
-        <thead>
-          <tr>
-            <td></td>
-            ${Array.from(
-              {length: named ? across : Math.min(ACROSS, across)},
-              (_, at) =>
-                html`<th scope="col">
-                  ${named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}
-                </th>`,
-            )}
-          </tr>
-        </thead>
-        <tbody>
-          ${lines.map(
-            ({head, from, to}) =>
-              html`<tr>
-                ${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
-                ${Array.from(values.subarray(from, to), (value, place) =>
-                  from + place === at
-                    ? html`<td
-                        class="followed"
-                        .style=${shade(step, value, shown.most)}
-                        title=${String(value)}
-                        ${drawn((cell) => land(app, cell, step))}
-                      >
-                        ${number(value)}
-                      </td>`
-                    : html`<td
-                        .style=${shade(step, value, shown.most)}
-                        title=${String(value)}
-                        @click=${() => follow(app, shown, from + place)}
-                      >
-                        ${number(value)}
-                      </td>`,
-                )}
-              </tr>`,
-          )}
-        </tbody>
-      </table>
-    </div>
-    <p class="hint" data-followed>
-      The number
-      followed${before ? html` was ${number(before.value)} in “${before.title}”, and` : ""} is
-      ${number(values[at])}. Press another to follow it, or Shift and an arrow.
-    </p>
-    ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
-}
-
-function name(axis, labels, at) {
-  return labels ? labels[at] : String(at);
-}
-
-function shade(step, value, most) {
-  if (value === -Infinity) return "";
-  return step.scale === "weights"
-    ? weightColours(value)
-    : step.scale === "signed"
-      ? signed(value, most)
-      : "";
-}
-
-function number(value) {
-  if (value === -Infinity) return "−∞";
-  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value).replace("-", "−");
-  const text = Math.abs(value) < 1000 ? value.toFixed(3) : value.toPrecision(3);
-  return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
-}
-
-function likeliest(step, {values, most}, labels) {
-  const top = largest(values, LIKELIEST);
-  return html`<div
-      class="scroll"
-      tabindex="0"
-      role="region"
-      aria-label="The largest numbers of the step"
-    >
-      <table class="numbers">
-        <thead>
-          <tr>
-            <th scope="col">Id</th>
-            <th scope="col">Sub-word</th>
-            <th scope="col">Number</th>
-          </tr>
-        </thead>
-        <tbody>
-          ${top.map(
-            (id) =>
-              html`<tr>
-                <td>${id}</td>
-                <th scope="row"><bdi>${labels[id]}</bdi></th>
-                <td .style=${shade(step, values[id], most)} title=${String(values[id])}>
-                  ${number(values[id])}
-                </td>
-              </tr>`,
-          )}
-        </tbody>
-      </table>
-    </div>
-    <p class="hint">The ${LIKELIEST} largest of ${values.length.toLocaleString("en")}.</p>`;
 }
 
 function shape(step) {
@@ -472,13 +286,4 @@ function onKey(app, event, walk, at) {
   if (to === undefined) return undefined;
   event.preventDefault();
   return go(app, walk, to);
-}
-
-/** An element of a formula; only names of MathML are made. */
-function mathml([tag, ...inside]) {
-  const element = document.createElementNS(MATHML, NAMES.has(tag) ? tag : "mtext");
-  if (tag === "math") element.setAttribute("display", "block");
-  if (tag === "mo" && "()[]|".includes(inside[0])) element.setAttribute("stretchy", "false");
-  element.append(...inside.map((one) => (Array.isArray(one) ? mathml(one) : one)));
-  return element;
 }

@@ -141,7 +141,8 @@ export class Attention {
     const scores = new Float64Array(count);
     const allowed = settings.allowed(this);
     const scale = settings.scale / Math.sqrt(headDim);
-    const apart = memory.keys.length === memory.room * width ? 0 : memory.room * width; // between the keys of two texts
+    // between the keys of two texts
+    const apart = memory.keys.length === memory.room * width ? 0 : memory.room * width;
     for (let head = 0; head < heads; head += 1) {
       const off = settings.off.has(`${this.kind} ${this.layer} ${head}`);
       const kv = Math.floor((head * kvHeads) / heads) * headDim;

@@ -82,7 +82,8 @@ class Reader {
 
   error(reason) {
     return new Error(
-      `The pattern \u201c${this.text.slice(0, 80)}\u201d cannot be read: ${reason}; an example is \u201ccausal & sliding_window(4)\u201d.`,
+      `The pattern \u201c${this.text.slice(0, 80)}\u201d cannot be read: ${reason}; ` +
+        "an example is \u201ccausal & sliding_window(4)\u201d.",
     );
   }
 

@@ -4,7 +4,8 @@
 import {embedded, meanVector} from "./layers.js";
 import {filled, softmax} from "./numbers.js";
 import {pattern} from "./patterns.js";
-import {Writer, isWord} from "./models.js";
+import {Writer} from "./writer.js";
+import {isWord} from "./model.js";
 
 const sigmoid = (x) => 1 / (1 + Math.exp(-x));
 

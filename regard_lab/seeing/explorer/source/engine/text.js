@@ -38,7 +38,8 @@ const DIRECTIONS = "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069";
 const UNSPACED = "\u0e00-\u109f\u1780-\u17ff"; // Thai, Lao, Tibetan, Burmese, Khmer
 const invisible = (hidden) =>
   new RegExp(
-    `(?<=[0-9A-Za-z\u00aa-\u05ff\u1e00-\u1fff])[${hidden}\u200b-\u200d]+|[${hidden}]|(?<![${UNSPACED}])\u200b`,
+    `(?<=[0-9A-Za-z\u00aa-\u05ff\u1e00-\u1fff])[${hidden}\u200b-\u200d]+|` +
+      `[${hidden}]|(?<![${UNSPACED}])\u200b`,
     "gu",
   );
 const INVISIBLE = invisible(HIDDEN);
@@ -103,7 +104,8 @@ export class Tokeniser {
     });
     const byteOf = new Map(this.letters.map((letter, byte) => [letter, byte]));
     this.ranks = new Map(merges.map(([left, right], rank) => [`${left} ${right}`, rank]));
-    const parts = new Map(merges.map((pair) => [pair[0] + pair[1], pair]).reverse()); // of two merges the first
+    // of two merges the first
+    const parts = new Map(merges.map((pair) => [pair[0] + pair[1], pair]).reverse());
     const gone = new Set(dropped);
     this.spelling = new Map(); // of merged pieces, by ids: a dropped one is spelled by its parts
     this.raw = SPECIALS.map(() => null); // the bytes of each id
@@ -134,7 +136,8 @@ export class Tokeniser {
     if (this.verbatim)
       return split(encodable(text), /[^\n]*\n|[^\n]+/g).flatMap((line) => this.#line(line));
     text = this.reads(text);
-    return text ? this.#line(` ${text}`) : []; // with the space the first word has the same pieces as elsewhere
+    // with the space the first word has the same pieces as elsewhere
+    return text ? this.#line(` ${text}`) : [];
   }
 
   /** The ids of a text that a model writes: its typography is kept if the training kept it. */

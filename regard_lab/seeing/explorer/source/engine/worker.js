@@ -1,7 +1,8 @@
 // The engine in a page: checks and unpacks the model, and answers what the page asks, in a thread
 // of its own.
 
-import {TextModel, Translator} from "./models.js";
+import {TextModel} from "./text-model.js";
+import {Translator} from "./translator.js";
 import {RecurrentTranslator} from "./recurrent.js";
 
 const KINDS = {
@@ -46,7 +47,8 @@ export async function load({text, packed, digest}) {
       digest
   )
     throw new Error(
-      "The model in this page was changed or damaged since it was exported, so it does not run; export the page again.",
+      "The model in this page was changed or damaged since it was exported, so it does not run; " +
+        "export the page again.",
     );
   const content = JSON.parse(text);
   const inflated = () =>
@@ -60,7 +62,8 @@ export async function load({text, packed, digest}) {
 }
 
 function ofBase64(text) {
-  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text); // ten times as fast, where the browser has it
+  // ten times as fast, where the browser has it
+  if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
   const letters = atob(text);
   const bytes = new Uint8Array(letters.length);
   for (let at = 0; at < bytes.length; at += 1) bytes[at] = letters.charCodeAt(at);

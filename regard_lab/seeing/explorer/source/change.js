@@ -1,53 +1,11 @@
-// What a changed text does. A page that contains its model computes it (play.js); another contains
-// the erasure of each word, and may ask its server for another sentence.
+// "What if": what a changed text does. A page that contains its model computes it; another contains
+// the erasure of each word.
 
 import {html, nothing} from "lit-html";
 import {signed} from "./colours.js";
 import {choice} from "./controls.js";
-import {Source, largest} from "./data.js";
-
-const READING = "Reading\u2026";
-
-export function liveForm(app) {
-  const {live} = app.source.header;
-  return html`<form class="live" @submit=${(event) => read(app, event)}>
-    <label for="sentence">${live.label}</label>
-    <input id="sentence" name="text" .value=${live.text} maxlength="4000" autocomplete="off" />
-    <button ?disabled=${app.state.busy === READING}>Read</button>
-    <span role="alert">${app.state.busy}</span>
-  </form>`;
-}
-
-/** The answer of the local server about a text; an error has a sentence that can be shown. */
-export async function ask(what, text) {
-  const response = await fetch(what, {
-    method: "POST",
-    headers: {"Content-Type": "application/json"},
-    body: JSON.stringify({text}),
-  }).catch(() => {
-    throw new Error("The server has ended; start it again.");
-  });
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error);
-  return answer;
-}
-
-async function read(app, event) {
-  event.preventDefault();
-  const text = new FormData(event.target).get("text");
-  if (!text.trim()) {
-    app.set({busy: "The sentence is empty; write one."});
-    return;
-  }
-  app.set({busy: READING});
-  try {
-    const answer = await ask("read", text);
-    app.state.busy = "";
-    await app.replace(new Source(answer.header, answer.arrays));
-  } catch (error) {
-    app.set({busy: error.message});
-  }
-}
+import {largest} from "./data.js";
+import {columnHeads, scrolled} from "./tables.js";
 
 /** What each kind of model is asked while a word of its text changes. */
 const KINDS = {
@@ -57,7 +15,9 @@ const KINDS = {
     each: "Each written word",
     table: "Written words",
     moves: "",
-    says: "Probabilities are among all words, after the words that were written before; of a word in several sub-words the product.",
+    says:
+      "Probabilities are among all words, after the words that were written before; " +
+      "of a word in several sub-words the product.",
     ends: "The translations are written by greedy search.",
   },
   next: {
@@ -66,8 +26,12 @@ const KINDS = {
     each: "Each next word",
     table: "Next words",
     moves: "How the probability of each next word moves",
-    says: "Probabilities are among all words, after the words that were read before; of a word in several sub-words the product.",
-    ends: "Words up to the changed one were predicted before it was read, so their probability stays.",
+    says:
+      "Probabilities are among all words, after the words that were read before; " +
+      "of a word in several sub-words the product.",
+    ends:
+      "Words up to the changed one were predicted before it was read, " +
+      "so their probability stays.",
   },
   masked: {
     of: "text",
@@ -75,7 +39,9 @@ const KINDS = {
     each: "Each masked word",
     table: "Masked words",
     moves: "How the probability of what was most probable moves",
-    says: "Probabilities are among all words. Each masked word is named by what is most probable there in the text as it is.",
+    says:
+      "Probabilities are among all words. " +
+      "Each masked word is named by what is most probable there in the text as it is.",
     ends: "",
   },
   vectors: {
@@ -84,7 +50,9 @@ const KINDS = {
     each: "Each word",
     table: "Words",
     moves: "How far the vector of each word stays where it was",
-    says: "The cosine is between the vectors that the last layer gives a word before and after: 1 is the same direction. Of a word in several sub-words their mean is taken.",
+    says:
+      "The cosine is between the vectors that the last layer gives a word before and after: " +
+      "1 is the same direction. Of a word in several sub-words their mean is taken.",
     ends: "The model predicts no words here, so its vectors are compared.",
   },
 };
@@ -157,7 +125,8 @@ function followed({state}, {kind, first, places, chosen, last}) {
   if (state.next !== undefined) return within(state.next);
   if (kind !== "next") return within(kind === "masked" ? 0 : state.row);
   const shown = state.row - first; // the word that the other views show, or what follows the text
-  return Math.max(shown >= Math.min(...places) ? within(shown) : last, chosen ?? 0); // the word after the changed one is at its index
+  const at = shown >= Math.min(...places) ? within(shown) : last;
+  return Math.max(at, chosen ?? 0); // the word after the changed one is at its index
 }
 
 /** "What if a word were missing?" */
@@ -166,11 +135,17 @@ export function changeView(app) {
   const {kind, source, follow, written, named, numbers, unchanged, erased, places, place, all} =
     found;
   const now = all ?? erased[place];
+  const waits =
+    app.engine && app.source.answer.erasable.length
+      ? "Computing…"
+      : `The ${found.of} has no word that can be erased.`;
+  const hint = app.engine
+    ? "Press words above to erase them, switch heads off, or change the model."
+    : `Choose a word of the ${found.of}:`;
+  const gone = html`“<bdi>${source[place]}</bdi>”`;
   if (!now)
     return html`<h2>What if a word were missing?</h2>
-      <p class="hint">
-        ${app.engine && app.source.answer.erasable.length ? "Computing…" : `The ${found.of} has no word that can be erased.`}
-      </p>`;
+      <p class="hint">${waits}</p>`;
   const row = (word, one, at) =>
     kind === "vectors"
       ? [word, [], numbers(one)[at], []]
@@ -184,9 +159,7 @@ export function changeView(app) {
     kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
   return html`
     <h2>${app.engine ? "What if it were changed?" : "What if a word were missing?"}</h2>
-    <p class="hint">
-      ${app.engine ? "Press words above to erase them, switch heads off, or change the model." : `Choose a word of the ${found.of}:`}
-    </p>
+    <p class="hint">${hint}</p>
     ${
       app.engine
         ? nothing
@@ -220,9 +193,7 @@ export function changeView(app) {
               <p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
               ${
                 now.translation
-                  ? html`<h3>
-                        ${all ? "Written now" : html`Written without “<bdi>${source[place]}</bdi>”`}
-                      </h3>
+                  ? html`<h3>${all ? "Written now" : html`Written without ${gone}`}</h3>
                       <p class="sentence">${marked(unchanged.translation, now.translation)}</p>`
                   : nothing
               }`
@@ -283,14 +254,26 @@ function telling({kind, source, follow, named, numbers, written, unchanged, all}
         ? ""
         : most === written
           ? "; that of no other word moves more"
-          : `; of the other words that of “${named(most)}” moves most (${numbers(now)[most].toFixed(3)})`;
-    return `${how}, the vector of “${named(written)}” has a cosine of ${after.toFixed(3)} with the one before${also}.`;
+          : `; of the other words that of “${named(most)}” moves most ` +
+            `(${numbers(now)[most].toFixed(3)})`;
+    return (
+      `${how}, the vector of “${named(written)}” has a cosine of ${after.toFixed(3)} ` +
+      `with the one before${also}.`
+    );
   }
   if (kind === "next" && !all && written < place)
-    return `The probability of “${named(written)}” stays ${after.toFixed(3)}: the model predicts it before it reads “${source[place]}”.`;
+    return (
+      `The probability of “${named(written)}” stays ${after.toFixed(3)}: ` +
+      `the model predicts it before it reads “${source[place]}”.`
+    );
   const [likeliest, chance] = now.likeliest[written][0];
   const before = numbers(unchanged)[written];
-  return `${how}, the probability of “${named(written)}” is ${digits(after, before)} instead of ${digits(before, after)}${after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : ""}.`;
+  const instead =
+    after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : "";
+  return (
+    `${how}, the probability of “${named(written)}” is ${digits(after, before)} ` +
+    `instead of ${digits(before, after)}${instead}.`
+  );
 }
 
 /** A probability with three decimals, or with six if it does not differ from the other by three. */
@@ -335,13 +318,10 @@ function marked(before, now) {
 }
 
 function table(label, heads, rows, chosen) {
-  return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>
-    <table>
-      <thead>
-        <tr>
-          ${heads.map((head) => html`<th scope="col">${head}</th>`)}
-        </tr>
-      </thead>
+  return scrolled(
+    label,
+    html`<table>
+      ${columnHeads(...heads)}
       <tbody>
         ${rows.map(
           ([word, before, now, likeliest], at) =>
@@ -361,8 +341,8 @@ function table(label, heads, rows, chosen) {
             </tr>`,
         )}
       </tbody>
-    </table>
-  </div>`;
+    </table>`,
+  );
 }
 
 function choose(app, place) {

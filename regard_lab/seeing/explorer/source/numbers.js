@@ -1,0 +1,144 @@
+// The numbers of one step of the walk-through as a table.
+
+import {html, nothing} from "lit-html";
+import {signed, weightColours} from "./colours.js";
+import {largest} from "./data.js";
+import {follow, indexOf, land} from "./flight.js";
+import {drawn} from "./surface.js";
+import {columnHeads, scrolled} from "./tables.js";
+
+export const ACROSS = 16; // columns of a single row of numbers
+
+const CELLS = 1024; // numbers of a step that are shown
+
+const LIKELIEST = 20; // entries of a vocabulary that are shown
+
+export function numbers(app, walk, step, shown) {
+  if (shown.words)
+    return html`<ol class="words">
+      ${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}
+    </ol>`;
+  const {values, rows, columns, only, before} = shown;
+  const at = indexOf(app, shown);
+  const labels = (axis) => (axis.labels === null ? null : walk.record.labels[axis.labels]);
+  const note =
+    only === null
+      ? nothing
+      : html`<p class="hint">
+          Too many numbers to store for every word; these are those of the word that was followed
+          when the page was made.
+        </p>`;
+  if (!rows && labels(columns) && columns.size > 2 * LIKELIEST)
+    return html`${note}${likeliest(step, shown, labels(columns))}`;
+  const across = rows
+    ? Math.min(columns.size, Math.max(Math.floor(CELLS / rows.size), 1))
+    : Math.min(columns.size, CELLS);
+  const left = columns.size - across;
+  const lines = rows
+    ? Array.from({length: rows.size}, (_, row) => ({
+        head: name(rows, labels(rows), row),
+        from: row * columns.size,
+        to: row * columns.size + across,
+      }))
+    : labels(columns)
+      ? [{head: "", from: 0, to: across}]
+      : Array.from({length: Math.ceil(across / ACROSS)}, (_, row) => ({
+          head: `${row * ACROSS} to ${Math.min((row + 1) * ACROSS, across) - 1}`,
+          from: row * ACROSS,
+          to: Math.min((row + 1) * ACROSS, across),
+        }));
+  const named = rows || labels(columns);
+  return html`${note}
+    ${scrolled(
+      "Numbers of the step",
+      html`<table class="numbers">
+        <thead>
+          <tr>
+            <td></td>
+            ${Array.from(
+              {length: named ? across : Math.min(ACROSS, across)},
+              (_, at) =>
+                html`<th scope="col">
+                  ${named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}
+                </th>`,
+            )}
+          </tr>
+        </thead>
+        <tbody>
+          ${lines.map(
+            ({head, from, to}) =>
+              html`<tr>
+                ${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
+                ${Array.from(values.subarray(from, to), (value, place) =>
+                  from + place === at
+                    ? html`<td
+                        class="followed"
+                        .style=${shade(step, value, shown.most)}
+                        title=${String(value)}
+                        ${drawn((cell) => land(app, cell, step))}
+                      >
+                        ${number(value)}
+                      </td>`
+                    : html`<td
+                        .style=${shade(step, value, shown.most)}
+                        title=${String(value)}
+                        @click=${() => follow(app, shown, from + place)}
+                      >
+                        ${number(value)}
+                      </td>`,
+                )}
+              </tr>`,
+          )}
+        </tbody>
+      </table>`,
+    )}
+    <p class="hint" data-followed>
+      The number
+      followed${before ? html` was ${number(before.value)} in “${before.title}”, and` : ""} is
+      ${number(values[at])}. Press another to follow it, or Shift and an arrow.
+    </p>
+    ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
+}
+
+export function name(axis, labels, at) {
+  return labels ? labels[at] : String(at);
+}
+
+function shade(step, value, most) {
+  if (value === -Infinity) return "";
+  return step.scale === "weights"
+    ? weightColours(value)
+    : step.scale === "signed"
+      ? signed(value, most)
+      : "";
+}
+
+export function number(value) {
+  if (value === -Infinity) return "−∞";
+  if (Number.isInteger(value) && Math.abs(value) < 1e6) return String(value).replace("-", "−");
+  const text = Math.abs(value) < 1000 ? value.toFixed(3) : value.toPrecision(3);
+  return (Number(text) === 0 ? text.replace("-", "") : text).replace("-", "−");
+}
+
+function likeliest(step, {values, most}, labels) {
+  const top = largest(values, LIKELIEST);
+  return html`${scrolled(
+      "The largest numbers of the step",
+      html`<table class="numbers">
+        ${columnHeads("Id", "Sub-word", "Number")}
+        <tbody>
+          ${top.map(
+            (id) =>
+              html`<tr>
+                <td>${id}</td>
+                <th scope="row"><bdi>${labels[id]}</bdi></th>
+                <td .style=${shade(step, values[id], most)} title=${String(values[id])}>
+                  ${number(values[id])}
+                </td>
+              </tr>`,
+          )}
+        </tbody>
+      </table>`,
+    )}
+    <p class="hint">The ${LIKELIEST} largest of ${values.length.toLocaleString("en")}.</p>`;
+}

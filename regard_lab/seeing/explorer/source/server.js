@@ -1,0 +1,47 @@
+// A page of the local server: its form for another sentence, and what it asks.
+
+import {html} from "lit-html";
+import {Source} from "./data.js";
+
+const READING = "Reading\u2026";
+
+export function liveForm(app) {
+  const {live} = app.source.header;
+  return html`<form class="live" @submit=${(event) => read(app, event)}>
+    <label for="sentence">${live.label}</label>
+    <input id="sentence" name="text" .value=${live.text} maxlength="4000" autocomplete="off" />
+    <button ?disabled=${app.state.busy === READING}>Read</button>
+    <span role="alert">${app.state.busy}</span>
+  </form>`;
+}
+
+/** The answer of the local server about a text; an error has a sentence that can be shown. */
+export async function ask(what, text) {
+  const response = await fetch(what, {
+    method: "POST",
+    headers: {"Content-Type": "application/json"},
+    body: JSON.stringify({text}),
+  }).catch(() => {
+    throw new Error("The server has ended; start it again.");
+  });
+  const answer = await response.json();
+  if (!response.ok) throw new Error(answer.error);
+  return answer;
+}
+
+export async function read(app, event) {
+  event.preventDefault();
+  const text = new FormData(event.target).get("text");
+  if (!text.trim()) {
+    app.set({busy: "The sentence is empty; write one."});
+    return;
+  }
+  app.set({busy: READING});
+  try {
+    const answer = await ask("read", text);
+    app.state.busy = "";
+    await app.replace(new Source(answer.header, answer.arrays));
+  } catch (error) {
+    app.set({busy: error.message});
+  }
+}
