@@ -13,7 +13,6 @@ from regard.patterns import Grid, Pattern
 from regard.patterns.registry import Declared, Registry
 
 OPTIONS = ("bias", "softcap", "scale", "dropout", "sink")
-Projected = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]  # queries, keys, parameters
 STATISTICS = (
     "log_sum_exp",
     "entropy",
@@ -24,11 +23,15 @@ STATISTICS = (
     "top_keys",
     "weights_of",
 )
+Projected = tuple[torch.Tensor, torch.Tensor, dict[str, torch.Tensor]]  # queries, keys, parameters
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The sizes of a layer or call, from which the shapes of parameters follow."""
+    """The sizes of a layer or call, from which the shapes of parameters follow.
+
+    head_dim: only parameters by channel have this size; a layer that makes others leaves it out.
+    """
 
     batch: int
     heads: int

@@ -33,7 +33,7 @@ class Linformer(Mechanism):
         rank: how many mixtures (the paper's k); cost and memory are linear in the length times it.
         shared: "none": an E and an F for each key/value head; "heads": one E and one F for all heads (the paper's
             headwise sharing); "keys_and_values": one matrix that is both (key-value sharing). Layerwise sharing is
-            to hand the parameters of "keys_and_values" to every layer.
+            to pass the parameters of "keys_and_values" to every layer.
 
     Raises:
         ArgumentError: a length or rank below 1, or another way of sharing.
@@ -104,7 +104,9 @@ class Linformer(Mechanism):
         self, parameters: Mapping[str, torch.Tensor]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """E and F, each (kv_heads or 1, rank, keys), from the parameters of a call."""
-        return parameters[self._names[0]], parameters[self._names[-1]]
+        key_name = self._names[0]
+        value_name = self._names[-1]  # the same where one matrix is both
+        return parameters[key_name], parameters[value_name]
 
     def reason_against(
         self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float

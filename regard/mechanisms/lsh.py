@@ -135,11 +135,12 @@ class LSH(Mechanism):
             """Numbers of every key (..., keys) as those of every query (..., q_len, 1)."""
             return rows_at(numbers[..., None], columns)
 
-        # A text that fits into one chunk is not hashed: all its pairs are allowed.
+        # Queries that are not hashed look at all keys, if causal at all before them. They are the first `chunk` visible
+        # ones of a causal text, and all of another text that fits into one chunk.
         rank = visible.cumsum(-1) - 1  # (batch or 1, keys)
-        one_chunk = causal | (visible.sum(-1, keepdim=True) <= self.chunk)
-        in_first_chunk = (rank < self.chunk) & one_chunk
-        allowed = of_queries(in_first_chunk[:, None]).expand(*k.shape[:2], -1, len(j))
+        fits_one_chunk = visible.sum(-1, keepdim=True) <= self.chunk
+        is_unhashed = (rank < self.chunk) & (causal | fits_one_chunk)
+        allowed = of_queries(is_unhashed[:, None]).expand(*k.shape[:2], -1, len(j))
 
         for bucket in self.bucket(k).unbind(2):  # (batch, heads, keys)
             same_bucket = of_queries(bucket) == bucket[..., None, :]  # equation 4
@@ -187,7 +188,8 @@ class LSH(Mechanism):
         number = torch.zeros(keys.shape[:-1], dtype=torch.int64, device=keys.device)
         for R in rotations:
             rotated = keys @ R.mT  # (batch, heads, keys, half a factor)
-            (largest, ahead), (least, behind) = rotated.max(-1), rotated.min(-1)
+            largest, ahead = rotated.max(-1)
+            least, behind = rotated.min(-1)
             digit = ahead.where(largest >= -least, len(R) + behind)  # argmax([x R; -x R])
             number = number * (2 * len(R)) + digit
         return number

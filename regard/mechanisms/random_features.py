@@ -97,6 +97,7 @@ def _positive_features(x: torch.Tensor, omega: torch.Tensor) -> tuple[torch.Tens
     exponents = x @ omega.mT  # (..., features)
     # Any number will do: the result is the same, and so is its gradient.
     largest = exponents.detach().amax(-1, keepdim=True)
+    # Half of the dtype's exponents, so that the product of two features of this size is still above 0.
     least = math.log(torch.finfo(x.dtype).tiny) / 2
     # In place, since this tensor causes nearly all of the cost.
     relative = exponents.sub_(largest).clamp_min_(least).exp_()
@@ -123,7 +124,7 @@ class RandomFeature(Kernelised, also=("rfa",)):
         S_t = g_t S_{t-1} + (1 - g_t) φ(k_t) v_tᵀ,  z_t = g_t z_{t-1} + (1 - g_t) φ(k_t)
         output_t = φ(q_t) S_t / φ(q_t) z_t
 
-    The g_j are handed to each call, `parameters={"gate": ...}`, float (batch or 1, kv_heads, k_len); the paper has
+    The g_j are passed to each call, `parameters={"gate": ...}`, float (batch or 1, kv_heads, k_len); the paper has
     sigmoid(w·x_j + b) of each token. Keys that are masked for a query forget nothing. Where a gate of 0 or 1 would
     leave exactly nothing, the smallest positive number of the dtype is left.
 

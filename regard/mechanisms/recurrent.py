@@ -27,7 +27,7 @@ class Recurrent(Mechanism, enrol=False):
         u_t = b_t v_t,   or b_t (v_t - (a_t S_{t-1})ᵀ k_t) if it corrects
 
     `log_decay` holds log a_t, one number for each key or one for each of its channels (a_t then multiplies the rows of
-    S); `strength` holds b_t. Both are computed for each call and handed to it, `parameters={"log_decay": ...,
+    S); `strength` holds b_t. Both are computed for each call and passed to it, `parameters={"log_decay": ...,
     "strength": ...}`, of shape (batch or 1, kv_heads, k_len) or (batch or 1, kv_heads, k_len, head_dim). A log decay
     may be 0 or -inf. Masked keys neither decay nor write. Nothing is normalised: there are no weights, and so no
     statistics of them.
@@ -97,9 +97,11 @@ class Recurrent(Mechanism, enrol=False):
         heads = max(inputs.q.shape[1], inputs.v.shape[1])
         q, k, v = (_for_heads(x.to(dtype), heads) for x in (inputs.q, inputs.k, inputs.v))
         allowed = inputs.pattern.evaluate(inputs.grid)
-        of_keys = replace(inputs.grid, q_len=inputs.grid.k_len, q_start=0, rows=inputs.grid.keys)
-        last_before_key = _last_allowed(inputs.pattern.evaluate(of_keys).tril(-1))
         last_of_query = _last_allowed(allowed)
+        # A key continues the memory of the last key that a query at its place would look at before it.
+        keys = inputs.grid.keys
+        at_keys = replace(inputs.grid, q_len=inputs.grid.k_len, q_start=0, rows=keys)
+        last_before_key = _last_allowed(inputs.pattern.evaluate(at_keys).tril(-1))
 
         # The gates of hidden keys may be NaN: (batch or 1, 1, keys, 1).
         hidden = ~four_axes(allowed).any(2)[..., None]
@@ -144,7 +146,9 @@ def _gate_of_keys(gate: torch.Tensor, heads: int, hidden: torch.Tensor) -> torch
 def _last_allowed(allowed: torch.Tensor) -> torch.Tensor:
     """The number of the last allowed key of each row, counted from 1, (batch or 1, rows); 0 if there is none."""
     numbers = allowed * torch.arange(1, allowed.shape[-1] + 1, device=allowed.device)
-    return torch.nn.functional.pad(four_axes(numbers)[:, 0], (1, 0)).amax(-1)
+    of_first_head = four_axes(numbers)[:, 0]  # no pattern of these mechanisms differs between heads
+    with_no_key = torch.nn.functional.pad(of_first_head, (1, 0))  # a call may have no keys
+    return with_no_key.amax(-1)
 
 
 def _states_after(states: list[torch.Tensor], counts: torch.Tensor) -> torch.Tensor:

@@ -54,6 +54,7 @@ def check_computable(score: Score) -> None:
             f"{kind.__name__} defines project, which is called only where the class has `projects = True`; add that"
         )
     left = score.lowered()
+    # What is left may be a score that is lowered in its turn, such as Dot.
     is_dot_product = left.is_dot_product or left.lowered().is_dot_product
     if not is_dot_product and not isinstance(left, TanhSum | AroundCentre):
         raise ArgumentError(

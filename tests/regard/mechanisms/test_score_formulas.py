@@ -183,24 +183,12 @@ class Cosine(m.Score, enrol=False):
 @pytest.mark.parametrize("backend", ["auto", "reference", "fused", "streamed"])
 def test_a_projected_score_is_the_formula_on_every_backend(backend):
     q, k, v = make_qkv(q_len=12, k_len=12)
-    found = rg.attention(
-        q,
-        k,
-        v,
-        pattern="causal_window(5)",
-        mechanism=m.Softmax(Cosine()),
-        scale=8.0,
-        backend=backend,
-    )
-    same = rg.attention(
-        F.normalize(q, dim=-1),
-        F.normalize(k, dim=-1),
-        v,
-        pattern="causal_window(5)",
-        scale=8.0,
-        backend="reference",
-    )
-    assert torch.allclose(found, same, atol=1e-5)
+    options = {"pattern": "causal_window(5)", "scale": 8.0}
+    output = rg.attention(q, k, v, mechanism=m.Softmax(Cosine()), backend=backend, **options)
+    unit_q = F.normalize(q, dim=-1)
+    unit_k = F.normalize(k, dim=-1)
+    expected = rg.attention(unit_q, unit_k, v, backend="reference", **options)
+    assert torch.allclose(output, expected, atol=1e-5)
 
 
 def test_a_score_without_a_formula_is_refused():
@@ -222,7 +210,7 @@ def test_a_projection_that_would_never_be_called_is_refused():
 
 
 @pytest.mark.parametrize("backend", ["auto", "native", "reference"])
-def test_a_projection_of_another_size_says_so_or_is_refused(backend):
+def test_a_projection_to_another_size_declares_it_or_is_refused(backend):
     @dataclass(frozen=True)
     class Near(m.Score, enrol=False):
         """-|q - k|² / 2 up to what is the same for every key: one more number in each vector."""
@@ -237,7 +225,7 @@ def test_a_projection_of_another_size_says_so_or_is_refused(backend):
         def lowered(self):
             return m.ScaledDot()
 
-    class Told(Near, enrol=False):
+    class Declared(Near, enrol=False):
         def projected_dim(self, head_dim):
             return head_dim + 1
 
@@ -256,5 +244,5 @@ def test_a_projection_of_another_size_says_so_or_is_refused(backend):
     scores = -0.35 * torch.cdist(q, k.repeat_interleave(groups, 1)).square()
     hidden = ~torch.ones(12, 12, dtype=torch.bool).tril()
     expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v.repeat_interleave(groups, 1)
-    found = rg.attention(q, k, v, mechanism=m.Softmax(Told()), **call)
+    found = rg.attention(q, k, v, mechanism=m.Softmax(Declared()), **call)
     assert torch.allclose(found, expected, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Local attention: local-p is the paper's up to one factor a query, counts live keys alone; local-m is a pattern."""
+"""Local attention: local-p is the paper's up to one factor a query, counts visible keys alone; local-m is a pattern."""
 
 import pytest
 import torch
