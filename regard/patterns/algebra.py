@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 
 import torch
@@ -93,11 +93,10 @@ class Both(Many, enrol=False):
         others = [part for part, keys in known.items() if keys is None]
         if len(others) == len(known) or not all(part.by_value for part in others):
             return None
-        structure = tuple(
-            [part if keys is None else keys.structure for part, keys in known.items()]
-        )
-        joined = RowKeys(structure)
-        for keys in known.values():
+        structure: list[Hashable] = []
+        joined = RowKeys(None)
+        for part, keys in known.items():
+            structure.append(part if keys is None else keys.structure)
             if keys is not None:
                 joined = joined.joined(keys)
         for part in others:
@@ -105,7 +104,7 @@ class Both(Many, enrol=False):
             if band is None:
                 return None
             joined = joined.within(band)
-        return joined
+        return replace(joined, structure=tuple(structure))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return reduce(torch.logical_and, (truth_of(part, q_pos, k_pos) for part in self.parts))
@@ -114,9 +113,8 @@ class Both(Many, enrol=False):
         return reduce(torch.logical_and, (part.evaluate(grid) for part in self.parts))
 
     def band(self) -> Band | None:
-        bands = [part.band() for part in self.parts]
-        known = [band for band in bands if band is not None]
-        return reduce(Band.__and__, known) if len(known) == len(bands) else None
+        common, others = band_and_rest(self.parts)
+        return None if others else common
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
         ranges = [part.key_range(first, last, k_len) for part in self.parts]
@@ -229,13 +227,17 @@ NOTHING = Not(Full())
 def both(*patterns: Pattern) -> Pattern:
     """`&`, flattened: full is neutral, one part that allows nothing decides, a repeated part counts once."""
     parts = [part for part in _flat(Both, patterns) if not isinstance(part, Full)]
-    return NOTHING if NOTHING in parts else _joined(Both, parts or [Full()])
+    if NOTHING in parts:
+        return NOTHING
+    return _joined(Both, parts or [Full()])
 
 
 def either(*patterns: Pattern) -> Pattern:
     """`|`, flattened: a part that allows nothing is neutral, full decides, a repeated part counts once."""
     parts = [part for part in _flat(Either, patterns) if part != NOTHING]
-    return Full() if Full() in parts else _joined(Either, parts or [NOTHING])
+    if Full() in parts:
+        return Full()
+    return _joined(Either, parts or [NOTHING])
 
 
 def negate(pattern: Pattern) -> Pattern:
@@ -266,7 +268,7 @@ def _flat(kind: type[Many], patterns: Iterable[Pattern]) -> list[Pattern]:
     # A hash would tie the graph to one pattern of those that hold tensors.
     distinct: list[Pattern] = []
     for part in flat:
-        if not any(part is other for other in distinct):
+        if not any(part is earlier for earlier in distinct):
             distinct.append(part)
     return distinct
 
@@ -287,10 +289,13 @@ def canonical(pattern: Pattern) -> Pattern:
         return _canonical_either([canonical(part) for part in pattern.parts])
     if isinstance(pattern, Not) and isinstance(pattern.part, Many):
         negated = [canonical(negate(part)) for part in pattern.part.parts]
+        # The negation of `&` is `|` of the negations, and the other way round.
         join = _canonical_either if isinstance(pattern.part, Both) else _canonical_both
         return join(negated)
     band = pattern.band()
-    return pattern if band is None or pattern == NOTHING else _as_pattern(band)
+    if band is None or pattern == NOTHING:
+        return pattern
+    return _as_pattern(band)
 
 
 def _canonical_both(parts: list[Pattern]) -> Pattern:

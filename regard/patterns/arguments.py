@@ -23,10 +23,9 @@ def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
     >>> positions("indices", [3, 0, 3])
     (0, 3)
     """
+    what = f"a position of {name}"
     try:
-        listed = [
-            plain(f"a position of {name}", position) for position in islice(numbers, MOST + 1)
-        ]
+        listed = [plain(what, position) for position in islice(numbers, MOST + 1)]
     except TypeError:
         raise ArgumentError(
             f"{name} is {shown(numbers)}; it needs positions, such as [0, 5] or range(128)"
@@ -35,7 +34,7 @@ def positions(name: str, numbers: Iterable[int]) -> tuple[int, ...]:
         raise ArgumentError(
             f"{name} names more than {MOST} positions; for a long span there is key_span(start, stop)"
         )
-    return tuple(sorted({whole(f"a position of {name}", position, 0) for position in listed}))
+    return tuple(sorted({whole(what, position, 0) for position in listed}))
 
 
 def runs(numbers: Iterable[int]) -> Ranges:
@@ -59,16 +58,19 @@ def words(ranges: Ranges) -> str:
     >>> words((range(0, 2), range(5, 9)))
     '0, 1, 5..8'
     """
-    named = []
-    for one in ranges:
-        named += [f"{one[0]}..{one[-1]}"] if len(one) > 2 else [str(number) for number in one]
+    named: list[str] = []
+    for run in ranges:
+        if len(run) > 2:
+            named.append(f"{run[0]}..{run[-1]}")
+        else:
+            named += map(str, run)
     return ", ".join(named)
 
 
 def spans(name: str, ranges: Iterable[range]) -> Ranges:
     """The ranges; an ArgumentError for anything else."""
     checked = tuple(ranges) if isinstance(ranges, list | tuple) else None
-    if checked is None or not all(isinstance(one, range) for one in checked):
+    if checked is None or not all(isinstance(run, range) for run in checked):
         raise ArgumentError(
             f"{name} is {shown(ranges)}; it needs ranges of positions, such as (range(0, 4),)"
         )
@@ -105,32 +107,34 @@ ByRow = int | torch.Tensor
 """A whole number, or an integer tensor with one for each batch row."""
 
 
-def number_by_row(name: str, given: object) -> ByRow:
+def number_by_row(name: str, number: object) -> ByRow:
     """A number, or an integer tensor (batch,), which is copied."""
-    given = plain(name, given)
-    if isinstance(given, torch.Tensor):
-        if given.dim() != 1 or given.dtype not in (torch.int64, torch.int32):
+    number = plain(name, number)
+    if isinstance(number, torch.Tensor):
+        if number.dim() != 1 or number.dtype not in (torch.int64, torch.int32):
             raise ArgumentError(
-                f"{name} is a {given.dtype} tensor {tuple(given.shape)}; it needs integers (batch,)"
+                f"{name} is a {number.dtype} tensor {tuple(number.shape)}; it needs integers (batch,)"
             )
-        refuse_wrapper(name, given)
-        return in_memory(name, given).detach().to(torch.int64, copy=True)
-    if not is_whole(given):
+        refuse_wrapper(name, number)
+        return in_memory(name, number).detach().to(torch.int64, copy=True)
+    if not is_whole(number):
         raise ArgumentError(
-            f"{name} is {shown(given)}; it needs a number or an integer tensor (batch,)"
+            f"{name} is {shown(number)}; it needs a number or an integer tensor (batch,)"
         )
-    return whole(name, given)
+    return whole(name, number)
 
 
-def whole_numbers(name: str, given: Sequence[int]) -> tuple[int, ...]:
+def whole_numbers(name: str, numbers: Sequence[int]) -> tuple[int, ...]:
     """The numbers of a list with one for each batch row."""
-    if not given:
+    if not numbers:
         raise ArgumentError(
-            f"{name} is {shown(given)}; a list holds one whole number for each batch row"
+            f"{name} is {shown(numbers)}; a list holds one whole number for each batch row"
         )
-    return tuple(whole(f"a number of {name}", one) for one in given)
+    return tuple(whole(f"a number of {name}", number) for number in numbers)
 
 
-def on_rows(given: ByRow, like: torch.Tensor) -> ByRow:
-    """Numbers by batch row with the four axes of a call, on the device of `like`; a single number stays one."""
-    return given.to(like.device).view(-1, 1, 1, 1) if isinstance(given, torch.Tensor) else given
+def on_rows(number: ByRow, device: torch.device) -> ByRow:
+    """Numbers by batch row with the four axes of a call, on its device; a single number stays one."""
+    if isinstance(number, torch.Tensor):
+        return number.to(device).view(-1, 1, 1, 1)
+    return number

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from regard.patterns.ranges import Segments
 
@@ -23,7 +24,7 @@ class Reach:
         return Reach(back, ahead)
 
     def nearer(self, other: Reach) -> Reach:
-        return Reach(_tighter(min, self.back, other.back), _tighter(min, self.ahead, other.ahead))
+        return Reach(tighter(min, self.back, other.back), tighter(min, self.ahead, other.ahead))
 
     def farther(self, other: Reach) -> Reach:
         return Reach(_looser(self.back, other.back), _looser(self.ahead, other.ahead))
@@ -54,10 +55,10 @@ class Band:
 
     def __and__(self, other: Band) -> Band:
         return Band(
-            left=_tighter(min, self.left, other.left),
-            right=_tighter(min, self.right, other.right),
-            start=_tighter(max, self.start, other.start),
-            stop=_tighter(min, self.stop, other.stop),
+            left=tighter(min, self.left, other.left),
+            right=tighter(min, self.right, other.right),
+            start=tighter(max, self.start, other.start),
+            stop=tighter(min, self.stop, other.stop),
         )
 
     def key_range(self, first: int, last: int, k_len: int) -> range:
@@ -168,20 +169,22 @@ class Band:
     def _span(self, k_len: int) -> tuple[int, int]:
         """The span within 0 .. k_len, with start <= stop."""
         start = 0 if self.start is None else min(max(0, self.start), k_len)
-        return start, k_len if self.stop is None else max(start, min(k_len, self.stop))
+        stop = k_len if self.stop is None else max(start, min(k_len, self.stop))
+        return start, stop
 
 
 EVERY_PAIR = Band()
 
 
-def _tighter(choose: Callable[[int, int], int], one: int | None, other: int | None) -> int | None:
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)
+def tighter(choose: Callable[[Any, Any], Any], limit: Any, other: Any) -> Any:
+    """What `choose` takes of two limits; the other one where one is None, which is no limit."""
+    if limit is None:
+        return other
+    return limit if other is None else choose(limit, other)
 
 
-def _looser(one: int | None, other: int | None) -> int | None:
-    return None if one is None or other is None else max(one, other)
+def _looser(limit: int | None, other: int | None) -> int | None:
+    return None if limit is None or other is None else max(limit, other)
 
 
 def _pairs_up_to(offset: int, q_start: int, q_len: int, start: int, stop: int) -> int:

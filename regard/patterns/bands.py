@@ -108,7 +108,9 @@ class Diagonals(Pattern):
         allowed = torch.ones_like(distance, dtype=torch.bool)
         if self.back is not None:
             allowed &= distance >= -self.back
-        return allowed if self.ahead is None else allowed & (distance <= self.ahead)
+        if self.ahead is not None:
+            allowed &= distance <= self.ahead
+        return allowed
 
     def form(self) -> Band:
         return Band(left=self.back, right=self.ahead)
@@ -177,30 +179,31 @@ class KeySpan(TensorPattern):
     compares_positions = False
 
     def __post_init__(self) -> None:
-        given = {name: getattr(self, name) for name in ("start", "stop")}
-        listed = {
-            name: whole_numbers(f"KeySpan's {name}", x)
-            for name, x in given.items()
-            if isinstance(x, list | tuple)
-        }
-        for name, end in given.items():
-            if name in listed:
-                end = torch.tensor(listed[name], dtype=torch.int64, device="cpu")
+        values: list[Any] = []  # the start and the stop
+        for name in ("start", "stop"):
+            end: Any = getattr(self, name)
+            if isinstance(end, list | tuple):
+                values.append(whole_numbers(f"KeySpan's {name}", end))
+                end = torch.tensor(values[-1], dtype=torch.int64, device="cpu")
             elif end is not None or name == "start":
                 end = number_by_row(f"KeySpan's {name}", end)
+                values.append(end)
+            else:
+                values.append(None)
             object.__setattr__(self, name, end)
-        given_as_tensors = set(self._tensors()) - set(listed)  # lists are held as tensors too
-        if given_as_tensors:
+        if any(isinstance(value, torch.Tensor) for value in values):
             object.__setattr__(self, "serial", new_serial())
         else:
-            values = tuple(listed.get(name, getattr(self, name)) for name in given)
-            object.__setattr__(self, "values", values)
+            object.__setattr__(self, "values", tuple(values))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         assert isinstance(self.start, int | torch.Tensor)
         assert isinstance(self.stop, int | torch.Tensor | None)
-        live = torch.broadcast_tensors(q_pos, k_pos)[1] >= on_rows(self.start, k_pos)
-        return live if self.stop is None else live & (k_pos < on_rows(self.stop, k_pos))
+        _, keys = torch.broadcast_tensors(q_pos, k_pos)
+        allowed = keys >= on_rows(self.start, k_pos.device)
+        if self.stop is not None:
+            allowed = allowed & (k_pos < on_rows(self.stop, k_pos.device))
+        return allowed
 
     def form(self) -> Band | None:
         if self._tensors():
@@ -254,11 +257,13 @@ class KeySpan(TensorPattern):
     def __str__(self) -> str:
         ends = [self.start, self.stop] if self.serial else list(self.values)
         ends = ends[:1] if self.stop is None else ends
-        words = [
-            f"<{count_of(len(end), 'numbers')}>" if isinstance(end, torch.Tensor) else str(end)
-            for end in ends
-        ]
-        return f"key_span({', '.join(words)})"
+        return f"key_span({', '.join(map(_written_end, ends))})"
+
+
+def _written_end(end: Any) -> str:
+    if isinstance(end, torch.Tensor):
+        return f"<{count_of(len(end), 'numbers')}>"
+    return str(end)
 
 
 def row_span(pattern: Pattern) -> tuple[torch.Tensor, torch.Tensor | None] | None:
@@ -303,27 +308,29 @@ def _span(start: int, stop: int | None, origins: Origins) -> Pattern:
     if isinstance(origins, torch.Tensor):
         return KeySpan(origins + start, None if stop is None else origins + stop)
     starts = [max(0, start + origin) for origin in origins]
-    stops = None if stop is None else [max(0, stop + origin) for origin in origins]
-    if len(starts) == 1:
-        return KeySpan(starts[0], None if stops is None else stops[0])
-    return KeySpan(starts, stops)
+    if stop is None:
+        return KeySpan(starts[0] if len(starts) == 1 else starts)
+    stops = [max(0, stop + origin) for origin in origins]
+    return KeySpan(starts[0], stops[0]) if len(starts) == 1 else KeySpan(starts, stops)
 
 
 def from_band(band: Band) -> Pattern:
     """The shortest pattern with this band."""
     if band.is_empty:
         return NOTHING
+    parts: list[Pattern] = []
     left, right = band.left, band.right
     if left is None and right == 0:
-        diagonals: list[Pattern] = [Causal()]
+        parts.append(Causal())
     elif left is not None and right == 0:
-        diagonals = [CausalWindow(left + 1)]
+        parts.append(CausalWindow(left + 1))
     elif left is not None and left == right:
-        diagonals = [SlidingWindow(2 * left)]
+        parts.append(SlidingWindow(2 * left))
     elif left == -1 and right is None:
-        diagonals = [Not(Causal())]
-    else:
-        diagonals = [] if left is None and right is None else [Diagonals(left, right)]
+        parts.append(Not(Causal()))
+    elif left is not None or right is not None:
+        parts.append(Diagonals(left, right))
     start = max(0, band.start or 0)
-    span = [] if start == 0 and band.stop is None else [KeySpan(start, band.stop)]
-    return both(*diagonals, *span)
+    if start or band.stop is not None:
+        parts.append(KeySpan(start, band.stop))
+    return both(*parts)

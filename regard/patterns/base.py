@@ -202,7 +202,9 @@ class Pattern(Declared, enrol=False):
 
     def for_head(self, head: int) -> Pattern:
         """The pattern of one query head."""
-        return self.mapped(lambda part: part.for_head(head)) if self.varies_by_head else self
+        if not self.varies_by_head:
+            return self
+        return self.mapped(lambda part: part.for_head(head))
 
     def of_heads(self, heads: range, of: int) -> Pattern:
         """The pattern of some of the query heads of a call with `of` heads."""
@@ -212,7 +214,9 @@ class Pattern(Declared, enrol=False):
 
     def for_row(self, row: int) -> Pattern:
         """The pattern of one batch row."""
-        return self.mapped(lambda part: part.for_row(row)) if self.varies_by_row else self
+        if not self.varies_by_row:
+            return self
+        return self.mapped(lambda part: part.for_row(row))
 
     # Keys of neighbouring queries.
 
@@ -298,7 +302,9 @@ class Pattern(Declared, enrol=False):
     def lattice_ends(self) -> set[int] | None:
         """Positions at whose residues the pattern on a lattice changes; None where each residue has its own."""
         band = self.band()
-        return None if band is None else {end for end in (band.start, band.stop) if end is not None}
+        if band is None:
+            return None
+        return {end for end in (band.start, band.stop) if end is not None}
 
     # The pairs as a tensor, a number, tiles and a drawing.
 
@@ -512,4 +518,6 @@ class AnyOf(Compound, enrol=False):
 
 def _common_period(periods: list[int | None]) -> int | None:
     """The shortest period of them all; None if one has none."""
-    return None if None in periods else lcm(*(period for period in periods if period))
+    if None in periods:
+        return None
+    return lcm(*filter(None, periods))

@@ -14,8 +14,14 @@ from regard.exporting import exporting
 from regard.patterns.arguments import at_least_one
 from regard.patterns.band import Band
 from regard.patterns.base import Pattern
-from regard.patterns.grid import Grid, true_runs
-from regard.patterns.held import HOLDS_TENSOR, TensorPattern, checked_tensor, new_serial
+from regard.patterns.grid import Grid, four_axes, true_runs
+from regard.patterns.held import (
+    HOLDS_TENSOR,
+    TensorPattern,
+    checked_tensor,
+    in_words,
+    new_serial,
+)
 from regard.patterns.one_call import RowsOfOneCall
 from regard.patterns.ranges import Ranges, Segments, hull
 from regard.reprs import brief
@@ -94,11 +100,15 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         return {}
 
     def for_row(self, row: int) -> Pattern:
-        return self._part(slice(row, row + 1), slice(None)) if self.varies_by_row else self
+        if not self.varies_by_row:
+            return self
+        return self._part(slice(row, row + 1), slice(None))
 
     def for_head(self, head: int) -> Pattern:
+        if not self.varies_by_head:
+            return self
         number = head // self._group
-        return self._part(slice(None), slice(number, number + 1)) if self.varies_by_head else self
+        return self._part(slice(None), slice(number, number + 1))
 
     def _part(self, rows: slice, lists: slice) -> Chosen:
         """A part, always the same object, so that heads that share a list have equal patterns."""
@@ -114,8 +124,9 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
     def of_heads(self, heads: range, of: int) -> Pattern:
         if not self.varies_by_head:
             return self
-        each = of // self.listed.shape[1]
-        return self._like(self.listed[:, [head // each for head in heads]], self._first)
+        heads_of_list = of // self.listed.shape[1]
+        lists = [head // heads_of_list for head in heads]
+        return self._like(self.listed[:, lists], self._first)
 
     def of_queries(self, rows: range, k_len: int) -> Pattern:
         positions = torch.arange(rows.start, rows.stop, device=self.listed.device)
@@ -124,7 +135,8 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
 
     def placed(self, first: int | None, heads: int) -> Pattern:
         lists = self.listed.shape[1]
-        return self._like(self.listed, first, heads // lists if lists > 1 else 1)
+        group = heads // lists if lists > 1 else 1
+        return self._like(self.listed, first, group)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """Outside of a call, row 0 has position 0."""
@@ -132,13 +144,14 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         row = q_pos - (self._first or 0)
         has_list = (row >= 0) & (row < listed.shape[2] * self.query_block)
         row_block = (row // self.query_block).clamp(0, max(listed.shape[2] - 1, 0))
-        has_list = _with_four_axes(has_list)
-        row_block = _with_four_axes(row_block)
-        block = _with_four_axes(k_pos // self.block)
+        has_list = four_axes(has_list)
+        row_block = four_axes(row_block)
+        block = four_axes(k_pos // self.block)
         batch = torch.arange(listed.shape[0], device=listed.device).view(-1, 1, 1, 1)
         lists = torch.arange(listed.shape[1], device=listed.device).view(-1, 1, 1)
         allowed = torch.zeros_like(has_list & (block == block))  # booleans of the broadcast shape
-        for n in range(listed.shape[3] if listed.shape[2] else 0):
+        listed_blocks = listed.shape[3] if listed.shape[2] else 0
+        for n in range(listed_blocks):
             allowed = allowed | (has_list & (listed[batch, lists, row_block, n] == block))
         allowed = self._of_heads(allowed)
         if self.varies_by_head or self.varies_by_row or q_pos.dim() > 2:
@@ -155,15 +168,18 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         blocks = range(keys.start // self.block, -(-keys.stop // self.block))
         row_block = torch.arange(rows.start, rows.stop, device=grid.device) // self.query_block
         low = rows.start // self.query_block
-        high = min(-(-rows.stop // self.query_block), self.listed.shape[2]) if rows else low
+        high = low
+        if rows:
+            high = min(-(-rows.stop // self.query_block), self.listed.shape[2])
         marks = self._marks(range(low, high), blocks).to(grid.device)
         key_block = torch.arange(keys.start, keys.stop, device=grid.device) // self.block
         allowed = marks[:, :, row_block - low][..., key_block - blocks.start]
         allowed = self._of_heads(allowed)
         return allowed if self.varies_by_head or self.varies_by_row else allowed[0, 0]
 
-    def _of_heads(self, allowed: torch.Tensor) -> torch.Tensor:
-        return allowed if self._group == 1 else allowed.repeat_interleave(self._group, 1)
+    def _of_heads(self, of_lists: torch.Tensor) -> torch.Tensor:
+        """What is known of each list, (batch, lists, ...), for each query head."""
+        return of_lists if self._group == 1 else of_lists.repeat_interleave(self._group, 1)
 
     def _marks(self, row_blocks: range, blocks: range) -> torch.Tensor:
         """Whether each block of rows may look at each block of keys, (batch, lists, row blocks, key blocks)."""
@@ -256,12 +272,14 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         shape = tuple(self.listed.shape)
         name = f"{type(self).__name__}'s {self._field}"
-        needs = -(-q_len // self.query_block), -(-k_len // self.block)
-        if shape[2] != needs[0]:
-            blocks = f" in {count_of(needs[0], 'blocks')} of {self.query_block}"
+        row_blocks = -(-q_len // self.query_block)
+        blocks = -(-k_len // self.block)
+        if shape[2] != row_blocks:
+            queries = f"{q_len} queries"
+            if self.query_block > 1:
+                queries += f" in {count_of(row_blocks, 'blocks')} of {self.query_block}"
             raise ShapeError(
-                f"{name} {shape} has {count_of(shape[2], 'rows')} and the call has {q_len} queries"
-                f"{blocks if self.query_block > 1 else ''}"
+                f"{name} {shape} has {count_of(shape[2], 'rows')} and the call has {queries}"
             )
         if batch and shape[0] not in (1, batch):
             raise ShapeError(
@@ -273,11 +291,11 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
                 f"for each head or each key/value head"
             )
         low, high = self._extremes
-        if low < -1 or high >= needs[1]:
+        if low < -1 or high >= blocks:
             wrong = low if low < -1 else high
             what = "keys" if self.block == 1 else f"blocks of {self.block} keys"
             raise ArgumentError(
-                f"{name} holds {wrong}, and the call has {needs[1]} {what}; give 0 and up, or -1 for none"
+                f"{name} holds {wrong}, and the call has {blocks} {what}; give 0 and up, or -1 for none"
             )
 
     @cached_property
@@ -289,16 +307,14 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         return least, most
 
     def __str__(self) -> str:
-        return f"{self.text_name}(<{' x '.join(map(str, self.listed.shape))} numbers>)"
-
-
-def _with_four_axes(x: torch.Tensor) -> torch.Tensor:
-    return x[(None,) * (4 - x.dim())]
+        return f"{self.text_name}({in_words(self.listed, 'numbers')})"
 
 
 def placed_lists(pattern: Pattern) -> Chosen | None:
     """The pattern, if it lists keys for the rows of a call whose first position is known; else None."""
-    return pattern if isinstance(pattern, Chosen) and pattern.structured else None
+    if isinstance(pattern, Chosen) and pattern.structured:
+        return pattern
+    return None
 
 
 @brief

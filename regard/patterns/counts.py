@@ -115,7 +115,9 @@ def _count_of_head(pattern: Pattern, grid: Grid, looks: Looks) -> int:
     rest, on_lattices = off_lattices(simplified(pattern))
     if isinstance(rest, Not) and rest != NOTHING and not on_lattices:
         return grid.q_len * grid.k_len - _count_of_head(rest.part, grid, looks)
-    total = sum(_count_on_lattice(there, stride, grid, looks) for stride, there in on_lattices)
+    total = 0
+    for stride, part in on_lattices:
+        total += _count_on_lattice(part, stride, grid, looks)
     if rest == NOTHING:
         return total
     if rest.band() is not None:

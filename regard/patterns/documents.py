@@ -57,7 +57,9 @@ class SameDocument(TensorPattern):
 
     @cached_property
     def rows(self) -> tuple[SameDocument, ...]:
-        return tuple(SameDocument(row) for row in self.ids) if self.varies_by_row else (self,)
+        if not self.varies_by_row:
+            return (self,)
+        return tuple(SameDocument(row) for row in self.ids)
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if self.ids.shape[-1] < k_len:
@@ -165,11 +167,9 @@ class PerDocument(Pattern):
     varies_by_head = _of_inner("varies_by_head")
 
     def for_head(self, head: int) -> Pattern:
-        return (
-            PerDocument(self.inner.for_head(head), self.q_edges, self.k_edges)
-            if self.varies_by_head
-            else self
-        )
+        if not self.varies_by_head:
+            return self
+        return PerDocument(self.inner.for_head(head), self.q_edges, self.k_edges)
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         for rows, keys in {(len(rows), len(keys)) for _, rows, keys in self._documents}:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
+from itertools import chain
 from textwrap import wrap
 
 import torch
@@ -86,27 +87,31 @@ def draw(
     space = " " if scale == 1 and 2 * k_len - 1 <= room else ""
     lines = [f"{pattern}: {title}"]
     if scale > 1:
+        through = f"{LEARNS} none, but some through {layers} layers, " if layers > 1 else ""
         lines.append(
-            f"Each character stands for {scale} x {scale} pairs: {MAY_LOOK} all are allowed, {SOME} some, "
-            + (f"{LEARNS} none, but some through {layers} layers, " if layers > 1 else "")
-            + f"{MAY_NOT} none."
+            f"Each character stands for {scale} x {scale} pairs: {MAY_LOOK} all are allowed, {SOME} some, {through}"
+            f"{MAY_NOT} none."
         )
     elif layers > 1:
         lines.append(f"{MAY_LOOK} allowed, {LEARNS} only through {layers} layers")
-    if first:
-        lines.append(
-            f"queries at positions {first} to {first + q_len - 1}"
-            if q_len > 1
-            else f"a query at position {first}"
-        )
-    lines = lines if width is None else [part for line in lines for part in wrap(line, width)]
+    if first and q_len > 1:
+        lines.append(f"queries at positions {first} to {first + q_len - 1}")
+    elif first:
+        lines.append(f"a query at position {first}")
+    lines = _wrapped(lines, width)
     for panel in panels:
         if panel.title:
-            lines += ["", *([panel.title] if width is None else wrap(panel.title, width))]
+            lines += ["", *_wrapped([panel.title], width)]
         lines.append(" " * (margin + 1) + _ruler(k_len, scale, space))
         for row, signs in enumerate(_signs(panel.marks, scale)):
             lines.append(f"{first + row * scale:>{margin}} {space.join(signs)}")
     return "\n".join(lines).translate(_plain_signs(plain))
+
+
+def _wrapped(lines: list[str], width: int | None) -> list[str]:
+    if width is None:
+        return lines
+    return list(chain.from_iterable(wrap(line, width) for line in lines))
 
 
 def _plain_signs(plain: bool | None) -> dict[int, str]:
@@ -115,9 +120,9 @@ def _plain_signs(plain: bool | None) -> dict[int, str]:
         plain = yes_or_no("plain", plain)
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     replaced = {}
-    for sign, other in zip(SIGNS, PLAIN, strict=True):
+    for sign, plain_sign in zip(SIGNS, PLAIN, strict=True):
         if plain or (plain is None and not _has(encoding, sign)):
-            replaced[ord(sign)] = other
+            replaced[ord(sign)] = plain_sign
     return replaced
 
 
@@ -171,7 +176,8 @@ def drawn_pairs(
     if allowed.dim() < 4:
         return [Panel((), pattern, _marks(allowed, joined))], title
     by_head = allowed[0]
-    title += ", drawn for the first batch row" if pattern.varies_by_row else ""
+    if pattern.varies_by_row:
+        title += ", drawn for the first batch row"
     if by_head.shape[0] == 1:
         return [Panel((), pattern, _marks(by_head[0], joined))], title
     alike: dict[tuple[str, bytes], list[int]] = {}
@@ -217,11 +223,12 @@ def learned(pattern: Pattern, q_len: int, k_len: int, layers: int) -> torch.Tens
     if layers < 1:
         raise ArgumentError(f"a stack of {layers} layers; it has 1 or more")
     allowed = pattern.dense(k_len, k_len)
-    allowed = allowed[0].any(0) if allowed.dim() == 4 else allowed
-    one = (allowed | torch.eye(k_len, dtype=torch.bool, device=allowed.device)).float()
+    if allowed.dim() == 4:
+        allowed = allowed[0].any(0)
+    of_layer = (allowed | torch.eye(k_len, dtype=torch.bool, device=allowed.device)).float()
     reached = torch.eye(k_len, device=allowed.device)[k_len - q_len :]
     for _ in range(min(layers, k_len)):  # no path between k_len positions needs more steps
-        further = (reached @ one > 0).float()
+        further = (reached @ of_layer > 0).float()
         if torch.equal(further, reached):
             break
         reached = further

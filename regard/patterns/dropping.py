@@ -36,16 +36,21 @@ def kept_keys(pattern: Pattern) -> tuple[int, int] | None:
 
 def _kept_by_all(pattern: Both) -> tuple[int, int] | None:
     """Each part alone limits the keys, so the fewest count."""
-    kept = [kept_keys(part) for part in pattern.parts]
-    return min((one for one in kept if one is not None), key=sum, default=None)
+    limits = [kept_keys(part) for part in pattern.parts]
+    return min(filter(None, limits), key=sum, default=None)
 
 
 def _kept_by_any(pattern: AnyOf) -> tuple[int, int] | None:
-    kept = [kept_keys(part) for part in pattern.made_of()]
-    limited = [one for one in kept if one is not None]
-    if len(limited) < len(kept):  # a part needs all keys
-        return None
-    return max(first for first, _ in limited), max(last for _, last in limited)
+    most_first = 0
+    most_last = 0
+    for part in pattern.made_of():
+        limit = kept_keys(part)
+        if limit is None:  # the part needs all keys
+            return None
+        first, last = limit
+        most_first = max(most_first, first)
+        most_last = max(most_last, last)
+    return most_first, most_last
 
 
 def misplaced(pattern: Pattern, first: int, last: int) -> Pattern | None:
@@ -62,7 +67,9 @@ def misplaced(pattern: Pattern, first: int, last: int) -> Pattern | None:
     span_is_kept = max(band.start or 0, band.stop or 0) <= first
     reaches_own_key = band.right is None or band.right >= 0
     window_is_kept = band.left is None or band.left < last
-    return None if span_is_kept and reaches_own_key and window_is_kept else pattern
+    if span_is_kept and reaches_own_key and window_is_kept:
+        return None
+    return pattern
 
 
 def _numbers_of(end: object) -> list[int]:

@@ -18,6 +18,7 @@ from regard.patterns.held import (
     TensorPattern,
     at_positions,
     checked_tensor,
+    in_words,
     new_serial,
 )
 from regard.patterns.one_call import RowsOfOneCall
@@ -49,9 +50,9 @@ class Explicit(RowsOfOneCall, TensorPattern):
     def __post_init__(self) -> None:
         mask = self.mask
         if not isinstance(mask, torch.Tensor) or mask.dtype != torch.bool:
-            given = f"dtype {mask.dtype}" if isinstance(mask, torch.Tensor) else kind_of(mask)
+            kind = f"dtype {mask.dtype}" if isinstance(mask, torch.Tensor) else kind_of(mask)
             raise ArgumentError(
-                f"Explicit needs a boolean mask (True = may look) and was given {given}; convert it with mask.bool() "
+                f"Explicit needs a boolean mask (True = may look) and was given {kind}; convert it with mask.bool() "
                 f"if 1 means may look, or add scores as bias="
             )
         if mask.dim() not in (2, 4):
@@ -124,14 +125,14 @@ class Explicit(RowsOfOneCall, TensorPattern):
             )
         if len(shape) == 2:
             return
-        for axis, size, given in (("batch", batch, shape[0]), ("heads", heads, shape[1])):
-            if size and given not in (1, size):
+        for axis, size, of_mask in (("batch", batch, shape[0]), ("heads", heads, shape[1])):
+            if size and of_mask not in (1, size):
                 raise ShapeError(
-                    f"Explicit's mask {shape} has {given} on axis '{axis}'; the call has {size}"
+                    f"Explicit's mask {shape} has {of_mask} on axis '{axis}'; the call has {size}"
                 )
 
     def __str__(self) -> str:
-        return f"explicit(<{' x '.join(map(str, self.mask.shape))} booleans>)"
+        return f"explicit({in_words(self.mask, 'booleans')})"
 
 
 def _key_mask_instead(shape: tuple[int, ...], batch: int, q_len: int, k_len: int) -> str | None:
@@ -140,7 +141,9 @@ def _key_mask_instead(shape: tuple[int, ...], batch: int, q_len: int, k_len: int
         return None
     if shape == (batch, k_len):
         return "KeyMask(mask)"
-    return "KeyMask(mask[:, 0, 0])" if shape == (batch, 1, 1, k_len) else None
+    if shape == (batch, 1, 1, k_len):
+        return "KeyMask(mask[:, 0, 0])"
+    return None
 
 
 @brief
@@ -207,7 +210,9 @@ class KeyMask(TensorPattern):
             span = row.runs[0] if row.runs else range(0)
             starts.append(span.start)
             stops.append(span.stop)
-        return KeySpan(starts, stops) if self.varies_by_row else KeySpan(starts[0], stops[0])
+        if not self.varies_by_row:
+            return KeySpan(starts[0], stops[0])
+        return KeySpan(starts, stops)
 
     def form(self) -> Pattern | None:
         """Without rows that differ, a set of ranges."""
@@ -237,7 +242,7 @@ class KeyMask(TensorPattern):
         return {}
 
     def __str__(self) -> str:
-        return f"key_mask(<{' x '.join(map(str, self.mask.shape))} booleans>)"
+        return f"key_mask({in_words(self.mask, 'booleans')})"
 
 
 Rule = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]

@@ -59,7 +59,7 @@ class SameBlock(TensorPattern):
             )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        offset = on_rows(self.offset, k_pos)
+        offset = on_rows(self.offset, k_pos.device)
         return (q_pos - offset) // self.size == (k_pos - offset) // self.size
 
     def form(self) -> Band | None:

@@ -123,7 +123,8 @@ def grids_of_rows(grid: Grid) -> list[Grid]:
     """The grid in blocks of rows, each small enough to be evaluated at once."""
     step = max(1, CHUNK // max(1, len(grid.keys)))
     rows = grid.rows
-    return [grid.block(rows[at : at + step], grid.keys) for at in range(0, len(rows), step)]
+    first_rows = range(0, len(rows), step)
+    return [grid.block(rows[first : first + step], grid.keys) for first in first_rows]
 
 
 def visible_in_band(band: Band, grid: Grid) -> torch.Tensor | None:
@@ -160,9 +161,9 @@ def true_runs(marks: torch.Tensor) -> Ranges:
     return tuple(map(range, starts, stops))
 
 
-def four_axes(allowed: torch.Tensor) -> torch.Tensor:
-    """Booleans of pairs as (batch or 1, heads or 1, rows, keys)."""
-    return allowed if allowed.dim() == 4 else allowed[None, None]
+def four_axes(x: torch.Tensor) -> torch.Tensor:
+    """The tensor with axes of one number before its own, such as (batch or 1, heads or 1, rows, keys) for pairs."""
+    return x if x.dim() == 4 else x[(None,) * (4 - x.dim())]
 
 
 def side_by_side(

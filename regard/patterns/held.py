@@ -11,6 +11,7 @@ import torch
 from regard.arguments import in_memory, kind_of, refuse_wrapper
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import Pattern
+from regard.patterns.grid import four_axes
 from regard.patterns.ranges import Segments, over_rows
 
 HOLDS_TENSOR = "it holds a tensor"
@@ -33,9 +34,9 @@ class TensorPattern(Pattern, enrol=False):
 
     def hold(self, name: str, tensor: torch.Tensor) -> None:
         """Keep a tensor in a field; one row is kept without its axis of batch rows."""
-        object.__setattr__(
-            self, name, tensor[0] if tensor.dim() == 2 and tensor.shape[0] == 1 else tensor
-        )
+        if tensor.dim() == 2 and tensor.shape[0] == 1:
+            tensor = tensor[0]
+        object.__setattr__(self, name, tensor)
         object.__setattr__(self, "serial", new_serial())
 
     @property
@@ -120,7 +121,7 @@ _draw_serial._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
 
 def checked_tensor(
     name: str,
-    given: Any,
+    tensor: Any,
     dtypes: tuple[torch.dtype, ...],
     needs: str,
     shapes: str,
@@ -128,13 +129,23 @@ def checked_tensor(
 ) -> torch.Tensor:
     """The tensor without its gradient, if it has one of the dtypes and so many axes: of two the first is batch rows,
     of four the first two are batch rows and heads, and neither is empty."""
-    if not isinstance(given, torch.Tensor) or given.dtype not in dtypes:
-        kind = f"a {given.dtype} tensor" if isinstance(given, torch.Tensor) else kind_of(given)
-        raise ArgumentError(f"{name} was given as {kind}; it needs {needs}")
-    if given.dim() not in axes or 0 in given.shape[: given.dim() // 2]:
-        raise ShapeError(f"{name} has shape {tuple(given.shape)}; it needs {shapes}")
-    refuse_wrapper(name, given)
-    return in_memory(name, given).detach()
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError(f"{name} was given as {kind_of(tensor)}; it needs {needs}")
+    if tensor.dtype not in dtypes:
+        raise ArgumentError(f"{name} was given as a {tensor.dtype} tensor; it needs {needs}")
+    if tensor.dim() not in axes or 0 in tensor.shape[: tensor.dim() // 2]:
+        raise ShapeError(f"{name} has shape {tuple(tensor.shape)}; it needs {shapes}")
+    refuse_wrapper(name, tensor)
+    return in_memory(name, tensor).detach()
+
+
+def in_words(tensor: torch.Tensor, what: str) -> str:
+    """How a text stands for a tensor.
+
+    >>> in_words(torch.zeros(3, 4), "booleans")
+    '<3 x 4 booleans>'
+    """
+    return f"<{' x '.join(map(str, tensor.shape))} {what}>"
 
 
 def at_positions(
@@ -151,6 +162,6 @@ def at_positions(
     inside = positions.clamp(0, length - 1)
     if by_position.dim() == 1:
         return by_position[inside], known
-    inside = inside[(None,) * (4 - inside.dim())]
+    inside = four_axes(inside)
     rows = torch.arange(by_position.shape[0], device=by_position.device).view(-1, 1, 1, 1)
     return by_position[rows, inside], known

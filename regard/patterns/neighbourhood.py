@@ -54,10 +54,10 @@ class Neighbourhood(Pattern):
 
     def __post_init__(self) -> None:
         check_fields(self, shape=_sizes, causal=yes_or_no, offset=whole)
-        given = number_in(self.window)
-        window = _sizes(
-            "Neighbourhood's window", (given,) * len(self.shape) if is_whole(given) else given
-        )
+        window = number_in(self.window)
+        if is_whole(window):
+            window = (window,) * len(self.shape)
+        window = _sizes("Neighbourhood's window", window)
         object.__setattr__(self, "window", window)
         fits = len(window) == len(self.shape) and all(map(operator.le, window, self.shape))
         if not fits:
@@ -117,36 +117,38 @@ class Neighbourhood(Pattern):
         *outer, width = self.shape
         windows = []
         for axis in reversed(range(len(outer))):
-            line, at = divmod(line, outer[axis])
-            windows.append(self._window(axis, at))
+            line, cell = divmod(line, outer[axis])
+            windows.append(self._window(axis, cell))
         of_first = self._window(-1, first % width)
         of_last = self._window(-1, last % width)
         full = range(of_last.start, of_first.stop)
         some = range(of_first.start, of_last.stop)
-        starts = [self.offset + width * self._number(at) for at in product(*reversed(windows))]
+        lines = map(self._number, product(*reversed(windows)))
+        starts = [self.offset + width * number for number in lines]
         return Segments(
             union(shifted(full, start) for start in starts),
             union(shifted(some, start) for start in starts),
         )
 
-    def _number(self, at: tuple[int, ...]) -> int:
+    def _number(self, places: tuple[int, ...]) -> int:
         """The number of a line, given its place on every axis but the last."""
         number = 0
-        for size, place in zip(self.shape[:-1], at, strict=True):
+        for size, place in zip(self.shape[:-1], places, strict=True):
             number = number * size + place
         return number
 
-    def _window(self, axis: int, at: int) -> range:
-        """The cells of an axis in the window of the cell `at`."""
+    def _window(self, axis: int, cell: int) -> range:
+        """The cells of an axis in the window of a cell."""
         size, window = self._axes[axis]
         if self.causal and axis == 0:
-            return range(max(0, at - window + 1), at + 1)
-        first = min(max(at - window // 2, 0), size - window)
+            return range(max(0, cell - window + 1), cell + 1)
+        first = min(max(cell - window // 2, 0), size - window)
         return range(first, first + window)
 
     def window_on(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
         """The cells of the window on each axis, if the grid has this shape; else None."""
-        return tuple(window for _, window in self._axes) if self.shape == shape else None
+        assert isinstance(self.window, tuple)
+        return self.window if self.shape == shape else None
 
     def reach(self, layers: int = 1) -> Reach:
         layers = whole("layers", layers, 1)
@@ -167,9 +169,10 @@ class Neighbourhood(Pattern):
         return Neighbourhood(self.shape, self.window, self.causal, self.offset + origins[0])
 
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        if k_len > (cells := self.offset + prod(self.shape)):
+        end = self.offset + prod(self.shape)
+        if k_len > end:
             raise ShapeError(
-                f"{self} ends at position {cells} and the call has {k_len} keys; give the shape of the whole grid, and "
+                f"{self} ends at position {end} and the call has {k_len} keys; give the shape of the whole grid, and "
                 f"offset= where other tokens come first"
             )
 
@@ -180,9 +183,9 @@ class Neighbourhood(Pattern):
         return tuple(zip(self.shape, self.window, strict=True))
 
 
-def _sizes(name: str, given: Any) -> tuple[int, ...]:
-    if not isinstance(given, tuple | list | torch.Size) or len(given) not in (2, 3):
+def _sizes(name: str, sizes: Any) -> tuple[int, ...]:
+    if not isinstance(sizes, tuple | list | torch.Size) or len(sizes) not in (2, 3):
         raise ArgumentError(
-            f"{name} is {shown(given)}; it needs two numbers, (height, width), or three with time first"
+            f"{name} is {shown(sizes)}; it needs two numbers, (height, width), or three with time first"
         )
-    return tuple(whole(name, one, 1) for one in given)
+    return tuple(whole(name, size, 1) for size in sizes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 import torch
 
@@ -33,15 +34,15 @@ class PerHead(AnyOf):
     varies_by_head = True
 
     def __post_init__(self) -> None:
-        given = self.patterns
-        patterns = (
-            tuple(given) if isinstance(given, Iterable) and not isinstance(given, str) else ()
-        )
+        patterns: tuple[Any, ...] = ()
+        if isinstance(self.patterns, Iterable) and not isinstance(self.patterns, str):
+            patterns = tuple(self.patterns)
         others = [part for part in patterns if not isinstance(part, Pattern)]
         if not patterns or others:
+            wrong = others[0] if others else self.patterns
             raise ArgumentError(
                 f"PerHead needs patterns, one for each query head, such as PerHead([Causal(), Full()]); "
-                f"it was given {others[0] if others else given!r}"
+                f"it was given {wrong!r}"
             )
         object.__setattr__(self, "patterns", patterns)
         shallow(self)

@@ -15,7 +15,7 @@ from regard.patterns.arguments import positions, runs, spans, words
 from regard.patterns.band import Band
 from regard.patterns.base import Origins, Pattern
 from regard.patterns.grid import common_shape
-from regard.patterns.ranges import Ranges, Segments, common, covers, everything, meets, union
+from regard.patterns.ranges import Ranges, Segments, common, covers, everything, hull, meets, union
 from regard.patterns.registry import Reader
 from regard.reprs import brief
 
@@ -46,11 +46,8 @@ class KeySet(Pattern):
     def form(self) -> Band | None:
         if len(self.runs) > 1:
             return None
-        return (
-            Band(start=self.runs[0].start, stop=self.runs[0].stop)
-            if self.runs
-            else Band(start=0, stop=0)
-        )
+        keys = hull(self.runs)
+        return Band(start=keys.start, stop=keys.stop)
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         keys = common(self.runs, everything(k_len))
@@ -102,14 +99,14 @@ class QuerySet(Pattern):
         return f"query_set({words(self.runs)})"
 
 
-def _inside(runs: Ranges, at: torch.Tensor) -> torch.Tensor:
+def _inside(runs: Ranges, positions: torch.Tensor) -> torch.Tensor:
     """Which positions lie in the ranges: those with an odd number of edges at or before them."""
     if exporting():  # not every runtime knows bucketize
-        inside = [(at >= run.start) & (at < run.stop) for run in runs]
-        return reduce(torch.logical_or, inside) if inside else at < at
-    edges = torch.tensor(_edges(runs), dtype=torch.int64, device=at.device)
-    at = in_memory("positions", at).contiguous()
-    return torch.bucketize(at, edges, right=True) % 2 == 1
+        inside = [(positions >= run.start) & (positions < run.stop) for run in runs]
+        return reduce(torch.logical_or, inside) if inside else positions < positions
+    edges = torch.tensor(_edges(runs), dtype=torch.int64, device=positions.device)
+    positions = in_memory("positions", positions).contiguous()
+    return torch.bucketize(positions, edges, right=True) % 2 == 1
 
 
 def _edges(runs: Ranges) -> list[int]:
@@ -122,9 +119,12 @@ def _edges(runs: Ranges) -> list[int]:
 
 def _on_lattice(runs: Ranges, stride: int, residue: int) -> Ranges:
     """The n with `residue + stride · n` in the ranges."""
-    return tuple(
-        range(-((residue - run.start) // stride), -((residue - run.stop) // stride)) for run in runs
-    )
+    numbers = []
+    for run in runs:
+        first = -((residue - run.start) // stride)  # rounded up
+        end = -((residue - run.stop) // stride)
+        numbers.append(range(first, end))
+    return tuple(numbers)
 
 
 @brief
@@ -146,10 +146,9 @@ class GlobalTokens(Pattern):
     indices: Iterable[int] | int
 
     def __post_init__(self) -> None:
-        given = number_in(self.indices)
-        object.__setattr__(
-            self, "indices", positions("GlobalTokens", [given] if is_whole(given) else given)
-        )
+        indices = number_in(self.indices)
+        listed = [indices] if is_whole(indices) else indices
+        object.__setattr__(self, "indices", positions("GlobalTokens", listed))
 
     @classmethod
     def read(cls, reader: Reader) -> GlobalTokens:
@@ -166,8 +165,9 @@ class GlobalTokens(Pattern):
         if isinstance(origins, torch.Tensor) or len(set(origins)) > 1:
             return None
         assert isinstance(self.indices, tuple)
-        kept = [index + origins[0] for index in self.indices if index + origins[0] >= 0]
-        return GlobalTokens(kept) if kept else NOTHING
+        moved = [index + origins[0] for index in self.indices]
+        indices = [index for index in moved if index >= 0]
+        return GlobalTokens(indices) if indices else NOTHING
 
     def _runs(self) -> Ranges:
         assert isinstance(self.indices, tuple)

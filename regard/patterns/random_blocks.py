@@ -66,7 +66,9 @@ class RandomBlocks(Pattern):
         if not self.past and self.drawn >= blocks:
             return Segments(everything(k_len), everything(k_len))
         if (last - first) // self.block >= NAMED:
-            end = min(k_len, max(0, (last // self.block + 1) * self.block)) if self.past else k_len
+            end = k_len
+            if self.past:
+                end = min(k_len, max(0, (last // self.block + 1) * self.block))
             return Segments((), everything(end))
         query_blocks = range(first // self.block, last // self.block + 1)
         keys = [self._keys_of(block, blocks, k_len) for block in query_blocks]
@@ -101,23 +103,24 @@ class RandomBlocks(Pattern):
                 f"{self} is drawn by a hash in whole numbers that other runtimes do not compute; export with "
                 f"Explicit({self}.dense(q_len, k_len)), or with another pattern"
             )
-        own = q_pos // self.block
+        query_block = q_pos // self.block
         key_block = k_pos // self.block
         blocks = self._blocks(k_len)
-        choices = own + 1 if self.past else torch.full_like(own, blocks)
+        choices = query_block + 1 if self.past else torch.full_like(query_block, blocks)
         allowed = (choices <= self.drawn) & (key_block < choices)
         if (choices > self.drawn).any():
-            for one in _distinct(self.drawn, self.seed, own, choices):
-                allowed = allowed | (one == key_block)
+            for drawn in _distinct(self.drawn, self.seed, query_block, choices):
+                allowed = allowed | (drawn == key_block)
         return allowed
 
-    def _keys_of(self, own: int, blocks: int, k_len: int) -> Ranges:
+    def _keys_of(self, query_block: int, blocks: int, k_len: int) -> Ranges:
         """The keys of the queries of one block."""
-        choices = own + 1 if self.past else blocks
+        choices = query_block + 1 if self.past else blocks
         if choices <= self.drawn:
             return union([range(min(k_len, max(0, choices) * self.block))])
-        table = _table(self.drawn, self.seed, own // TABLE, None if self.past else blocks)
-        starts = (block * self.block for block in table[own % TABLE])
+        part = query_block // TABLE
+        table = _table(self.drawn, self.seed, part, None if self.past else blocks)
+        starts = [block * self.block for block in table[query_block % TABLE]]
         return union(range(start, min(k_len, start + self.block)) for start in starts)
 
     def __str__(self) -> str:
@@ -128,24 +131,25 @@ class RandomBlocks(Pattern):
 @lru_cache(maxsize=512)
 def _table(count: int, seed: int, part: int, blocks: int | None) -> list[list[int]]:
     """The draws of `TABLE` neighbouring query blocks; `blocks` to draw from, or None for those of the past."""
-    own = torch.arange(part * TABLE, (part + 1) * TABLE, device="cpu")
-    choices = own + 1 if blocks is None else torch.full_like(own, blocks)
-    return torch.stack(_distinct(count, seed, own, choices), dim=-1).tolist()
+    query_blocks = torch.arange(part * TABLE, (part + 1) * TABLE, device="cpu")
+    choices = query_blocks + 1 if blocks is None else torch.full_like(query_blocks, blocks)
+    return torch.stack(_distinct(count, seed, query_blocks, choices), dim=-1).tolist()
 
 
 def _distinct(
-    count: int, seed: int, own: torch.Tensor, choices: torch.Tensor
+    count: int, seed: int, query_blocks: torch.Tensor, choices: torch.Tensor
 ) -> list[torch.Tensor]:
     """`count` distinct numbers below `choices` for each query block; -1 where there are not more choices than that.
 
     Floyd's sampling (Bentley and Floyd 1987): the n-th draw is among one number more than the draw before, and where
     it repeats an earlier one the number that was added stands for it.
     """
-    drawn = torch.empty(count, *own.shape, dtype=torch.int64, device=own.device)
+    shape = (count, *query_blocks.shape)
+    drawn = torch.empty(shape, dtype=torch.int64, device=query_blocks.device)
     enough = choices > count
     for step in range(count):
         added = choices - count + step  # above every earlier draw
-        number = draw(seed, own, step, (added + 1).clamp(min=1))
+        number = draw(seed, query_blocks, step, (added + 1).clamp(min=1))
         repeated = (drawn[:step] == number).any(0)
         drawn[step] = torch.where(enough, torch.where(repeated, added, number), -1)
     return list(drawn)

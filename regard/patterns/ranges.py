@@ -37,7 +37,7 @@ def union(ranges: Iterable[range]) -> Ranges:
     return tuple(joined)
 
 
-def common(one: Ranges, other: Ranges) -> Ranges:
+def common(ranges: Ranges, other: Ranges) -> Ranges:
     """Positions in both.
 
     >>> common((range(0, 5), range(8, 9)), (range(3, 10),))
@@ -45,13 +45,14 @@ def common(one: Ranges, other: Ranges) -> Ranges:
     """
     shared = []
     first = 0  # the first range of the other that does not end before this one
-    for keys in one:
+    for keys in ranges:
         while first < len(other) and other[first].stop <= keys.start:
             first += 1
-        at = first
-        while at < len(other) and other[at].start < keys.stop:
-            shared.append(range(max(keys.start, other[at].start), min(keys.stop, other[at].stop)))
-            at += 1
+        number = first
+        while number < len(other) and other[number].start < keys.stop:
+            part = other[number]
+            shared.append(range(max(keys.start, part.start), min(keys.stop, part.stop)))
+            number += 1
     return tuple(shared)
 
 
@@ -70,24 +71,24 @@ def outside(ranges: Ranges, length: int) -> Ranges:
     return tuple(filter(None, gaps))
 
 
-def without(one: Ranges, other: Ranges) -> Ranges:
+def without(ranges: Ranges, removed: Ranges) -> Ranges:
     """Positions in the first and not in the second.
 
     >>> without((range(0, 5), range(8, 9)), (range(1, 3), range(4, 8)))
     (range(0, 1), range(3, 4), range(8, 9))
     """
     left = []
-    first = 0  # the first range of the other that does not end before this one
-    for keys in one:
+    first = 0  # the first removed range that does not end before this one
+    for keys in ranges:
         start = keys.start
-        while first < len(other) and other[first].stop <= start:
+        while first < len(removed) and removed[first].stop <= start:
             first += 1
-        for removed in other[first:]:
-            if removed.start >= keys.stop:
+        for part in removed[first:]:
+            if part.start >= keys.stop:
                 break
-            if start < removed.start:
-                left.append(range(start, removed.start))
-            start = removed.stop
+            if start < part.start:
+                left.append(range(start, part.start))
+            start = part.stop
         if start < keys.stop:
             left.append(range(start, keys.stop))
     return tuple(left)

@@ -59,10 +59,10 @@ class Registry:
         if "<locals>" in kind.__qualname__:
             return
         for name in (kind.text_name, *also):
-            other = self.kinds.get(name)
-            if other is not None and is_importable(other) and _path(other) != _path(kind):
+            holder = self.kinds.get(name)
+            if holder is not None and is_importable(holder) and _path(holder) != _path(kind):
                 raise ArgumentError(
-                    f"the {self.what} {_path(kind)} would be {name!r} in a text, which is the name of {_path(other)}; "
+                    f"the {self.what} {_path(kind)} would be {name!r} in a text, which is the name of {_path(holder)}; "
                     f"rename the class"
                 )
             self.kinds[name] = kind
@@ -70,20 +70,18 @@ class Registry:
 
     def names(self) -> list[str]:
         """The names that a text may use, without second names."""
-        return [
-            name
-            for name, kind in self.kinds.items()
-            if kind.no_text is None and name not in self.aliases
-        ]
+        return [name for name, kind in self._without_aliases() if kind.no_text is None]
 
     def of_package(self, package: str) -> dict[str, type[Declared]]:
         """The classes that are importable from a package, by name, without second names."""
-        own = {name: kind for name, kind in self.kinds.items() if name not in self.aliases}
-        return {
-            name: kind
-            for name, kind in own.items()
-            if f"{kind.__module__}.".startswith(f"{package}.") and is_importable(kind)
-        }
+        kinds = {}
+        for name, kind in self._without_aliases():
+            if f"{kind.__module__}.".startswith(f"{package}.") and is_importable(kind):
+                kinds[name] = kind
+        return kinds
+
+    def _without_aliases(self) -> list[tuple[str, type[Declared]]]:
+        return [(name, kind) for name, kind in self.kinds.items() if name not in self.aliases]
 
 
 class Declared(Described):
@@ -147,7 +145,12 @@ def written(declared: Declared, *shown: str) -> str:
             words.append(word(value))
         elif field in shown or not hasattr(kind, field) or value != getattr(kind, field):
             words.append(f"{field}={word(value)}")
-    return f"{kind.text_name}({', '.join(words)})" if words else kind.text_name
+    return _called_with(kind, words)
+
+
+def _called_with(kind: type[Declared], arguments: list[str]) -> str:
+    """The name of a class with its arguments, and without parentheses where there are none."""
+    return f"{kind.text_name}({', '.join(arguments)})" if arguments else kind.text_name
 
 
 def usage(kind: type[Declared]) -> str:
@@ -159,11 +162,11 @@ def usage(kind: type[Declared]) -> str:
     >>> usage(Fixed)
     'fixed(stride, summary=1, local=true)'
     """
-    takes = signature(kind).parameters.values()
-    parts = [
-        one.name if one.default is one.empty else f"{one.name}={word(one.default)}" for one in takes
-    ]
-    return f"{kind.text_name}({', '.join(parts)})" if parts else kind.text_name
+    arguments = []
+    for name, parameter in signature(kind).parameters.items():
+        has_default = parameter.default is not parameter.empty
+        arguments.append(f"{name}={word(parameter.default)}" if has_default else name)
+    return _called_with(kind, arguments)
 
 
 def word(value: object) -> str:
@@ -178,7 +181,9 @@ def word(value: object) -> str:
         return "all"
     if isinstance(value, bool):
         return "true" if value else "false"
-    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return repr(value).removesuffix(".0")
+    return str(value)
 
 
 def is_importable(kind: type) -> bool:
@@ -227,10 +232,10 @@ class Reader:
         declared = self.item()
         if self.at < len(self.words):
             word = self.peek()
-            hint = _in_place_of(word) if self.operators and word in SIGNS_OF else ""
+            is_operator = self.operators and word in SIGNS_OF
             raise self.error(
                 f"{_shortened(word)!r} follows a {self.registry.what} that is already complete",
-                hint=hint,
+                hint=_in_place_of(word) if is_operator else "",
             )
         return declared
 
@@ -243,20 +248,22 @@ class Reader:
         name = self.peek()
         kind = registry.kinds.get(name)
         if kind is None:
-            if name in SIGNS_OF and self.operators:
-                raise self.error(f"{name!r} is no {registry.what}", hint=_in_place_of(name))
-            missing = (
-                f"there is no {registry.what} {_shortened(name)!r}"
-                if name
-                else f"a {registry.what} is missing"
-            )
-            raise self.error(
-                missing, hint=suggest(name, registry.names(), registry.command) if name else ""
-            )
-        if (reason := self.unreadable(kind)) is not None:
+            raise self._no_such_name(name, registry)
+        reason = self.unreadable(kind)
+        if reason is not None:
             raise self.error(f"{name!r} is no {registry.what} that a text can hold: {reason}")
         self.at += 1
         return kind.read(self)
+
+    def _no_such_name(self, name: str, registry: Registry) -> ArgumentError:
+        if not name:
+            return self.error(f"a {registry.what} is missing")
+        if name in SIGNS_OF and self.operators:
+            return self.error(f"{name!r} is no {registry.what}", hint=_in_place_of(name))
+        return self.error(
+            f"there is no {registry.what} {_shortened(name)!r}",
+            hint=suggest(name, registry.names(), registry.command),
+        )
 
     def unreadable(self, kind: type[Declared]) -> str | None:
         """Why this reader does not read a class of the registry, or None."""
@@ -266,13 +273,11 @@ class Reader:
         """An object of a class whose arguments stand in parentheses, by place and then by name."""
         name = self.words[self.at - 1][0]
         takes = _signature(kind)
-        outer, self.flags = (
-            self.flags,
-            {one for one, taken in takes.parameters.items() if taken.default is False},
-        )
+        flags_of_outer = self.flags
+        self.flags = {flag for flag, taken in takes.parameters.items() if taken.default is False}
         by_place: list[Any] = []
         by_name: dict[str, Any] = {}
-        began = self.at
+        first_word = self.at
         for argument, value in self.listed(self.argument):
             if argument is None and not by_name:
                 by_place.append(value)
@@ -280,27 +285,25 @@ class Reader:
                 by_name[argument] = value
             else:
                 raise self.error(f"arguments of {name} come by place first, then each name once")
-        self.flags = outer
+        self.flags = flags_of_outer
         try:
             takes.bind(*by_place, **by_name)
         except TypeError:
-            raise self._misfit(name, began, list(takes.parameters), by_name) from None
+            raise self._misfit(name, first_word, list(takes.parameters), by_name) from None
         return kind(*by_place, **by_name)
 
     def _misfit(
-        self, name: str, began: int, takes: list[str], by_name: dict[str, Any]
+        self, name: str, first_word: int, takes: list[str], by_name: dict[str, Any]
     ) -> ArgumentError:
         """The error for arguments that a class does not take; it shows the wrong name, or else the whole list."""
-        strange = next((given for given in by_name if given not in takes), None)
-        place = self.words[began][1] if began < len(self.words) else len(self.text)
-        if strange is None or not takes:
-            return self.error(
-                f"{name} takes ({', '.join(takes)})" if takes else f"{name} takes no arguments",
-                place,
-            )
-        at = next(at for word, at in self.words[began:] if word == strange)
+        if not takes:
+            return self.error(f"{name} takes no arguments", self._place_of(first_word))
+        strange = next((argument for argument in by_name if argument not in takes), None)
+        if strange is None:
+            return self.error(f"{name} takes ({', '.join(takes)})", self._place_of(first_word))
+        place = next(place for word, place in self.words[first_word:] if word == strange)
         return self.error(
-            f"{name} has no argument {_shortened(strange)!r}; it takes {', '.join(takes)}", at
+            f"{name} has no argument {_shortened(strange)!r}; it takes {', '.join(takes)}", place
         )
 
     def listed(self, read: Callable[[], Item]) -> list[Item]:
@@ -362,7 +365,8 @@ class Reader:
 
     def peek(self, further: int = 0) -> str:
         """The next word, or the one `further` words after it; "" past the end."""
-        return self.words[self.at + further][0] if self.at + further < len(self.words) else ""
+        number = self.at + further
+        return self.words[number][0] if number < len(self.words) else ""
 
     def take(self, sign: str) -> bool:
         """Skips the next word if it is this sign, and returns whether it was."""
@@ -378,12 +382,16 @@ class Reader:
     def error(self, reason: str, place: int | None = None, hint: str = "") -> ArgumentError:
         """An error that names the place, by default that of the next word, and a way out."""
         if place is None:
-            place = self.words[self.at][1] if self.at < len(self.words) else len(self.text)
+            place = self._place_of(self.at)
         shown = _shortened(self.text)
         hint = hint or f"an example is '{self.example}'"
         return ArgumentError(
             f"cannot read the {self.registry.what} {shown!r} at character {place + 1}: {reason}; {hint}"
         )
+
+    def _place_of(self, number: int) -> int:
+        """Where the word of this number begins in the text; its end, if there are not so many."""
+        return self.words[number][1] if number < len(self.words) else len(self.text)
 
 
 def _in_place_of(word: str) -> str:

@@ -72,7 +72,9 @@ class RowBlock:
     @cached_property
     def hull(self) -> range:
         """From the first key to the last, gaps between the runs included."""
-        return range(self.runs[0].keys.start, self.runs[-1].keys.stop) if self.runs else range(0)
+        if not self.runs:
+            return range(0)
+        return range(self.runs[0].keys.start, self.runs[-1].keys.stop)
 
     @cached_property
     def width(self) -> int:
@@ -95,7 +97,9 @@ class RowBlock:
     def each(self) -> Iterator[RowBlock]:
         """The blocks that it represents, one by one."""
         once = self if self.times == 1 else replace(self, times=1)
-        return (once.moved(at * len(self.rows)) if at else once for at in range(self.times))
+        yield once
+        for number in range(1, self.times):
+            yield once.moved(number * len(self.rows))
 
 
 def row_block(

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from regard.patterns.band import EVERY_PAIR, Band
+from regard.patterns.band import EVERY_PAIR, Band, tighter
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,8 +53,8 @@ class RowKeys:
         return RowKeys(
             self.structure,
             self.window & other.window,
-            _chosen(torch.maximum, self.starts, other.starts),
-            _chosen(torch.minimum, self.stops, other.stops),
+            tighter(torch.maximum, self.starts, other.starts),
+            tighter(torch.minimum, self.stops, other.stops),
             mask,
             self.of_call or other.of_call,
         )
@@ -72,10 +72,3 @@ def column(numbers: Any) -> torch.Tensor | None:
     if isinstance(numbers, torch.Tensor):
         return numbers.to("cpu", torch.int64).reshape(-1).contiguous()
     return torch.tensor([numbers], dtype=torch.int64, device="cpu")
-
-
-def _chosen(choose: Any, one: torch.Tensor | None, other: torch.Tensor | None) -> Any:
-    """The larger or smaller of two numbers for each batch row; the one that is given if the other is None."""
-    if one is None or other is None:
-        return other if one is None else one
-    return choose(one, other)

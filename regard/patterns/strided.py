@@ -99,7 +99,9 @@ class Strided(Pattern):
         if self.stride == 1:
             return Band()
         far = Lattice(self.stride)
-        return Diagonals(self.stride - 1, self.stride - 1) | far if self.local else far
+        if not self.local:
+            return far
+        return Diagonals(self.stride - 1, self.stride - 1) | far
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,8 @@ def _text(
     if isinstance(pattern, Not):
         return f"~{_inner(pattern.part, steady, tensors)}"
     if isinstance(pattern, PerHead):
-        return f"per_head({', '.join([_text(part, steady, tensors) for part in pattern.parts])})"
+        parts = [_text(part, steady, tensors) for part in pattern.parts]
+        return f"per_head({', '.join(parts)})"
     words = []
     kind: Any = type(pattern)
     for field in kind.__match_args__:
@@ -147,8 +148,10 @@ def _text(
         if isinstance(value, torch.Tensor):
             words.append(f"{field}=tensor_{len(tensors)}")
             tensors.append(value)
-        elif value is None or isinstance(value, bool | float) or is_whole(value):
-            words.append(f"{field}={word(int(value) if is_whole(value) else value)}")
+        elif is_whole(value):
+            words.append(f"{field}={word(int(value))}")
+        elif value is None or isinstance(value, bool | float):
+            words.append(f"{field}={word(value)}")
         else:
             raise UnsupportedError(
                 f"pattern {pattern!s} holds more than tensors and numbers, and a compiled call carries only these; "
@@ -173,7 +176,9 @@ class _HeldReader(PatternReader):
         self.tensors = tensors
 
     def unreadable(self, kind: type[Declared]) -> str | None:
-        return None if kind.no_text == HOLDS_TENSOR else super().unreadable(kind)
+        if kind.no_text == HOLDS_TENSOR:
+            return None
+        return super().unreadable(kind)
 
     def value(self) -> Any:
         place = _PLACE.fullmatch(self.peek())

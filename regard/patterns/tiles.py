@@ -107,8 +107,8 @@ def _inner(keys: range, tile: int, k_len: int) -> range:
 
 def _near(runs: Ranges, gap: int) -> Ranges:
     """Runs joined where at most `gap` columns lie between them."""
-    wide = union(range(run.start, run.stop + gap) for run in runs)
-    return tuple(range(run.start, run.stop - gap) for run in wide)
+    longer = union(range(run.start, run.stop + gap) for run in runs)
+    return tuple(range(run.start, run.stop - gap) for run in longer)
 
 
 def _states(allowed: torch.Tensor, tile: int) -> list[int]:

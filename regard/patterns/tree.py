@@ -10,6 +10,7 @@ import torch
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, ShapeError
+from regard.patterns.arguments import on_rows
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid
@@ -18,6 +19,7 @@ from regard.patterns.held import (
     TensorPattern,
     at_positions,
     checked_tensor,
+    in_words,
     new_serial,
 )
 from regard.patterns.one_call import RowsOfOneCall
@@ -53,18 +55,19 @@ class Tree(RowsOfOneCall, TensorPattern):
 
     def __post_init__(self) -> None:
         needs = "whole numbers (int64): the row of each node's parent, -1 for a root"
-        given = checked_tensor(
+        parents = checked_tensor(
             "Tree's parents", self.parents, (torch.int64, torch.int32), needs, "(n,) or (batch, n)"
         )
-        for parents in (given if given.dim() == 2 else given[None]).tolist():
-            for node, parent in enumerate(parents):
+        trees = parents if parents.dim() == 2 else parents[None]
+        for tree in trees.tolist():
+            for node, parent in enumerate(tree):
                 if not -1 <= parent < node:
                     raise ArgumentError(
                         f"Tree's node {node} has parent {parent}; a parent comes before its child, so give one from 0 "
                         f"to the row before the child's, or -1 for a root"
                     )
-        self.hold("parents", given.to(torch.int64, copy=True))
-        object.__setattr__(self, "_rows", range(given.shape[-1]))
+        self.hold("parents", parents.to(torch.int64, copy=True))
+        object.__setattr__(self, "_rows", range(parents.shape[-1]))
 
     @property
     def depths(self) -> torch.Tensor:
@@ -105,29 +108,24 @@ class Tree(RowsOfOneCall, TensorPattern):
 
     @cached_property
     def rows(self) -> tuple[Pattern, ...]:
-        return (
-            tuple(self._like(one, self._first, self._rows) for one in self.parents)
-            if self.varies_by_row
-            else (self,)
-        )
+        if not self.varies_by_row:
+            return (self,)
+        return tuple(self._like(tree, self._first, self._rows) for tree in self.parents)
 
     def of_queries(self, rows: range, k_len: int) -> Pattern:
         return self._like(self.parents, self._first, self._rows[rows.start : rows.stop])
 
     def placed(self, first: int | None, heads: int) -> Pattern:
-        return self._like(
-            self.parents, None if first is None else first - self._rows.start, self._rows
-        )
+        of_tree = None if first is None else first - self._rows.start
+        return self._like(self.parents, of_tree, self._rows)
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         """Outside of a call, the first row has position 0."""
-        return self._pairs(q_pos, k_pos, -self._rows.start if self._first is None else self._first)
+        first = -self._rows.start if self._first is None else self._first
+        return self._pairs(q_pos, k_pos, first)
 
     def evaluate(self, grid: Grid) -> torch.Tensor:
-        start = grid.q_start
-        start = (
-            start.to(grid.device).view(-1, 1, 1, 1) if isinstance(start, torch.Tensor) else start
-        )
+        start = on_rows(grid.q_start, grid.device)
         allowed = self._pairs(grid.q_pos, grid.k_pos, start - self._rows.start)
         return allowed.expand(*allowed.shape[:-2], *grid.shape)
 
@@ -148,9 +146,12 @@ class Tree(RowsOfOneCall, TensorPattern):
         if self._first is None:
             return super().segments(first, last, k_len)
         end = self._first + self._rows.stop
-        some = min(last + 1, k_len, end) if first < end and last >= self._first else 0
-        full = min(self._first, k_len) if self._first <= first and last < end else 0
-        return Segments(everything(full), everything(some))
+        if last < self._first or first >= end:
+            return Segments((), ())
+        some = everything(min(last + 1, k_len, end))
+        if first < self._first or last >= end:  # some of the queries are outside of the tree
+            return Segments((), some)
+        return Segments(everything(min(self._first, k_len)), some)
 
     def reach(self, layers: int = 1) -> Reach:
         return Reach(None, 0)
@@ -167,7 +168,7 @@ class Tree(RowsOfOneCall, TensorPattern):
             )
 
     def __str__(self) -> str:
-        return f"tree(<{' x '.join(map(str, self.parents.shape))} parents>)"
+        return f"tree({in_words(self.parents, 'parents')})"
 
 
 def _numbered(parents: list[int]) -> tuple[list[int], list[int]]:

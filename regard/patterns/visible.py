@@ -9,6 +9,7 @@ import torch
 
 from regard.errors import UnsupportedError
 from regard.patterns.algebra import Both, Either, band_and_rest, both
+from regard.patterns.arguments import runs
 from regard.patterns.band import EVERY_PAIR
 from regard.patterns.base import Pattern
 from regard.patterns.chosen import Chosen
@@ -55,15 +56,22 @@ def _visible_in_both(pattern: Both, grid: Grid) -> torch.Tensor | None:
     others = [part for part in pattern.parts if not part.query_free]
     if pattern.band() is not None or not query_free or not others or not len(grid.rows):
         return _visible(pattern, grid)
-    parts = [reduce(both, others), *query_free]
-    limited = [keys for keys in (visible_keys(part, grid) for part in parts) if keys is not None]
-    return reduce(torch.logical_and, limited) if limited else None
+    visible = visible_keys(reduce(both, others), grid)
+    for part in query_free:
+        keys = visible_keys(part, grid)
+        if keys is not None:
+            visible = keys if visible is None else visible & keys
+    return visible
 
 
 def _visible_in_either(pattern: Either, grid: Grid) -> torch.Tensor | None:
-    parts = [visible_keys(part, grid) for part in pattern.parts]
-    limited = [keys for keys in parts if keys is not None]
-    return reduce(torch.logical_or, limited) if len(limited) == len(parts) else None
+    visible = torch.zeros(1, 1, len(grid.keys), dtype=torch.bool, device=grid.device)
+    for part in pattern.parts:
+        keys = visible_keys(part, grid)
+        if keys is None:
+            return None
+        visible = visible | keys
+    return visible
 
 
 def _visible(pattern: Pattern, grid: Grid) -> torch.Tensor | None:
@@ -107,7 +115,8 @@ def _find_seen_keys(
         seen = union([*seen, *block.full])
         for unsure in without(block.partial, seen):
             columns = blocks.allowed(block.rows, unsure).any(0).nonzero().flatten().tolist()
-            seen = union([*seen, *(range(unsure[at], unsure[at] + 1) for at in columns)])
+            keys_seen = [unsure[column] for column in columns]
+            seen = union([*seen, *runs(keys_seen)])
         if covers(seen, keys):
             break
     return seen

@@ -66,7 +66,7 @@ class RecurrenceKernel:
         names = "dout", "dq", "dk", "dv", "dlog_decay", "dstrength"
         for name, x in zip(names, (grad, *gradients), strict=True):
             if x is not None:
-                describe(getattr(struct, name), _with_four_axes(x))
+                describe(getattr(struct, name), _with_last_axis(x))
         self.library.recur_back(call, struct)
         del borrowed
         for number, x in enumerate(inputs[:5]):
@@ -79,7 +79,7 @@ class RecurrenceKernel:
         self, rule: Rule, inputs: RecurrenceInputs, output: torch.Tensor, saved: Any
     ) -> tuple[CRecurrence, list[Any]]:
         """The struct of a call, and the tensors that must live until it is computed."""
-        borrowed = [None if x is None else dense(_with_four_axes(x)) for x in inputs[:5]]
+        borrowed = [None if x is None else dense(_with_last_axis(x)) for x in inputs[:5]]
         tensors = (*borrowed, output)
         layout = rule, *(None if x is None else (x.shape, x.stride(), x.dtype) for x in tensors)
         known = _LAYOUTS.get(layout)
@@ -122,7 +122,8 @@ def _describe_call(rule: Rule, inputs: RecurrenceInputs, tensors: Any) -> CRecur
     return call
 
 
-def _with_four_axes(x: torch.Tensor) -> torch.Tensor:
+def _with_last_axis(x: torch.Tensor) -> torch.Tensor:
+    """Decays and strengths, of which a head may have one a position, as (batch, heads, length, 1)."""
     return x if x.dim() == 4 else x[..., None]
 
 
