@@ -33,6 +33,8 @@ BREAKS = re.compile(
 ENDS = ".,;:!?…%"  # punctuation that has a space behind it, with closing brackets and quotes
 BEGINS = "¿¡"
 
+CHUNK_BYTES = 1 << 16  # of a memory that are parsed at once
+
 
 def needs_space(before: str, after: str) -> bool:
     """Whether two letters that a code divides would be glued without a space.
@@ -40,8 +42,11 @@ def needs_space(before: str, after: str) -> bool:
     >>> [needs_space(*pair) for pair in ("wo", ".O", "w.", "(w", " w", "w ", "存或")]
     [True, True, False, False, False, False, False]
     """
-    if not before or not after or (UNSPACED.match(before) and UNSPACED.match(after)):
+    if not before or not after:
         return False
+    if UNSPACED.match(before) and UNSPACED.match(after):
+        return False
+
     kind_before = unicodedata.category(before)
     kind_after = unicodedata.category(after)
     ends = kind_before[0] in "LMN" or kind_before in ("Pe", "Pf") or before in ENDS
@@ -59,11 +64,16 @@ class Segment:
 
     def __init__(self, keep_placeholders: bool) -> None:
         self.text = ""
-        self.codes = self.placeholders = self.inner = 0
-        self._keeps = keep_placeholders
-        self._depth = 0  # of the open code and the elements in it
-        self._name = self._tag = self._native = ""  # of the open code
-        self._inner = 0  # texts in it
+        self.codes = 0
+        self.placeholders = 0
+        self.inner = 0
+        self._keeps_placeholders = keep_placeholders
+        # The open code: its name, how it is written, its native code, the depth of open elements and the texts in it.
+        self._name = ""
+        self._tag = ""
+        self._native = ""
+        self._depth = 0
+        self._inner = 0
         self._divides = False  # a code that stands for something came after the last character
         self._lengths: list[int] = []  # of the text, where each open element that is no code began
 
@@ -104,9 +114,10 @@ class Segment:
 
     def _end_code(self) -> None:
         is_placeholder = self._name in PLACEHOLDERS
-        if is_placeholder and self._keeps:
+        if is_placeholder and self._keeps_placeholders:
             self.add(self._native.strip() or self._tag)
             return
+
         self.codes += 1
         self.inner += self._inner
         if FORMATS.fullmatch(self._native.strip()):
@@ -117,10 +128,13 @@ class Segment:
 
 def _written(name: str, attributes: dict[str, str]) -> str:
     """How an empty placeholder is written: by the text that it names, else as a tag with its number."""
-    if attributes.get("equiv-text", "").strip():
-        return attributes["equiv-text"].strip()
-    number = next((f' {key}="{attributes[key]}"' for key in ("x", "id") if key in attributes), "")
-    return f"<{name}{number}/>"
+    text = attributes.get("equiv-text", "").strip()
+    if text:
+        return text
+    for key in ("x", "id"):
+        if key in attributes:
+            return f'<{name} {key}="{attributes[key]}"/>'
+    return f"<{name}/>"
 
 
 @dataclass
@@ -150,10 +164,11 @@ class MemoryCounts:
         parts = []
         if self.codes:
             codes = f"{count_of(self.codes, 'codes', ',')} left out"
-            if self.placeholders:
-                are = "is a placeholder" if self.placeholders == 1 else "are placeholders"
-                it = "it" if self.placeholders == 1 else "them"
-                codes += f", of which {self.placeholders:,} {are} (--keep-placeholders writes {it})"
+            if self.placeholders == 1:
+                codes += ", of which 1 is a placeholder (--keep-placeholders writes it)"
+            elif self.placeholders:
+                are = f"{self.placeholders:,} are placeholders"
+                codes += f", of which {are} (--keep-placeholders writes them)"
             parts.append(codes)
         if self.inner:
             parts.append(f"{count_of(self.inner, 'texts', ',')} inside of codes left out")
@@ -171,13 +186,11 @@ class Unit:
 
     def of_language(self, wanted: str) -> list[Segment]:
         """The segments in a language or a variety of it, those with text first."""
-        found = [
-            segment
-            for language in sorted(self.segments)
-            if _is(language, wanted)
-            for segment in self.segments[language]
-        ]
-        return sorted(found, key=lambda segment: not segment.text.strip())
+        segments = []
+        for language in sorted(self.segments):
+            if _is_language(language, wanted):
+                segments += self.segments[language]
+        return sorted(segments, key=lambda segment: not segment.text.strip())
 
 
 class Memory:
@@ -191,35 +204,39 @@ class Memory:
     def __init__(self, path: Path, keep_placeholders: bool = False) -> None:
         self.path = path
         self.source = ""
-        self._keeps = keep_placeholders
-        self._units = list[Unit]()
+        self._keep_placeholders = keep_placeholders
+        self._units: list[Unit] = []  # those that are not returned yet; the last one may be open
         self._language = ""
         self._segment: Segment | None = None  # the open one
         self._parser = ParserCreate()
         self._parser.StartElementHandler = self._begin
         self._parser.EndElementHandler = self._end
         self._parser.CharacterDataHandler = self._add
-        self._parser.EntityDeclHandler = self._parser.SkippedEntityHandler = self._refuse
+        self._parser.EntityDeclHandler = self._refuse_entity
+        self._parser.SkippedEntityHandler = self._refuse_entity
 
     def __iter__(self) -> Iterator[Unit]:
         with open_bytes(self.path) as file:
             refuse_packed(self.path, file.peek(4))
-            chunk = b" "
-            while chunk:
-                chunk = file.read(1 << 16)
-                try:
-                    self._parser.Parse(chunk, not chunk)
-                except DataError:
-                    raise
-                # The last two: an encoding that is not read.
-                except (ExpatError, LookupError, ValueError) as error:
-                    way = "export it again in UTF-8, or give it the suffix of its format"
-                    raise DataError(f"{self.path} does not read as XML ({error}); {way}") from None
-                ready = self._units[: -1 if chunk else None]
+            while chunk := file.read(CHUNK_BYTES):
+                self._parse(chunk)
+                complete = self._units[:-1]
                 self._units = self._units[-1:]
-                yield from ready
+                yield from complete
+            self._parse(b"", is_last=True)
+            yield from self._units
 
-    def _refuse(self, name: str, *_: Any) -> None:
+    def _parse(self, chunk: bytes, is_last: bool = False) -> None:
+        try:
+            self._parser.Parse(chunk, is_last)
+        except DataError:  # a refusal of the handlers
+            raise
+        # LookupError and ValueError: an encoding that is not read.
+        except (ExpatError, LookupError, ValueError) as error:
+            way = "export it again in UTF-8, or give it the suffix of its format"
+            raise DataError(f"{self.path} does not read as XML ({error}); {way}") from None
+
+    def _refuse_entity(self, name: str, *_: Any) -> None:
         raise DataError(
             f"{self.path} has the entity {name!r}; write its text instead, since no entity is expanded"
         )
@@ -239,7 +256,7 @@ class Memory:
         elif name == "tuv":
             self._language = language_code(attributes.get("xml:lang", attributes.get("lang", "")))
         elif name == "seg":
-            self._segment = Segment(self._keeps)
+            self._segment = Segment(self._keep_placeholders)
 
     def _add(self, characters: str) -> None:
         if self._segment is not None:
@@ -277,12 +294,14 @@ def memory_languages(table: PairTable) -> tuple[str, str]:
     memory = Memory(table.path)
     first = next(iter(memory), Unit(0))
     languages = list(first.segments)
-    others = [language for language in languages if not _is(language, memory.source)]
+    others = [language for language in languages if not _is_language(language, memory.source)]
     if len(languages) == 2 and len(others) == 1:
         return memory.source, others[0]
+
+    example = ",".join([*languages, "en", "de"][:2])
     raise NotFoundError(
         f"the first unit of {table.path} has the languages {languages}, and the header names the source "
-        f"{memory.source!r}; name source and target, as in {table.path}:{','.join([*languages, 'en', 'de'][:2])}"
+        f"{memory.source!r}; name source and target, as in {table.path}:{example}"
     )
 
 
@@ -297,26 +316,30 @@ def memory_rows(
     Of several segments in a language the first with text is read; `counts` gets the others, and codes.
     """
     file = str(table.path)
-    seen = set[str]()
-    read = False
+    source_language, target_language = languages
+    seen: set[str] = set()
+    has_pair = False
     for unit in Memory(table.path, keep_placeholders):
         seen.update(unit.segments)
-        sources = unit.of_language(languages[0])
-        targets = unit.of_language(languages[1])
+        sources = unit.of_language(source_language)
+        targets = unit.of_language(target_language)
         if not sources or not targets:
-            yield Fault(f"without {languages[0]!r} and {languages[1]!r}", file, unit.number)
+            yield Fault(f"without {source_language!r} and {target_language!r}", file, unit.number)
             continue
-        read = True
-        chosen = (sources[0], targets[0])
-        further = {id(segment) for segment in (*sources, *targets)} - {id(one) for one in chosen}
-        counts.add(chosen, len(further))
-        yield TextRow(unit.number, (file, file), (chosen[0].text, chosen[1].text))
-    if seen and not read:
+
+        has_pair = True
+        source = sources[0]
+        target = targets[0]
+        # One segment is in both lists where a language is a variety of the other.
+        distinct = {id(segment) for segment in (*sources, *targets)}
+        counts.add((source, target), len(distinct - {id(source), id(target)}))
+        yield TextRow(unit.number, (file, file), (source.text, target.text))
+    if seen and not has_pair:
         raise NotFoundError(
-            f"no unit of {file} has {languages[0]!r} and {languages[1]!r}; it has {sorted(seen)}"
+            f"no unit of {file} has {source_language!r} and {target_language!r}; it has {sorted(seen)}"
         )
 
 
-def _is(language: str, wanted: str) -> bool:
+def _is_language(language: str, wanted: str) -> bool:
     """Whether a language is the wanted one, or a variety of it: "en-gb" is "en"."""
     return language == wanted or language.startswith(f"{wanted}-")

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from itertools import zip_longest
@@ -19,6 +20,23 @@ from regard_lab.text.memories import MEMORY, MemoryCounts, memory_languages, mem
 from regard_lab.text.plurals import PluralCounts
 from regard_lab.text.tables import SOURCE_AND_TARGET, Columns, Fault, PairTable, TextRow, table_of
 
+BROKEN_JSON = "broken JSON"
+WRONG_KEYS = "without source and target strings"
+NOT_UNICODE = "not valid Unicode"
+NUL = "with a NUL character"
+EMPTY_SIDE = "empty side"
+TOO_LONG = "too long"
+DUPLICATE = "duplicate"
+JOINED = "with a byte order mark inside"  # of files that were joined without a line end
+
+LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may be a megabyte
+
+FORMATS = (
+    'a .tsv (source TAB target), a .csv with a header (source,target), a .jsonl (objects with "source" and "target"), '
+    "a .po or .mo (a catalogue of gettext), a .tmx (a translation memory), or two parallel plain files; each also "
+    "packed as .gz"
+)
+
 
 @dataclass(frozen=True)
 class Pair:
@@ -30,17 +48,6 @@ class Pair:
 
     source: str
     target: str
-
-
-BROKEN_JSON = "broken JSON"
-WRONG_KEYS = "without source and target strings"
-NOT_UNICODE = "not valid Unicode"
-
-FORMATS = (
-    'a .tsv (source TAB target), a .csv with a header (source,target), a .jsonl (objects with "source" and "target"), '
-    "a .po or .mo (a catalogue of gettext), a .tmx (a translation memory), or two parallel plain files; each also "
-    "packed as .gz"
-)
 
 
 class Counts(Protocol):
@@ -57,7 +64,7 @@ class FileRows:
     When all rows are read, `quotes` says which rows of a `.tsv` look quoted, and `counts` what else the format has.
     """
 
-    found: Iterator[TextRow | Fault]
+    rows: Iterator[TextRow | Fault]
     header: str | None = None
     quotes: Counts | None = None
     counts: Counts | None = None
@@ -69,22 +76,25 @@ def rows(
     keep_placeholders: bool = False,
 ) -> FileRows:
     """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name two of a table."""
-    kinds = (*tables.DELIMITERS, ".jsonl", *CATALOGUES, MEMORY)
-    given = [path for path in paths if table_of(Path(path)).suffix in kinds]
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
-    if len(paths) == 2 and given:
-        raise NotFoundError(
-            f"two paths are read as parallel plain files, but {given[0]} is a table; give it alone"
-        )
+    suffixes_of_one_file = (*tables.DELIMITERS, ".jsonl", *CATALOGUES, MEMORY)
+    holding_both_sides = [
+        path for path in paths if table_of(Path(path)).suffix in suffixes_of_one_file
+    ]
     if len(paths) == 2:
+        if holding_both_sides:
+            raise NotFoundError(
+                f"two paths are read as parallel plain files, but {holding_both_sides[0]} is a table; give it alone"
+            )
         return FileRows(_parallel_rows(*paths))
-    if not given:
+    if not holding_both_sides:
         check_there(paths[0])
         raise NotFoundError(
             f"{paths[0]} has an unknown suffix; give {FORMATS}; or name the columns of a table of tabs without header "
             f"by their numbers, as in {paths[0]}:1,2"
         )
+
     table = table_of(Path(paths[0]))
     if table.suffix in CATALOGUES:
         plurals = PluralCounts()
@@ -93,13 +103,16 @@ def rows(
     if table.suffix == MEMORY:
         source, target = memory_languages(table)
         left_out = MemoryCounts()
-        found = memory_rows(table, (source, target), left_out, keep_placeholders)
-        return FileRows(found, f"{source!r} to {target!r}", counts=left_out)
-    if table.suffix not in tables.DELIMITERS:
+        units = memory_rows(table, (source, target), left_out, keep_placeholders)
+        return FileRows(units, f"{source!r} to {target!r}", counts=left_out)
+    if table.suffix == ".jsonl":
         return FileRows(_json_rows(table, columns))
+
     first = tables.first_line(table.path)
     header = tables.find_header(table, first, columns)
-    quotes = tables.Quotes(table, columns, header is not None) if table.suffix == ".tsv" else None
+    quotes = None
+    if table.suffix == ".tsv":
+        quotes = tables.Quotes(table, columns, header is not None)
     return FileRows(
         tables.table_rows(table, header, quotes),
         tables.on_first_line(table, first, header, columns),
@@ -110,18 +123,23 @@ def rows(
 def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
     file = str(table.path)
     wanted = tables.wanted_columns(table, columns)
-    named = f"without strings {wanted.left[0]!r} and {wanted.right[0]!r}"
-    for number, text in numbered_lines(table.path):
-        if text is None or not text.strip():
-            yield Fault(tables.NOT_UTF8 if text is None else tables.EMPTY_LINE, file, number)
+    wrong_keys = f"without strings {wanted.left[0]!r} and {wanted.right[0]!r}"
+    if wanted == SOURCE_AND_TARGET:
+        wrong_keys = WRONG_KEYS
+    for number, line in numbered_lines(table.path):
+        if line is None:
+            yield Fault(tables.NOT_UTF8, file, number)
+            continue
+        if not line.strip():
+            yield Fault(tables.EMPTY_LINE, file, number)
             continue
         try:
-            sides = tables.two_strings(json.loads(text), wanted)
+            sides = tables.two_strings(json.loads(line), wanted)
         except (ValueError, RecursionError):  # RecursionError: nested too deeply
             yield Fault(BROKEN_JSON, file, number)
             continue
         if sides is None:
-            yield Fault(WRONG_KEYS if wanted == SOURCE_AND_TARGET else named, file, number)
+            yield Fault(wrong_keys, file, number)
         elif LONE_SURROGATES.search("".join(sides)):  # written as escapes such as \ud800
             yield Fault(NOT_UNICODE, file, number)
         else:
@@ -130,35 +148,28 @@ def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
 
 def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | Fault]:
     files = (str(source), str(target))
-    ended = (0, "")  # in place of lines missing in the shorter file
-    source_lines = target_lines = 0
-    for (i, left), (j, right) in zip_longest(
-        numbered_lines(source), numbered_lines(target), fillvalue=ended
-    ):
-        source_lines = max(source_lines, i)
-        target_lines = max(target_lines, j)
-        if i != j:
+    source_lines = 0
+    target_lines = 0
+    ended = (0, "")  # in place of lines that are missing in the shorter file
+    lines_of_both = zip_longest(numbered_lines(source), numbered_lines(target), fillvalue=ended)
+    for (source_number, left), (target_number, right) in lines_of_both:
+        source_lines = max(source_lines, source_number)
+        target_lines = max(target_lines, target_number)
+        if source_number != target_number:
             continue  # one file has ended: only count lines
-        if left is None or right is None:
-            yield Fault(tables.NOT_UTF8, files[left is not None], i)
+        if left is None:
+            yield Fault(tables.NOT_UTF8, files[0], source_number)
+        elif right is None:
+            yield Fault(tables.NOT_UTF8, files[1], source_number)
         elif not left.strip() and not right.strip():
-            yield Fault(tables.EMPTY_LINE, files[0], i)
+            yield Fault(tables.EMPTY_LINE, files[0], source_number)
         else:
-            yield TextRow(i, files, (left, right))
+            yield TextRow(source_number, files, (left, right))
     if source_lines != target_lines:
         raise DataError(
             f"{source} has {count_of(source_lines, 'lines')} but {target} has {target_lines}; line i of one must "
             f"translate line i of the other, so give files with equally many lines"
         )
-
-
-NUL = "with a NUL character"
-EMPTY_SIDE = "empty side"
-TOO_LONG = "too long"
-DUPLICATE = "duplicate"
-JOINED = "with a byte order mark inside"  # of files that were joined without a line end
-
-LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may be a megabyte
 
 
 @brief
@@ -193,8 +204,13 @@ class PairFile:
     @property
     def counted(self) -> str:
         """The number of lines, or of messages, in words."""
-        kinds = {**dict.fromkeys(CATALOGUES, "messages"), MEMORY: "units"}
-        return count_of(self.lines, kinds.get(table_of(Path(self.files[0])).suffix, "lines"), ",")
+        suffix = table_of(Path(self.files[0])).suffix
+        unit = "lines"
+        if suffix in CATALOGUES:
+            unit = "messages"
+        elif suffix == MEMORY:
+            unit = "units"
+        return count_of(self.lines, unit, ",")
 
     def add(self, row: Pair | Fault) -> None:
         """Keep one more pair, or count why a line has none."""
@@ -210,25 +226,21 @@ class PairFile:
         >>> PairFile(("a.tsv",), [Pair("hi", "hallo")], {"duplicate": 2}, {"duplicate": ("a.tsv", 2)}).report()
         'a.tsv: kept 1 of 3 lines; dropped 2 (2 duplicate, first at a.tsv line 2)'
         """
-        summary = f"{' + '.join(self.files)}: kept {self.kept:,} of {self.counted}"
-        dropped = (
-            [f"{left_out} {self.lines - self.kept:,} ({self.reasons()})"] if self.dropped else []
-        )
-        return "; ".join(
-            [summary, *dropped, *filter(None, (self.header, self.quoted, self.remark))]
-        )
+        parts = [f"{' + '.join(self.files)}: kept {self.kept:,} of {self.counted}"]
+        if self.dropped:
+            parts.append(f"{left_out} {self.lines - self.kept:,} ({self.reasons()})")
+        remarks = (self.header, self.quoted, self.remark)
+        parts += [remark for remark in remarks if remark]
+        return "; ".join(parts)
 
     def reasons(self) -> str:
         """The reasons with counts and first lines, the most frequent first."""
-        ordered = sorted(self.dropped, key=lambda reason: -self.dropped[reason])
         unit = "message" if table_of(Path(self.files[0])).suffix == ".mo" else "line"
-        places = {
-            reason: "{} {unit} {}".format(*self.first_lines[reason], unit=unit)
-            for reason in ordered
-        }
-        return "; ".join(
-            f"{self.dropped[reason]:,} {reason}, first at {places[reason]}" for reason in ordered
-        )
+        phrases = []
+        for reason in sorted(self.dropped, key=lambda reason: -self.dropped[reason]):
+            file, number = self.first_lines[reason]
+            phrases.append(f"{self.dropped[reason]:,} {reason}, first at {file} {unit} {number}")
+        return "; ".join(phrases)
 
 
 def read_pairs(
@@ -277,17 +289,20 @@ def read_pairs(
     >>> read.pairs, read.dropped
     ([Pair(source='A bird sang.', target='Ein Vogel sang.')], {'not exactly two columns': 1})
     """
-    kept: dict[Pair, None] = {}  # ordered, with fast lookup of repeated pairs
-    checked = _checked_rows(paths, max_words, columns, keep_placeholders)
-    read = PairFile(tuple(map(str, paths)), [], header=checked.header)
-    for row in checked.found:
-        result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words)
-        if isinstance(row, TextRow) and result in kept:
-            result = Fault(DUPLICATE, row.files[0], row.number)
-        if isinstance(result, Pair):
-            kept[result] = None
-        read.add(result)
-    read = _with_remarks(read, checked)
+    file_rows = _checked_rows(paths, max_words, columns, keep_placeholders)
+    read = PairFile(tuple(map(str, paths)), [], header=file_rows.header)
+    seen: set[Pair] = set()
+    for row in file_rows.rows:
+        if isinstance(row, Fault):
+            read.add(row)
+            continue
+        pair = _pair_or_fault(row, max_words)
+        if pair in seen:
+            pair = Fault(DUPLICATE, row.files[0], row.number)
+        elif isinstance(pair, Pair):
+            seen.add(pair)
+        read.add(pair)
+    read = _with_remarks(read, file_rows)
     if not read.pairs:
         raise _why_empty(read, columns)
     return read
@@ -315,25 +330,27 @@ def read_each(*paths: PathLike, max_words: int = 250, keep_placeholders: bool = 
     >>> lines.rows[0], lines.rows[1].reason, lines.read.dropped
     (Pair(source='A bird sang.', target='Ein Vogel sang.'), 'not exactly two columns', {'not exactly two columns': 1})
     """
-    checked = _checked_rows(paths, max_words, SOURCE_AND_TARGET, keep_placeholders)
-    read = PairFile(tuple(map(str, paths)), [], header=checked.header)
-    rows_read: list[Pair | Fault] = []
-    for row in checked.found:
-        result = row if isinstance(row, Fault) else _pair_or_fault(row, max_words)
-        rows_read.append(result)
-        read.add(result)
-    read = _with_remarks(read, checked)
-    if not rows_read:
+    file_rows = _checked_rows(paths, max_words, SOURCE_AND_TARGET, keep_placeholders)
+    read = PairFile(tuple(map(str, paths)), [], header=file_rows.header)
+    pairs: list[Pair | Fault] = []
+    for row in file_rows.rows:
+        pair = row if isinstance(row, Fault) else _pair_or_fault(row, max_words)
+        pairs.append(pair)
+        read.add(pair)
+    read = _with_remarks(read, file_rows)
+    if not pairs:
         raise _why_empty(read, SOURCE_AND_TARGET)
-    return LineFile(rows_read, read)
+    return LineFile(pairs, read)
 
 
-def _with_remarks(read: PairFile, checked: FileRows) -> PairFile:
+def _with_remarks(read: PairFile, file_rows: FileRows) -> PairFile:
     """What was read, with the phrases that are known when all rows are read."""
+    quotes = file_rows.quotes
+    counts = file_rows.counts
     return replace(
         read,
-        quoted=checked.quotes and checked.quotes.remark(),
-        remark=checked.counts and checked.counts.remark(),
+        quoted=None if quotes is None else quotes.remark(),
+        remark=None if counts is None else counts.remark(),
     )
 
 
@@ -343,12 +360,8 @@ def _checked_rows(
     """The rows of paths, with all arguments checked."""
     paths = tuple(a_path("path", path) for path in paths)
     max_words = of_kind("max_words", max_words, int, "an integer, 1 or more")
-    of_kind(
-        "columns",
-        columns,
-        Columns,
-        "one of those in regard_lab.text.tables, such as SOURCE_AND_TARGET",
-    )
+    needs = "one of those in regard_lab.text.tables, such as SOURCE_AND_TARGET"
+    of_kind("columns", columns, Columns, needs)
     of_kind("keep_placeholders", keep_placeholders, bool, "True or False")
     if max_words < 1:
         raise ArgumentError(f"max_words is {max_words}; give at least 1")
@@ -374,12 +387,14 @@ def _why_empty(read: PairFile, columns: Columns) -> DataError | NotFoundError:
     files = " + ".join(read.files)
     if not read.lines:
         return DataError(f"{files} is empty; give {FORMATS}")
+
+    none = f"{files}: none of {read.counted} gives a pair"
     table = table_of(Path(read.files[0]))
-    if table.suffix == ".jsonl" and (keys := tables.name_the_keys(table, columns)):
-        return NotFoundError(f"{files}: none of {read.counted} gives a pair: {keys}")
-    return DataError(
-        f"{files}: none of {read.counted} gives a pair ({read.reasons()}); {read.quoted or f'give {FORMATS}'}"
-    )
+    keys = tables.name_the_keys(table, columns) if table.suffix == ".jsonl" else None
+    if keys:
+        return NotFoundError(f"{none}: {keys}")
+    way = read.quoted or f"give {FORMATS}"
+    return DataError(f"{none} ({read.reasons()}); {way}")
 
 
 @brief
@@ -420,24 +435,39 @@ def split_by_hash(pairs: Iterable[Pair], valid: float = 0.05, test: float = 0.05
         raise ArgumentError(
             f"the shares are valid={valid} and test={test}; give shares of 0 or more whose sum is below 1"
         )
-    digests = (hashlib.sha256(normalise(pair.source).encode("utf-8")).digest() for pair in pairs)
-    # A number from 0 to 1 for each pair.
-    placed = [int.from_bytes(digest[:8], "big") / 2**64 for digest in digests]
-    sources = sorted(set(placed))
-    parts = 1 + (valid > 0) + (test > 0)
+
+    fractions = [_fraction_of(pair.source) for pair in pairs]
+    sources = sorted(set(fractions))
+    has_valid = int(valid > 0)
+    has_test = int(test > 0)
+    parts = 1 + has_valid + has_test
     if len(sources) < parts:
         raise DataError(
             f"{count_of(len(pairs), 'pairs')} with {count_of(len(sources), 'distinct source sentences')} cannot be "
             f"split into {parts} parts, which need at least {parts}; add pairs, or give the validation pairs in a "
             f"separate file"
         )
-    below = [sum(fraction < share for fraction in sources) for share in (test, test + valid)]
-    test_count = max(test > 0, min(below[0], len(sources) - 1 - (valid > 0)))
-    valid_count = max(valid > 0, min(below[1] - test_count, len(sources) - 1 - test_count))
+
+    # Each part that is asked for has a source, and one is left for training.
+    below_test = bisect_left(sources, test)
+    below_valid = bisect_left(sources, test + valid)
+    test_count = max(has_test, min(below_test, len(sources) - 1 - has_valid))
+    valid_count = max(has_valid, min(below_valid - test_count, len(sources) - 1 - test_count))
     first_valid = sources[test_count]
     first_train = sources[test_count + valid_count]
+
     splits = Splits([], [], [])
-    for pair, fraction in zip(pairs, placed, strict=True):
-        held_out = splits.test if fraction < first_valid else splits.valid
-        (held_out if fraction < first_train else splits.train).append(pair)
+    for pair, fraction in zip(pairs, fractions, strict=True):
+        if fraction < first_valid:
+            splits.test.append(pair)
+        elif fraction < first_train:
+            splits.valid.append(pair)
+        else:
+            splits.train.append(pair)
     return splits
+
+
+def _fraction_of(source: str) -> float:
+    """A number from 0 to 1 that depends on the source alone, the same on every machine."""
+    digest = hashlib.sha256(normalise(source).encode("utf-8")).digest()
+    return int.from_bytes(digest[:8], "big") / 2**64

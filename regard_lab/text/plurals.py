@@ -45,20 +45,21 @@ class PluralForms:
         """
         if not HAS_FORMULA.search(header):
             return cls()
-        found = FORMULA.search(header)
-        if found is None:
+        formula = FORMULA.search(header)
+        if formula is None:
             return None
-        count = int(found[1])
+
+        count = int(formula[1])
         try:
-            form_of = c2py(found[2])
-            one = form_of(1)
-            forms = Counter(form_of(number) for number in SEVERAL)
+            form_of = c2py(formula[2])
+            singular = form_of(1)
+            plurals = Counter(form_of(number) for number in SEVERAL)
         except (ValueError, ArithmeticError, SyntaxError, RecursionError, MemoryError):
             return None
-        if not all(0 <= form < count for form in (one, *forms)):
+        if not all(0 <= form < count for form in (singular, *plurals)):
             return None
-        ((several, _),) = forms.most_common(1)
-        return cls(count, one, several, assumed=False)
+        ((several, _),) = plurals.most_common(1)
+        return cls(count, singular, several, assumed=False)
 
 
 def plural_sides(
@@ -107,8 +108,8 @@ class PluralCounts:
             return None
         are = "is a plural" if self.plurals == 1 else "are plurals"
         remark = (
-            f"{self.plurals:,} of the messages {are}: msgid_plural with the form that most numbers from 2 to 100 "
-            f"have"
+            f"{self.plurals:,} of the messages {are}: "
+            "msgid_plural with the form that most numbers from 2 to 100 have"
         )
         if self.assumed:
             remark += "; the header has no Plural-Forms, so the first of two forms is that of n = 1"

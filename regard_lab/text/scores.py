@@ -53,16 +53,17 @@ def score(outputs: Sequence[str], references: Sequence[str]) -> Scores:
         raise ArgumentError(
             f"{len(outputs)} outputs and {len(references)} references were given; give equally many, and at least one"
         )
+
     typographic = any(text.translate(APOSTROPHES) != text for text in (*outputs, *references))
-    outputs = [_compared(text) for text in outputs]
-    references = [_compared(text) for text in references]
+    outputs = [_as_compared(text) for text in outputs]
+    references = [_as_compared(text) for text in references]
     with needed("sacrebleu", "BLEU and chrF"):
         from sacrebleu.metrics import BLEU, CHRF
 
     # With `force` nothing is remarked about texts that look tokenised.
-    bleu = BLEU(tokenize=_words(references), force=True)
+    bleu = BLEU(tokenize=_word_splitter(references), force=True)
     chrf = CHRF()
-    matches = sum(out == ref for out, ref in zip(outputs, references, strict=True))
+    matches = sum(output == wanted for output, wanted in zip(outputs, references, strict=True))
     note = "|apostrophes:straight" if typographic else ""
     return Scores(
         bleu=_percent(bleu.corpus_score(outputs, [references]).score),
@@ -86,39 +87,39 @@ def score_each(outputs: Sequence[str], references: Sequence[str]) -> list[dict[s
     score(outputs, references)  # refuses what cannot be compared
     from sacrebleu.metrics import BLEU, CHRF
 
-    outputs = [_compared(text) for text in outputs]
-    references = [_compared(text) for text in references]
-    bleu = BLEU(tokenize=_words(references), effective_order=True).sentence_score
-    chrf = CHRF().sentence_score
-    return [
-        {
-            "bleu": _percent(bleu(out, [ref]).score),
-            "chrf": _percent(chrf(out, [ref]).score),
-            "exact_match": out == ref,
-        }
-        for out, ref in zip(outputs, references, strict=True)
-    ]
+    outputs = [_as_compared(text) for text in outputs]
+    references = [_as_compared(text) for text in references]
+    bleu = BLEU(tokenize=_word_splitter(references), effective_order=True)
+    chrf = CHRF()
+    measures: list[dict[str, float | bool]] = []
+    for output, wanted in zip(outputs, references, strict=True):
+        measures.append(
+            {
+                "bleu": _percent(bleu.sentence_score(output, [wanted]).score),
+                "chrf": _percent(chrf.sentence_score(output, [wanted]).score),
+                "exact_match": output == wanted,
+            }
+        )
+    return measures
 
 
-def _compared(text: str) -> str:
+def _as_compared(text: str) -> str:
     return normalise(drop_invisible(text))
 
 
-def _words(references: Sequence[str]) -> str:
+def _word_splitter(references: Sequence[str]) -> str:
     """How sacreBLEU splits texts into words, by the letters of the references.
 
-    >>> _words(["Datei %s fehlt"]), _words(["无法打开文件 %s"]), _words(["ファイル"])
+    >>> _word_splitter(["Datei %s fehlt"]), _word_splitter(["无法打开文件 %s"]), _word_splitter(["ファイル"])
     ('13a', 'zh', 'char')
     """
     text = "".join(references)
+    letters = sum(map(str.isalpha, text))
     unspaced = UNSPACED.findall(text)
-    if 3 * len(unspaced) <= sum(map(str.isalpha, text)):
+    if 3 * len(unspaced) <= letters:
         return "13a"
-    return (
-        "zh"
-        if 2 * sum("\u3400" <= letter <= "\u9fff" for letter in unspaced) > len(unspaced)
-        else "char"
-    )
+    chinese = sum("\u3400" <= letter <= "\u9fff" for letter in unspaced)
+    return "zh" if 2 * chinese > len(unspaced) else "char"
 
 
 def _percent(value: float) -> float:

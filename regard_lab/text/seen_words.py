@@ -15,12 +15,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from typing import NamedTuple
 
 from regard.arguments import a_string, each, of_kind, whole
 from regard.errors import ArgumentError, CheckpointError
 from regard.reprs import brief
 from regard_lab.text.cleaning import normalise
 from regard_lab.text.vocabularies import word_units
+
+FORMAT = "regard seen words 1"
 
 # Thai, Lao, Tibetan, Burmese, Khmer; kana; Han. Korean has spaces.
 _RANGES = (
@@ -29,9 +32,20 @@ _RANGES = (
     "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 )
 UNSPACED = re.compile(f"[{_RANGES}]")
-LOOKED_AT = 5_000  # lines
-FEWEST = 0.1  # share of the lines from which on there is a remark
-SHOWN = 12  # characters of the example
+SAMPLED_LINES = 5_000  # whose scripts are looked at
+LEAST_UNSPACED_SHARE = 0.1  # of the lines, from which on there is a remark
+EXAMPLE_CHARACTERS = 12
+
+MOST_STORED_WORDS = 200_000  # about 2 MB
+MOST_NAMED_WORDS = 12  # in one remark
+# A text of at least so many words is a guess as a whole if more than this share of them is unknown.
+LEAST_WORDS_OF_A_GUESS = 4
+UNKNOWN_SHARE_OF_A_GUESS = 0.5
+OPENS = frozenset(".!?…:\"'“”„«»‹›([¿¡")  # after one of these the next word may begin a sentence
+
+JOINER = "\u200d"  # between emoji that are one sign
+TONES = frozenset("🏻🏼🏽🏾🏿")
+REGIONS = frozenset(map(chr, range(0x1F1E6, 0x1F200)))  # two are a flag
 
 
 def split_unspaced(word: str) -> Iterator[str]:
@@ -42,10 +56,9 @@ def split_unspaced(word: str) -> Iterator[str]:
     """
     part = ""
     for letter in word:
-        joined = unicodedata.category(letter)[0] == "M" or not (
-            UNSPACED.match(letter) or UNSPACED.match(part[:1])
-        )
-        if part and not joined:
+        is_mark = unicodedata.category(letter)[0] == "M"
+        is_unspaced = UNSPACED.match(letter) or UNSPACED.match(part[:1])
+        if part and is_unspaced and not is_mark:
             yield part
             part = ""
         part += letter
@@ -62,31 +75,25 @@ def remark_on_scripts(lines: Iterable[str], kind: str) -> str | None:
     """
     if kind != "bpe":
         return None
-    looked_at = 0
+    with_letters = 0
     unspaced = 0
     example = ""
-    for line in islice(lines, LOOKED_AT):
+    for line in islice(lines, SAMPLED_LINES):
         letters = sum(map(str.isalpha, line))
-        looked_at += letters > 0
-        if 2 * len(UNSPACED.findall(line)) > letters > 0:
-            unspaced = unspaced + 1
+        if not letters:
+            continue
+        with_letters += 1
+        if 2 * len(UNSPACED.findall(line)) > letters:
+            unspaced += 1
             example = example or line.strip()
-    if unspaced < FEWEST * looked_at or not unspaced:
+    if not unspaced or unspaced < LEAST_UNSPACED_SHARE * with_letters:
         return None
-    shown = example if len(example) <= SHOWN else f"{example[:SHOWN]} ..."
+    if len(example) > EXAMPLE_CHARACTERS:
+        example = f"{example[:EXAMPLE_CHARACTERS]} ..."
     return (
-        f"{unspaced / looked_at:.0%} of the lines have no spaces between words ({shown}): a whole sentence counts as "
-        f"one word, and pieces may grow to phrases; --tokeniser character (or byte) learns letters instead"
+        f"{unspaced / with_letters:.0%} of the lines have no spaces between words ({example}): a whole sentence counts "
+        f"as one word, and pieces may grow to phrases; --tokeniser character (or byte) learns letters instead"
     )
-
-
-FORMAT = "regard seen words 1"
-MOST = 200_000  # words that are stored; about 2 MB
-MOST_NAMED = 12  # words in one remark
-# A text of at least so many words is a guess as a whole if more than this share of them is unknown.
-MOSTLY = 0.5
-LEAST_WORDS = 4
-OPENS = frozenset(".!?…:\"'“”„«»‹›([¿¡")  # after one of these the next word may begin a sentence
 
 
 @brief
@@ -117,7 +124,7 @@ class SeenWords:
     symbols: frozenset[str] | None = None
 
     @classmethod
-    def of(cls, lines: Iterable[str], most: int = MOST) -> SeenWords:
+    def of(cls, lines: Iterable[str], most: int = MOST_STORED_WORDS) -> SeenWords:
         """The words of lines; if there are more than `most`, only the most frequent are stored.
 
         Raises:
@@ -128,17 +135,20 @@ class SeenWords:
                 "lines is one string; give a list of lines, such as text.splitlines()"
             )
         most = whole("most", most, 1)
-        tokens: Counter[str] = Counter()  # between spaces; no word or symbol crosses one
+        # A token is what stands between spaces; no word or symbol crosses one.
+        tokens: Counter[str] = Counter()
         for line in each("lines", lines, "an iterable of strings"):
             tokens.update(normalise(of_kind("a line", line, str, "a string")).split())
+
         counts: Counter[str] = Counter()
+        symbols: set[str] = set()
         for token, count in tokens.items():
-            for word, _ in _words(token):
-                if not is_symbol(word):
-                    counts[word] += count
-        kept = sorted(counts, key=lambda word: (-counts[word], word))[:most]
-        symbols = frozenset(letter for token in tokens for letter in token if is_symbol(letter))
-        return cls(frozenset(kept), len(counts), symbols)
+            symbols.update(filter(is_symbol, token))
+            for word in _words_of(token):
+                if not is_symbol(word.text):
+                    counts[word.text] += count
+        by_frequency = sorted(counts, key=lambda word: (-counts[word], word))
+        return cls(frozenset(by_frequency[:most]), len(counts), frozenset(symbols))
 
     def joined(self, other: SeenWords) -> SeenWords:
         """The words of both texts.
@@ -147,9 +157,10 @@ class SeenWords:
         ['a', 'bird', 'cat']
         """
         words = self.words | other.words
-        unstored = sum(one.distinct - len(one.words) for one in (self, other))
-        stored = self.symbols is not None and other.symbols is not None
-        symbols = self.symbols | other.symbols if stored else None
+        unstored = self.distinct - len(self.words) + other.distinct - len(other.words)
+        symbols = None
+        if self.symbols is not None and other.symbols is not None:
+            symbols = self.symbols | other.symbols
         return SeenWords(words, len(words) + unstored, symbols)
 
     @property
@@ -163,8 +174,9 @@ class SeenWords:
         Raises:
             ArgumentError: the text is not a string.
         """
-        words = _words(normalise(a_string("text", text)))
-        return tuple(dict.fromkeys(word for word, begins in words if not self._has(word, begins)))
+        words = _words_of(normalise(a_string("text", text)))
+        unknown = [word.text for word in words if not self._has(word)]
+        return tuple(dict.fromkeys(unknown))
 
     def counts(self, text: str) -> tuple[int, int]:
         """How many words and symbols of a text are not stored, and how many it has; repeated ones count each time.
@@ -172,22 +184,25 @@ class SeenWords:
         >>> SeenWords.of(["The animal sang."]).counts("The zebra sang. A zebra!")
         (3, 5)
         """
-        words = list(_words(normalise(a_string("text", text))))
+        words = list(_words_of(normalise(a_string("text", text))))
         if self.symbols is None:
-            words = [(word, begins) for word, begins in words if not is_symbol(word)]
-        return sum(not self._has(word, begins) for word, begins in words), len(words)
+            words = [word for word in words if not is_symbol(word.text)]
+        unknown = [word for word in words if not self._has(word)]
+        return len(unknown), len(words)
 
-    def _has(self, word: str, begins: bool) -> bool:
-        if is_symbol(word):
-            return self.symbols is None or all(
-                letter in self.symbols for letter in word if is_symbol(letter)
-            )
-        return word in self.words or (begins and word[0].swapcase() + word[1:] in self.words)
+    def _has(self, word: Word) -> bool:
+        text = word.text
+        if is_symbol(text):
+            return self.symbols is None or self.symbols.issuperset(filter(is_symbol, text))
+        if text in self.words:
+            return True
+        return word.may_begin and text[0].swapcase() + text[1:] in self.words
 
     def to_json(self) -> str:
         """The words as JSON, in alphabetical order."""
         content = {"format": FORMAT, "distinct": self.distinct, "words": sorted(self.words)}
-        content |= {} if self.symbols is None else {"symbols": sorted(self.symbols)}
+        if self.symbols is not None:
+            content["symbols"] = sorted(self.symbols)
         return json.dumps(content, ensure_ascii=False, separators=(",", ":"))
 
     @classmethod
@@ -204,27 +219,24 @@ class SeenWords:
             content = json.loads(a_string("text", text))
         except (ValueError, RecursionError) as error:
             raise _damaged(f"it is not valid JSON ({error})") from None
-        content = content if isinstance(content, dict) else {}
-        words = content.get("words")
-        distinct = content.get("distinct")
+        if not isinstance(content, dict):
+            content = {}
         if content.get("format") != FORMAT:
-            raise _damaged(
-                f"its format is {str(content.get('format'))[:60]!r}, where {FORMAT!r} is read"
-            )
-        if not isinstance(words, list) or not all(isinstance(word, str) and word for word in words):
+            format_read = str(content.get("format"))[:60]
+            raise _damaged(f"its format is {format_read!r}, where {FORMAT!r} is read")
+
+        words = _strings(content.get("words"))
+        if words is None or "" in words:
             raise _damaged("it holds no list of words")
-        if type(distinct) is not int or distinct < len(set(words)):
-            raise _damaged(
-                f"it counts {str(distinct)[:40]} distinct words and lists {len(set(words))}"
-            )
-        symbols = content.get("symbols")
-        if symbols is None:
-            return cls(frozenset(words), distinct)
-        if not isinstance(symbols, list) or not all(
-            isinstance(symbol, str) and len(symbol) == 1 for symbol in symbols
-        ):
+        distinct = content.get("distinct")
+        if type(distinct) is not int or distinct < len(words):
+            raise _damaged(f"it counts {str(distinct)[:40]} distinct words and lists {len(words)}")
+        if content.get("symbols") is None:
+            return cls(words, distinct)
+        symbols = _strings(content["symbols"])
+        if symbols is None or any(len(symbol) != 1 for symbol in symbols):
             raise _damaged("its symbols are no list of characters")
-        return cls(frozenset(words), distinct, frozenset(symbols))
+        return cls(words, distinct, symbols)
 
 
 class UnknownWords:
@@ -254,12 +266,15 @@ class UnknownWords:
         if not new:
             return None
         self._named.update(new)
+
         where = "in the training of this model"
         if not self._seen.complete:
             where = f"among the {len(self._seen.words):,} most frequent words of its training"
-        more = f" and {len(new) - MOST_NAMED} more" if len(new) > MOST_NAMED else ""
-        guess = self._whole(text) or f"the {self._output} of such {_kinds(new)} is a guess"
-        return f"not {where}: {', '.join(new[:MOST_NAMED])}{more}; {guess}"
+        names = ", ".join(new[:MOST_NAMED_WORDS])
+        if len(new) > MOST_NAMED_WORDS:
+            names += f" and {len(new) - MOST_NAMED_WORDS} more"
+        guess = f"the {self._output} of such {_kinds(new)} is a guess"
+        return f"not {where}: {names}; {self._guess_of_whole(text) or guess}"
 
     def remark_on_whole(self, text: str) -> str | None:
         """A sentence about a text of which most words are unknown, or that is unknown symbols alone; else None.
@@ -272,16 +287,20 @@ class UnknownWords:
         read = self._reads(text)
         unknown, words = self._seen.counts(read)
         only_symbols = unknown == words and all(map(is_symbol, self._seen.unknown(read)))
-        return self.remark(text) if self._whole(text) is not None or only_symbols else None
+        if only_symbols or self._guess_of_whole(text) is not None:
+            return self.remark(text)
+        return None
 
-    def _whole(self, text: str) -> str | None:
+    def _guess_of_whole(self, text: str) -> str | None:
+        """The phrase about a text of which most words are unknown."""
         if self._seen is None:
             return None
         read = self._reads(text)
         unknown, words = self._seen.counts(read)
-        if words < LEAST_WORDS or unknown <= MOSTLY * words:
+        if words < LEAST_WORDS_OF_A_GUESS or unknown <= UNKNOWN_SHARE_OF_A_GUESS * words:
             return None
-        kinds = "words and symbols" if any(map(is_symbol, self._seen.unknown(read))) else "words"
+        has_symbol = any(map(is_symbol, self._seen.unknown(read)))
+        kinds = "words and symbols" if has_symbol else "words"
         return f"the {self._output} is a guess: {unknown} of {words} {kinds} are unknown"
 
 
@@ -303,11 +322,6 @@ def is_symbol(text: str) -> bool:
     return kind[0] == "S" or kind in ("Co", "Cn")
 
 
-JOINER = "\u200d"  # between emoji that are one sign
-TONES = frozenset("🏻🏼🏽🏾🏿")
-REGIONS = frozenset(map(chr, range(0x1F1E6, 0x1F200)))  # two are a flag
-
-
 def split_symbols(unit: str) -> Iterator[str]:
     """The symbols of a run, each with the marks, tones and joined symbols that belong to it.
 
@@ -327,22 +341,37 @@ def split_symbols(unit: str) -> Iterator[str]:
         yield symbol
 
 
-def _words(text: str) -> Iterator[tuple[str, bool]]:
-    """The words and symbols of a text, and whether each may begin a sentence."""
-    begins = True
+class Word(NamedTuple):
+    """A word or symbol of a text."""
+
+    text: str
+    may_begin: bool  # a sentence
+
+
+def _words_of(text: str) -> Iterator[Word]:
+    may_begin = True
     for unit, _ in _splitter().pre_tokenize_str(text):
         if any(map(str.isalnum, unit)):
             for word in split_unspaced(unit.strip()):
-                yield word, begins
-                begins = False
+                yield Word(word, may_begin)
+                may_begin = False
             continue
         for symbol in split_symbols(unit.strip()):
-            yield symbol, begins
+            yield Word(symbol, may_begin)
         if not OPENS.isdisjoint(unit):
-            begins = True
+            may_begin = True
 
 
 _splitter = cache(word_units)
+
+
+def _strings(value: object) -> frozenset[str] | None:
+    """The strings of a list; None for anything else."""
+    if not isinstance(value, list):
+        return None
+    if not all(isinstance(string, str) for string in value):
+        return None
+    return frozenset(value)
 
 
 def _damaged(reason: str) -> CheckpointError:

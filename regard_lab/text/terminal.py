@@ -20,8 +20,8 @@ _COMMANDS = re.compile(
     "[\x00-\x1f\x7f-\x9f\u061c\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb"
     "\U000e0000-\U000e007f\ud800-\udfff]"
 )
+_COMMANDS_IN_LINES = re.compile(f"(?![\n\t]){_COMMANDS.pattern}")  # line ends and tabs stay
 _ENDS_OF_LINES = re.compile("[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")  # those of str.splitlines
-_LEFT_IN_LINES = "\n\t"
 
 
 def printable(text: str) -> str:
@@ -30,7 +30,7 @@ def printable(text: str) -> str:
     >>> print(printable("a\x1b[2Jb\nc\u202ed"))
     a\x1b[2Jb\nc\u202ed
     """
-    return _COMMANDS.sub(lambda found: _escaped(found[0]), text)
+    return _COMMANDS.sub(lambda match: _escaped(match[0]), text)
 
 
 def printable_lines(text: str) -> str:
@@ -40,9 +40,7 @@ def printable_lines(text: str) -> str:
     a	b
     \x1b[2J
     """
-    return _COMMANDS.sub(
-        lambda found: found[0] if found[0] in _LEFT_IN_LINES else _escaped(found[0]), text
-    )
+    return _COMMANDS_IN_LINES.sub(lambda match: _escaped(match[0]), text)
 
 
 def one_line(text: str) -> str:
@@ -51,7 +49,7 @@ def one_line(text: str) -> str:
     >>> one_line("a\rb\x1b[0m")
     'a\\rb\x1b[0m'
     """
-    return _ENDS_OF_LINES.sub(lambda found: _escaped(found[0]), text)
+    return _ENDS_OF_LINES.sub(lambda match: _escaped(match[0]), text)
 
 
 def printable_json(text: str) -> str:
@@ -60,9 +58,7 @@ def printable_json(text: str) -> str:
     >>> print(printable_json('{"text": "\x9b2J\u202e"}'))
     {"text": "\u009b2J\u202e"}
     """
-    return _COMMANDS.sub(
-        lambda found: found[0] if found[0] in _LEFT_IN_LINES else json_escaped(found[0]), text
-    )
+    return _COMMANDS_IN_LINES.sub(lambda match: json_escaped(match[0]), text)
 
 
 def _escaped(character: str) -> str:
@@ -75,22 +71,22 @@ def json_escaped(character: str) -> str:
     >>> print(json_escaped("ü"), json_escaped("🦊"))
     \u00fc \ud83e\udd8a
     """
-    units = character.encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+    units = character.encode("utf-16-be", "surrogatepass").hex()
+    return "".join(f"\\u{units[start : start + 4]}" for start in range(0, len(units), 4))
 
 
 HANDLER = "regard.plain"  # the name of the codec error handler
 
-_LETTERS = (
+_WORDS = (
     "…|... —|-- «|<< »|>> ‹|< ›|> →|-> ←|<- ↔|<-> ±|+- √|sqrt Σ|sum ∑|sum ∞|inf ‖||| ≥|>= ≤|<= ≠|!= ≈|~ ∈|in €|EUR ĉ|c^"
     " Ω|Omega α|alpha ε|epsilon θ|theta λ|lambda π|pi σ|sigma φ|phi ω|omega"
+    " ⁰|^0 ¹|^1 ²|^2 ³|^3 ⁴|^4 ⁵|^5 ⁶|^6 ⁷|^7 ⁸|^8 ⁹|^9 ⁻|^- ᵀ|^T"
 )
 STAND_INS = {
     **dict(zip("■□▪█▓▒░·•␣│─━╺╸", "#o+#+-..*_|----", strict=True)),
     **dict(zip("“”„’‘‚×−–‐‑µμℓ∘↓↑▸⋅", "\"\"\"'''x----uulov^>.", strict=True)),
     **dict(zip("₀₁₂₃₄₅₆₇₈₉", "0123456789", strict=True)),
-    **{letter: f"^{digit}" for letter, digit in zip("⁰¹²³⁴⁵⁶⁷⁸⁹⁻ᵀ", "0123456789-T", strict=True)},
-    **{letter: plain for letter, _, plain in (pair.partition("|") for pair in _LETTERS.split())},
+    **dict(re.findall(r"(\S)\|(\S+)", _WORDS)),
     "°": " degrees",
 }
 

@@ -4,7 +4,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from itertools import accumulate, groupby
+from itertools import accumulate, chain, groupby
 from operator import index
 
 from regard.arguments import a_list, a_string, each, kind_of, of_kind, shown, whole
@@ -90,8 +90,8 @@ class Tokeniser:
             raise ArgumentError(
                 f"vocab_size is {vocab_size}; at most {MOST_PIECES} pieces are learned"
             )
-        for name, given in (("lines", lines), ("targets", targets)):
-            if isinstance(given, str):
+        for name, texts in (("lines", lines), ("targets", targets)):
+            if isinstance(texts, str):
                 raise ArgumentError(
                     f"{name} is one string; give a list of lines, such as text.splitlines()"
                 )
@@ -99,13 +99,21 @@ class Tokeniser:
             raise ArgumentError(
                 "targets are given and verbatim=True, which normalises no text; give all texts as lines"
             )
-        drops = not (verbatim or keep_invisible)
-        prepared = _prepared(lines, targets or (), verbatim, drops)
+
+        without_invisible = not (verbatim or keep_invisible)
+        prepared = _prepare(lines, targets or (), verbatim, without_invisible)
         if not prepared:
             raise DataError("the lines have no text; give at least one line that is not empty")
-        return cls(
-            Vocabulary.learn(prepared, vocab_size, kind, verbatim, trim, targets is not None, drops)
+        vocabulary = Vocabulary.learn(
+            prepared,
+            vocab_size,
+            kind,
+            verbatim=verbatim,
+            trim=trim,
+            typographic=targets is not None,
+            without_invisible=without_invisible,
         )
+        return cls(vocabulary)
 
     def extended(self, lines: Sequence[str], more: int, targets: Sequence[str] = ()) -> "Tokeniser":
         """This tokeniser with up to `more` pieces that occur in other texts; the ids that it has stay as they are.
@@ -127,20 +135,20 @@ class Tokeniser:
             )
         lines = a_list("lines", lines, str, "lines")
         targets = a_list("targets", targets, str, "lines")
-        if (more := whole("more", more, 1)) > MOST_PIECES:
+        more = whole("more", more, 1)
+        if more > MOST_PIECES:
             raise ArgumentError(f"more is {more}; at most {MOST_PIECES} pieces are learned")
-        drops = self.vocabulary.without_invisible
-        prepared = _prepared(lines, targets, self.verbatim, drops)
+
+        prepared = _prepare(lines, targets, self.verbatim, self.vocabulary.without_invisible)
         return Tokeniser(self.vocabulary.extended(prepared, more))
 
     def unknown_characters(self, text: str) -> Counter[str]:
         """How often each character occurs that is whole in no piece, so that two to four bytes spell it."""
         if self.kind == "byte":
             return Counter()
-        whole = self.whole_characters()
-        typographic = self.vocabulary.typographic
-        counts = Counter(self._writes(text) if typographic else self.reads(text))
-        return Counter({one: count for one, count in counts.items() if one not in whole})
+        spelled = self._writes(text) if self.vocabulary.typographic else self.reads(text)
+        known = self.whole_characters()
+        return Counter(letter for letter in spelled if letter not in known)
 
     def whole_characters(self) -> set[str]:
         """The characters that are whole in some piece.
@@ -148,7 +156,8 @@ class Tokeniser:
         >>> "é" in Tokeniser.train(["Café"] * 2, 300).whole_characters()
         True
         """
-        pieces = [(raw or b"").decode("utf-8", "ignore") for raw in self.vocabulary.raw_pieces]
+        raw_pieces = self.vocabulary.raw_pieces[len(SPECIALS) :]
+        pieces = [raw.decode("utf-8", "ignore") for raw in raw_pieces if raw is not None]
         return set("".join(pieces))
 
     @property
@@ -174,12 +183,16 @@ class Tokeniser:
         """
         if self.verbatim:
             return _encodable(text)
-        return normalise(drop_invisible(text) if self.vocabulary.without_invisible else text)
+        if self.vocabulary.without_invisible:
+            text = drop_invisible(text)
+        return normalise(text)
 
     def _writes(self, text: str) -> str:
         """The text as a model learns to write it; marks of the direction remain."""
         text = _encodable(text)
-        return drop_invisible(text, False) if self.vocabulary.without_invisible else text
+        if self.vocabulary.without_invisible:
+            text = drop_invisible(text, directions=False)
+        return text
 
     def encode(self, text: str) -> list[int]:
         """The ids of a text that a model reads, without special ids.
@@ -189,10 +202,12 @@ class Tokeniser:
         """
         if not isinstance(text, str):
             raise ArgumentError(f"encode takes one string, not {kind_of(text)}")
-        if self.verbatim:
-            lines = self._engine.encode_batch(_whole_lines(text), add_special_tokens=False)
-            return self._spelled(i for line in lines for i in line.ids)
-        return self._encoded(self.reads(text))
+        if not self.verbatim:
+            return self._encode_prepared(self.reads(text))
+        ids: list[int] = []
+        for line in self._engine.encode_batch(_whole_lines(text), add_special_tokens=False):
+            ids += self._spell(line.ids)
+        return ids
 
     def encode_target(self, text: str) -> list[int]:
         r"""The ids of a text that a model writes or has written, without special ids.
@@ -208,22 +223,21 @@ class Tokeniser:
         >>> [tokeniser.decode(encode("L’été\u202f?")) for encode in ways]
         ['L’été\u202f?', "L'été ?"]
         """
-        return (
-            self._encoded(self._writes(text)) if self.vocabulary.typographic else self.encode(text)
-        )
+        if not self.vocabulary.typographic:
+            return self.encode(text)
+        return self._encode_prepared(self._writes(text))
 
-    def _encoded(self, text: str) -> list[int]:
+    def _encode_prepared(self, text: str) -> list[int]:
+        if not text:
+            return []
         # A space before the first word gives it the same pieces as anywhere else in a text.
-        return (
-            self._spelled(self._engine.encode(f" {text}", add_special_tokens=False).ids)
-            if text
-            else []
-        )
+        encoding = self._engine.encode(f" {text}", add_special_tokens=False)
+        return self._spell(encoding.ids)
 
-    def _spelled(self, merged: Iterable[int]) -> list[int]:
-        """The ids of merged pieces."""
+    def _spell(self, merged_ids: Iterable[int]) -> list[int]:
+        """The ids of merged pieces, which the engine counts without the special ones."""
         spelling = self.vocabulary.spelling
-        return [i for one in merged for i in spelling[one]]
+        return list(chain.from_iterable(spelling[merged_id] for merged_id in merged_ids))
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of ids, without special ids; bytes that are not UTF-8 become U+FFFD.
@@ -241,12 +255,11 @@ class Tokeniser:
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
-        return [
-            SPECIALS[int(i)]
-            if (raw := self._bytes_of(i)) is None
-            else _shown(raw, "backslashreplace")
-            for i in each("ids", ids, IDS)
-        ]
+        pieces = []
+        for i in each("ids", ids, IDS):
+            raw = self._bytes_of(i)
+            pieces.append(SPECIALS[int(i)] if raw is None else _shown(raw, "backslashreplace"))
+        return pieces
 
     def words(self, ids: Iterable[int]) -> list[tuple[str, range]]:
         """The words of ids, each with the positions of its ids; together they cover every position once.
@@ -257,37 +270,42 @@ class Tokeniser:
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
-        ids = list(each("ids", ids, IDS))
-        raws = [self._bytes_of(i) for i in ids]
         words: list[tuple[str, range]] = []
-        run_start = 0
-        for at, raw in enumerate([*raws, None]):  # the None at the end closes the last run
-            if raw is None:
-                words += self._words_of_run([one or b"" for one in raws[run_start:at]], run_start)
-                words += [(SPECIALS[int(ids[at])], range(at, at + 1))] if at < len(ids) else []
-                run_start = at + 1
+        run: list[bytes] = []  # of ordinary ids, up to the next special one
+        position = 0
+        for position, i in enumerate(each("ids", ids, IDS), start=1):
+            raw = self._bytes_of(i)
+            if raw is not None:
+                run.append(raw)
+                continue
+            words += self._words_of_run(run, position - 1 - len(run))
+            words.append((SPECIALS[int(i)], range(position - 1, position)))
+            run = []
+        words += self._words_of_run(run, position - len(run))
         return words
 
     def _words_of_run(self, raws: list[bytes], first: int) -> list[tuple[str, range]]:
-        """Words of ordinary ids with these bytes; an id belongs to the word that contains its first byte."""
+        """Words of ordinary ids with these bytes; an id belongs to the word that contains its first byte.
+
+        Args:
+            raws: the bytes of each id.
+            first: the position of the first id.
+        """
         text = b"".join(raws).decode("utf-8", "surrogateescape")  # an invalid byte is one character
-        byte_at = [
-            0,
-            *accumulate(len(letter.encode("utf-8", "surrogateescape")) for letter in text),
-        ]
+        letter_lengths = [len(letter.encode("utf-8", "surrogateescape")) for letter in text]
+        letter_starts = [0, *accumulate(letter_lengths)]
         units = self._word_units.pre_tokenize_str(_encodable(text))
-        unit_starts = [byte_at[start] for _, (start, _) in units]
-        id_starts = [0, *accumulate(map(len, raws))][:-1]
+        unit_starts = [letter_starts[start] for _, (start, _) in units]
+
         words = []
-        for _, group in groupby(
-            enumerate(id_starts), key=lambda at: bisect_right(unit_starts, at[1])
-        ):
-            places = [place for place, _ in group]
-            start = places[0]
-            stop = places[-1] + 1
-            words.append(
-                (_shown(b"".join(raws[start:stop]), "replace"), range(first + start, first + stop))
-            )
+        id_starts = list(accumulate(map(len, raws), initial=0))[:-1]
+        unit_of_id = [bisect_right(unit_starts, start) for start in id_starts]
+        start = 0
+        for _, ids_of_unit in groupby(unit_of_id):
+            stop = start + len(list(ids_of_unit))
+            text_of_word = _shown(b"".join(raws[start:stop]), "replace")
+            words.append((text_of_word, range(first + start, first + stop)))
+            start = stop
         return words
 
     def _bytes_of(self, i: int) -> bytes | None:
@@ -324,18 +342,19 @@ class Tokeniser:
         return f"Tokeniser(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
 
-def _prepared(
-    lines: Iterable[str], targets: Iterable[str], verbatim: bool, drops_invisible: bool
+def _prepare(
+    lines: Iterable[str], targets: Iterable[str], verbatim: bool, without_invisible: bool
 ) -> list[str]:
     """Texts as vocabularies are learned from them: a space before each, as before a word inside a text."""
     if verbatim:
-        return [line for text in lines for line in _whole_lines(text)]
+        return list(chain.from_iterable(map(_whole_lines, lines)))
     prepared = []
     for line in lines:
-        prepared.append(normalise(drop_invisible(line) if drops_invisible else line))
+        visible = drop_invisible(line) if without_invisible else line
+        prepared.append(normalise(visible))
     for line in targets:
-        target = tidy_target(drop_invisible(line, False) if drops_invisible else line)
-        prepared.append(_encodable(target))
+        visible = drop_invisible(line, directions=False) if without_invisible else line
+        prepared.append(_encodable(tidy_target(visible)))
     return [f" {text}" for text in prepared if text]
 
 

@@ -2,11 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError
-from regard_lab.text.pairs import Pair, read_pairs, split_by_hash
-from regard_lab.text.pronouns import make_split, make_twins
+from regard_lab.text.pairs import Pair, PairFile, read_pairs, split_by_hash
+from regard_lab.text.pronouns import PronounSentence, make_split, make_twins
 
 PRONOUNS = "pronouns"  # the name of the embedded corpus
 LEARNED = "a translator that has learned the embedded corpus, such as that of `regard demo`"  # for messages
@@ -54,7 +55,7 @@ def load_translation_data(
             raise ArgumentError(
                 f"{PRONOUNS} has validation sentences of its own; leave {', '.join(map(str, valid))} out"
             )
-        return _pronouns(seed, twins)
+        return _load_pronouns(seed, twins)
     if twins:
         raise ArgumentError(
             f"twins are made by the grammar of the embedded corpus; give '{PRONOUNS}' as data"
@@ -64,39 +65,58 @@ def load_translation_data(
             "data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus"
         )
     read = read_pairs(*data, keep_placeholders=keep_placeholders)
-    notes = [read.report()]
-    if valid:
-        held_out = read_pairs(*valid, keep_placeholders=keep_placeholders)
-        notes.append(held_out.report())
-        known = {pair.source for pair in held_out.pairs}
-        train = [pair for pair in read.pairs if pair.source not in known]
-        if len(train) < len(read.pairs):
-            left_out = count_of(len(read.pairs) - len(train), "training pairs")
-            notes.append(f"{left_out} left out, since their source is in the validation pairs")
-        if not train:
-            raise DataError(
-                f"every source of {' + '.join(read.files)} is in the validation pairs, so none is left for training"
-            )
-        return TranslationData(" + ".join(read.files), train, held_out.pairs, [], tuple(notes))
+    if not valid:
+        return _split(read)
+    held_out = read_pairs(*valid, keep_placeholders=keep_placeholders)
+    return _without_held_out(read, held_out)
+
+
+def _split(read: PairFile) -> TranslationData:
     share = min(0.05, LARGEST_PART / max(1, read.kept))
     parts = split_by_hash(read.pairs, share, share)
     counts = f"{len(parts.train):,} for training, {len(parts.valid):,} for validation, {len(parts.test):,} for test"
-    notes.append(f"split by a hash of the source: {counts}")
-    return TranslationData(
-        " + ".join(read.files), parts.train, parts.valid, parts.test, tuple(notes)
-    )
+    notes = (read.report(), f"split by a hash of the source: {counts}")
+    return TranslationData(" + ".join(read.files), parts.train, parts.valid, parts.test, notes)
 
 
-def _pronouns(seed: int, twins: bool) -> TranslationData:
-    counts = PRONOUN_COUNTS
-    groups = make_twins(PRONOUN_COUNTS["train"], seed) if twins else []
-    sentences = (
-        [one for group in groups for one in group]
-        if twins
-        else make_split("train", counts["train"], seed),
-        make_split("valid", counts["valid"], seed),
-        make_split("test", counts["test"], seed),
-    )
-    train, valid, test = ([Pair(one.source, one.target) for one in part] for part in sentences)
+def _without_held_out(read: PairFile, held_out: PairFile) -> TranslationData:
+    """The pairs that were read, without those whose source is in the validation pairs."""
+    held_out_sources = {pair.source for pair in held_out.pairs}
+    train = [pair for pair in read.pairs if pair.source not in held_out_sources]
+    name = " + ".join(read.files)
+    if not train:
+        raise DataError(
+            f"every source of {name} is in the validation pairs, so none is left for training"
+        )
+
+    notes = [read.report(), held_out.report()]
+    if len(train) < len(read.pairs):
+        left_out = count_of(len(read.pairs) - len(train), "training pairs")
+        notes.append(f"{left_out} left out, since their source is in the validation pairs")
+    return TranslationData(name, train, held_out.pairs, [], tuple(notes))
+
+
+def _load_pronouns(seed: int, twins: bool) -> TranslationData:
+    together: tuple[int, ...] = ()
+    if twins:
+        groups = make_twins(PRONOUN_COUNTS["train"], seed)
+        train = list(chain.from_iterable(groups))
+        together = tuple(map(len, groups))
+    else:
+        train = make_split("train", PRONOUN_COUNTS["train"], seed)
+    valid = make_split("valid", PRONOUN_COUNTS["valid"], seed)
+    test = make_split("test", PRONOUN_COUNTS["test"], seed)
+
     note = f"{len(train):,} sentences of the embedded corpus; the noun pairs of the {len(test)} test sentences are new"
-    return TranslationData(PRONOUNS, train, valid, test, (note,), tuple(map(len, groups)))
+    return TranslationData(
+        name=PRONOUNS,
+        train=_pairs_of(train),
+        valid=_pairs_of(valid),
+        test=_pairs_of(test),
+        notes=(note,),
+        together=together,
+    )
+
+
+def _pairs_of(sentences: Sequence[PronounSentence]) -> list[Pair]:
+    return [Pair(sentence.source, sentence.target) for sentence in sentences]

@@ -1,10 +1,11 @@
 """Vocabularies of tokenisers: four special pieces, 256 bytes, and one piece for each learned merge."""
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError, CheckpointError
@@ -14,11 +15,12 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Engine
     from tokenizers.pre_tokenizers import PreTokenizer
 
-PAD, UNKNOWN, BEGIN, END = range(4)
+PAD, UNKNOWN, BEGIN, END = range(4)  # the special ids
 SPECIALS = ("<pad>", "<unknown>", "<begin>", "<end>")  # as shown; no text is encoded as one
 
 FORMAT = "regard tokeniser 1"
-BATCH = 4_096  # texts encoded at once
+BATCH_TEXTS = 4_096  # encoded at once
+FIRST_CODE_POINT = 0x10000  # from which on a character stands for a whole piece
 
 # Pieces never cross the boundaries of these units: words with inner apostrophes, marks and joiners, runs of
 # punctuation, and runs of symbols (emoji with their modifiers). Each includes the space before it.
@@ -38,14 +40,19 @@ ANY_APOSTROPHE = "['\u2019\u2018]"
 TYPOGRAPHIC_UNITS = _word_units(" ", ANY_APOSTROPHE, ANY_SPACE)
 UNITS = {"bpe": WORD_UNITS, "character": r"[\s\S]", "byte": r"[\s\S]"}
 
+# In the JSON of a vocabulary: the keys that each has, and those that are there only if they are True.
+KEYS = frozenset(("format", "kind", "specials", "merges"))
+FLAGS = ("verbatim", "typographic", "without_invisible")
+
 
 def _byte_letters() -> dict[str, int]:
     """The byte of each printable letter that represents one in a piece (GPT-2's table)."""
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     moved = [byte for byte in range(256) if byte not in plain]
-    return {chr(byte): byte for byte in plain} | {
-        chr(256 + n): byte for n, byte in enumerate(moved)
-    }
+    letters = {chr(byte): byte for byte in plain}
+    for number, byte in enumerate(moved):
+        letters[chr(256 + number)] = byte
+    return letters
 
 
 BYTE_OF = _byte_letters()
@@ -71,37 +78,37 @@ class Vocabulary:
     def merged(self) -> tuple[str, ...]:
         """The bytes and what merges give, with bytes written as the letters of `BYTE_OF`."""
         # Two merges may give the same piece; a piece that reads like a special one is still an ordinary piece.
-        return tuple(
-            dict.fromkeys([*sorted(BYTE_OF), *(left + right for left, right in self.merges)])
-        )
+        learned = [left + right for left, right in self.merges]
+        return tuple(dict.fromkeys([*sorted(BYTE_OF), *learned]))
 
     @cached_property
     def pieces(self) -> tuple[str, ...]:
         """All pieces by id."""
-        return (*SPECIALS, *(piece for piece in self.merged if piece not in self.dropped))
+        ordinary = [piece for piece in self.merged if piece not in self.dropped]
+        return (*SPECIALS, *ordinary)
 
     @cached_property
     def spelling(self) -> tuple[tuple[int, ...], ...]:
         """The ids of each merged piece: its own, or those of its parts if it is dropped."""
-        ids = {piece: i for i, piece in enumerate(self.pieces) if i >= len(SPECIALS)}
+        ordinary = self.pieces[len(SPECIALS) :]
+        ids = {piece: i for i, piece in enumerate(ordinary, start=len(SPECIALS))}
         parts = {left + right: (left, right) for left, right in reversed(self.merges)}
         spelled: dict[str, tuple[int, ...]] = {}
         for piece in self.merged:  # parts come before what they are merged to
-            own = ids.get(piece)
-            spelled[piece] = (
-                (own,)
-                if own is not None
-                else tuple(i for part in parts[piece] for i in spelled[part])
-            )
+            if piece in ids:
+                spelled[piece] = (ids[piece],)
+            else:
+                left, right = parts[piece]
+                spelled[piece] = spelled[left] + spelled[right]
         return tuple(spelled.values())
 
     @cached_property
     def raw_pieces(self) -> tuple[bytes | None, ...]:
         """The bytes of each id; None for special ids."""
-        ordinary = self.pieces[len(SPECIALS) :]
-        return (None,) * len(SPECIALS) + tuple(
-            bytes(BYTE_OF[letter] for letter in piece) for piece in ordinary
-        )
+        raw_pieces: list[bytes | None] = [None] * len(SPECIALS)
+        for piece in self.pieces[len(SPECIALS) :]:
+            raw_pieces.append(bytes(BYTE_OF[letter] for letter in piece))
+        return tuple(raw_pieces)
 
     @classmethod
     def learn(
@@ -109,6 +116,7 @@ class Vocabulary:
         texts: Sequence[str],
         size: int,
         kind: str,
+        *,
         verbatim: bool = False,
         trim: bool = False,
         typographic: bool = False,
@@ -120,23 +128,27 @@ class Vocabulary:
         """
         if kind not in UNITS:
             raise ArgumentError(f"kind is {kind!r}; give one of {', '.join(map(repr, UNITS))}")
-        preparation: dict[str, Any] = {
-            "verbatim": verbatim,
-            "typographic": typographic,
-            "without_invisible": without_invisible,
-        }
         least = len(SPECIALS) + len(BYTE_OF)
         if size < least:
             raise ArgumentError(
                 f"vocab_size is {size}; give at least {least}, for {len(SPECIALS)} special pieces and 256 bytes"
             )
-        if kind == "byte":
-            return cls(kind, (), **preparation)
-        merges = _learned(
-            texts, size - len(SPECIALS), sorted(BYTE_OF), _byte_units(kind, typographic)
+
+        of_bytes = cls(
+            kind,
+            merges=(),
+            verbatim=verbatim,
+            typographic=typographic,
+            without_invisible=without_invisible,
         )
-        whole = cls(kind, tuple((left, right) for left, right in merges), **preparation)
-        return replace(whole, dropped=whole.unused(texts)) if trim else whole
+        if kind == "byte":
+            return of_bytes
+        units = _byte_units(kind, typographic)
+        merges = _learn_merges(texts, size - len(SPECIALS), sorted(BYTE_OF), units)
+        untrimmed = replace(of_bytes, merges=merges)
+        if not trim:
+            return untrimmed
+        return replace(untrimmed, dropped=untrimmed.unused(texts))
 
     def extended(self, texts: Sequence[str], more: int) -> "Vocabulary":
         """This vocabulary with up to `more` pieces that these texts add; all ids that it has stay as they are.
@@ -144,36 +156,47 @@ class Vocabulary:
         The merges are learned over its own pieces, as if its training went on with these texts. Pieces that occur only
         as a part of longer ones are dropped.
         """
-        own = self.engine()
-        # Each piece as one character.
-        letters = {piece: chr(0x10000 + i) for i, piece in enumerate(self.merged)}
-        units = (unit for text in texts for unit, _ in own.pre_tokenizer.pre_tokenize_str(text))
-        words = (
-            "".join(letters[token.value] for token in own.model.tokenize(unit)) for unit in units
+        # Merges of pieces are merges of characters, where each piece is written as one.
+        letters = {}
+        for number, piece in enumerate(self.merged):
+            letters[piece] = chr(FIRST_CODE_POINT + number)
+        merges_of_letters = _learn_merges(
+            self._words_of_letters(texts, letters), len(letters) + more, list(letters.values())
         )
-        found = _learned(words, len(letters) + more, list(letters.values()))
-        merges = [
-            tuple("".join(self.merged[ord(one) - 0x10000] for one in side) for side in pair)
-            for pair in found
-        ]
-        wider = replace(self, merges=tuple(dict.fromkeys([*self.merges, *merges])))
-        return replace(wider, dropped=self.dropped | (wider.unused(texts) - set(self.merged)))
+        merges = dict.fromkeys(self.merges)
+        for left, right in merges_of_letters:
+            merges[self._pieces_of_letters(left), self._pieces_of_letters(right)] = None
+
+        extended = replace(self, merges=tuple(merges))
+        new_unused = extended.unused(texts) - set(self.merged)
+        return replace(extended, dropped=self.dropped | new_unused)
+
+    def _words_of_letters(self, texts: Iterable[str], letters: dict[str, str]) -> Iterator[str]:
+        engine = self.engine()
+        for text in texts:
+            for unit, _ in engine.pre_tokenizer.pre_tokenize_str(text):
+                yield "".join(letters[token.value] for token in engine.model.tokenize(unit))
+
+    def _pieces_of_letters(self, letters: str) -> str:
+        return "".join(self.merged[ord(letter) - FIRST_CODE_POINT] for letter in letters)
 
     def spelled(self, pieces: Sequence[str]) -> list[list[int]]:
         """The ids by which this vocabulary spells pieces of another."""
         model = self.engine().model
-        return [
-            [i for token in model.tokenize(piece) for i in self.spelling[token.id]]
-            for piece in pieces
-        ]
+        spelled = []
+        for piece in pieces:
+            ids = [self.spelling[token.id] for token in model.tokenize(piece)]
+            spelled.append(list(chain.from_iterable(ids)))
+        return spelled
 
     def unused(self, texts: Sequence[str]) -> frozenset[str]:
         """The merged pieces that are in no encoding of these texts; bytes are always used."""
         engine = self.engine()
         used = set(BYTE_OF)
-        for first in range(0, len(texts), BATCH):
-            encoded = engine.encode_batch(texts[first : first + BATCH], add_special_tokens=False)
-            used.update(piece for one in encoded for piece in one.tokens)
+        for first in range(0, len(texts), BATCH_TEXTS):
+            batch = texts[first : first + BATCH_TEXTS]
+            for encoding in engine.encode_batch(batch, add_special_tokens=False):
+                used.update(encoding.tokens)
         return frozenset(self.merged) - used
 
     def engine(self) -> "Engine":
@@ -182,9 +205,8 @@ class Vocabulary:
         # Special pieces are not given to the engine, so that no text can be encoded as one.
         ids = {piece: i for i, piece in enumerate(self.merged)}
         # Its cache of words saves a tenth of the time, but is never freed: 20 KB for each engine (tokenizers 0.23).
-        engine = tokenizers.Tokenizer(
-            tokenizers.models.BPE(vocab=ids, merges=list(self.merges), cache_capacity=0)
-        )
+        model = tokenizers.models.BPE(vocab=ids, merges=list(self.merges), cache_capacity=0)
+        engine = tokenizers.Tokenizer(model)
         engine.pre_tokenizer = _byte_units(self.kind, self.typographic)
         return engine
 
@@ -196,14 +218,11 @@ class Vocabulary:
             "specials": SPECIALS,
             "merges": self.merges,
         }
-        content |= {"verbatim": True} if self.verbatim else {}
-        content |= {"typographic": True} if self.typographic else {}
-        content |= {"without_invisible": True} if self.without_invisible else {}
-        content |= (
-            {"dropped": [piece for piece in self.merged if piece in self.dropped]}
-            if self.dropped
-            else {}
-        )
+        for flag in FLAGS:
+            if getattr(self, flag):
+                content[flag] = True
+        if self.dropped:
+            content["dropped"] = [piece for piece in self.merged if piece in self.dropped]
         return json.dumps(content, separators=(",", ":"))
 
     @classmethod
@@ -215,49 +234,41 @@ class Vocabulary:
             raise CheckpointError(
                 f"the tokeniser is not valid JSON ({error}); copy or train it again"
             ) from None
-        wanted = {"format", "kind", "specials", "merges"}
-        content = content if isinstance(content, dict) else {}
-        verbatim = content.pop("verbatim", False)
-        typographic = content.pop("typographic", False)
-        without_invisible = content.pop("without_invisible", False)
+        if not isinstance(content, dict):
+            content = {}
+        flags = {flag: content.pop(flag, False) for flag in FLAGS}
         dropped = content.pop("dropped", [])
-        prepared = (verbatim, typographic, without_invisible)
-        if set(content) != wanted or not all(isinstance(one, bool) for one in prepared):
-            raise _damaged(f"its keys are not {', '.join(sorted(wanted))}")
+        if content.keys() != KEYS or not all(isinstance(value, bool) for value in flags.values()):
+            raise _damaged(f"its keys are not {', '.join(sorted(KEYS))}")
         if content["format"] != FORMAT:
+            format_read = str(content["format"])[:60]
+            raise _damaged(f"its format is {format_read!r}, where {FORMAT!r} is read")
+        kind = content["kind"]
+        if not isinstance(kind, str) or kind not in UNITS:
             raise _damaged(
-                f"its format is {str(content['format'])[:60]!r}, where {FORMAT!r} is read"
-            )
-        if not isinstance(content["kind"], str) or content["kind"] not in UNITS:
-            raise _damaged(
-                f"its kind is {str(content['kind'])[:60]!r}, where one of {', '.join(UNITS)} is read"
+                f"its kind is {str(kind)[:60]!r}, where one of {', '.join(UNITS)} is read"
             )
         if content["specials"] != list(SPECIALS):
             raise _damaged(f"its special pieces are not {', '.join(SPECIALS)} with the ids 0 to 3")
         merges = _checked_merges(content["merges"])
-        if content["kind"] == "byte" and merges:
+        if kind == "byte" and merges:
             raise _damaged("its kind is 'byte' and it has merges")
-        return cls(
-            content["kind"],
-            merges,
-            verbatim,
-            _checked_dropped(dropped, merges),
-            typographic,
-            without_invisible,
-        )
+        return cls(kind, merges, dropped=_checked_dropped(dropped, merges), **flags)
 
 
 def word_units(typographic: bool = False) -> "PreTokenizer":
     """The splitter of texts into words, runs of punctuation and runs of symbols, each with the space before it."""
-    return _splitter(
-        _word_units(ANY_SPACE, ANY_APOSTROPHE, ANY_SPACE) if typographic else WORD_UNITS
-    )
+    if not typographic:
+        return _splitter(WORD_UNITS)
+    return _splitter(_word_units(ANY_SPACE, ANY_APOSTROPHE, ANY_SPACE))
 
 
 def _byte_units(kind: str, typographic: bool) -> "PreTokenizer":
-    units = _splitter(TYPOGRAPHIC_UNITS if typographic and kind == "bpe" else UNITS[kind])
+    """The splitter of texts into the units of a kind, whose bytes are written as the letters of `BYTE_OF`."""
+    units = TYPOGRAPHIC_UNITS if typographic and kind == "bpe" else UNITS[kind]
     splitters = _tokenizers().pre_tokenizers
-    return splitters.Sequence([units, splitters.ByteLevel(add_prefix_space=False, use_regex=False)])
+    to_bytes = splitters.ByteLevel(add_prefix_space=False, use_regex=False)
+    return splitters.Sequence([_splitter(units), to_bytes])
 
 
 def _splitter(units: str) -> "PreTokenizer":
@@ -265,9 +276,9 @@ def _splitter(units: str) -> "PreTokenizer":
     return tokenizers.pre_tokenizers.Split(tokenizers.Regex(units), "isolated")
 
 
-def _learned(
+def _learn_merges(
     texts: Iterable[str], size: int, alphabet: list[str], units: "PreTokenizer | None" = None
-) -> list[list[str]]:
+) -> tuple[tuple[str, str], ...]:
     """The merges of up to `size` pieces that occur twice or more in texts, which are split into units first."""
     tokenizers = _tokenizers()
     engine = tokenizers.Tokenizer(tokenizers.models.BPE())
@@ -277,7 +288,8 @@ def _learned(
         vocab_size=size, min_frequency=2, initial_alphabet=alphabet, show_progress=False
     )
     engine.train_from_iterator(texts, trainer)
-    return json.loads(engine.to_str())["model"]["merges"]
+    merges = json.loads(engine.to_str())["model"]["merges"]
+    return tuple((left, right) for left, right in merges)
 
 
 def _tokenizers() -> Any:
@@ -288,20 +300,27 @@ def _tokenizers() -> Any:
 def _checked_merges(merges: Any) -> tuple[tuple[str, str], ...]:
     """The merges, checked: each is a new pair of bytes or pieces merged before it."""
     known = set(BYTE_OF)
-    checked = {}
+    checked: dict[tuple[str, str], None] = {}
     for number, merge in enumerate(merges if isinstance(merges, list) else [merges], start=1):
-        pair = (
-            isinstance(merge, list)
-            and len(merge) == 2
-            and all(isinstance(piece, str) for piece in merge)
-        )
-        if not pair or merge[0] not in known or merge[1] not in known or tuple(merge) in checked:
+        pair = _known_pair(merge, known)
+        if pair is None or pair in checked:
             raise _damaged(
                 f"its merge number {number}, {str(merge)[:60]}, is not a new pair of known pieces"
             )
-        checked[tuple(merge)] = None
-        known.add(merge[0] + merge[1])
+        checked[pair] = None
+        known.add("".join(pair))
     return tuple(checked)
+
+
+def _known_pair(merge: Any, known: set[str]) -> tuple[str, str] | None:
+    if not isinstance(merge, list) or len(merge) != 2:
+        return None
+    left, right = merge
+    if not isinstance(left, str) or not isinstance(right, str):
+        return None
+    if left not in known or right not in known:
+        return None
+    return left, right
 
 
 def _checked_dropped(dropped: Any, merges: tuple[tuple[str, str], ...]) -> frozenset[str]:
