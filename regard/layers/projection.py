@@ -15,6 +15,8 @@ from regard.errors import UnsupportedError
 # For so many rows torch's product on a CPU takes up to three times the time of reading the matrix.
 SLOW_ROWS = range(4, 16)
 COLUMNS_PER_BLOCK = 64  # of the output, fast for so few rows
+# A matrix with fewer numbers stays in the processor's caches, and is multiplied sooner than it is divided into blocks.
+SMALL_MATRIX = 1 << 18
 
 
 class Projection(nn.Linear):
@@ -97,8 +99,8 @@ def project(
 ) -> torch.Tensor:
     """`x Wᵀ + b`, as `torch.nn.functional.linear`, but faster on a CPU when x has a few rows and needs no gradient.
 
-    One row of bfloat16 uses a matrix-vector product. Four to fifteen rows of float32 or float64 are multiplied block by
-    block of the matrix. Every other case calls torch's own function.
+    One row of bfloat16 uses a matrix-vector product. Four to fifteen rows of float32 or float64 are multiplied by a
+    large matrix block by block. Every other case calls torch's own function.
 
     Args:
         x: (..., in_features); weight: (out_features, in_features); bias: (out_features,).
@@ -133,7 +135,9 @@ def _faster_product(
         return None
     if x.dtype == torch.bfloat16:
         return _multiply_vector if x.numel() == x.shape[-1] else None
-    if x.dtype in (torch.float32, torch.float64) and len(weight) >= COLUMNS_PER_BLOCK:
+    if weight.shape[0] < COLUMNS_PER_BLOCK or weight.numel() < SMALL_MATRIX:
+        return None
+    if x.dtype in (torch.float32, torch.float64):
         return _multiply_by_blocks
     return None
 

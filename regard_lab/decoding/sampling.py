@@ -185,20 +185,21 @@ def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
 # The most likely ids
 
 IDS_PER_BLOCK = 128
+FEW_SCORES = 1 << 15  # they are read sooner than they are divided into blocks
 CACHED_SCORES = 1 << 18  # they fit in a core's cache while they are summed
 
 
 def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor]:
     """The `count` largest logits (batch, count) of each batch row, the largest first, and their ids (batch, count).
 
-    They lie in the blocks with the largest maxima, so every other block is read only once. A smaller vocabulary returns
-    fewer.
+    Among many scores they lie in the blocks with the largest maxima, so every other block is read only once. A smaller
+    vocabulary returns fewer.
 
     >>> likeliest(torch.tensor([[1.0, 5.0, 3.0]]), 2)[1].tolist()
     [[1, 2]]
     """
     blocks = scores.shape[1] // IDS_PER_BLOCK
-    if blocks <= 2 * count:
+    if scores.numel() <= FEW_SCORES or blocks <= 2 * count:
         return _largest(scores, min(count, scores.shape[1]))
 
     in_blocks = scores[:, : blocks * IDS_PER_BLOCK].unflatten(1, (blocks, IDS_PER_BLOCK))
@@ -217,6 +218,8 @@ def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
 def log_total(scores: torch.Tensor) -> torch.Tensor:
     """log Σ exp(scores) of each batch row, (batch, 1), computed for a few rows at a time."""
     rows = max(1, CACHED_SCORES // max(1, scores.shape[1]))
+    if scores.shape[0] <= rows:
+        return scores.logsumexp(-1, keepdim=True)
     return torch.cat([part.logsumexp(-1, keepdim=True) for part in scores.split(rows)])
 
 

@@ -1,6 +1,7 @@
 """What every search has: a state of the model for its texts, log-probabilities of next ids, and hypotheses."""
 
 import inspect
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -101,10 +102,11 @@ def exclude_never(logits: torch.Tensor, special: SpecialIds) -> tuple[torch.Tens
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()
     if special.never:
-        logits[:, list(special.never)] = -torch.inf
+        never = torch.tensor(special.never, device=logits.device)
+        logits.index_fill_(1, never, -torch.inf)
     log_sum_exp = log_total(logits)
     # It is not finite if a logit is NaN or inf, or all are -inf.
-    if not bool(log_sum_exp.isfinite().all()):
+    if not all(map(math.isfinite, log_sum_exp.flatten().tolist())):
         raise RegardError(
             "the model's logits are not finite, so no id can be chosen; its weights may be damaged"
         )

@@ -19,7 +19,7 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.mechanisms.base import Sizes
 from regard.patterns import Causal, KeySpan, Pattern, parse
 from regard.positions import Rotary
-from regard.reprs import brief
+from regard.reprs import Described, brief
 from regard_lab.models.base import (
     Aligned,
     Settings,
@@ -29,6 +29,7 @@ from regard_lab.models.base import (
     check_step,
     new_positions,
 )
+from regard_lab.models.flat_decoder import FlatDecoder, FlatTarget
 from regard_lab.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
 from regard_lab.models.state import Sources
 
@@ -175,13 +176,21 @@ class TranslationConfig(Settings):
 KIND = "translation-transformer"
 
 
-@brief
-@dataclass
-class TranslationState:
-    """The state of translations in progress: the projected sources and the caches of the target."""
+class TranslationState(Described):
+    """The state of translations in progress: the projected sources, and the keys and values of the target.
 
-    sources: Sources
-    caches: list[Cache | RecurrentState]
+    `target` are the caches of the layers, or what a `decoder` written out flat keeps in their place.
+    """
+
+    def __init__(
+        self,
+        sources: Sources,
+        target: list[Cache | RecurrentState] | FlatTarget,
+        decoder: FlatDecoder | None = None,
+    ) -> None:
+        self.sources = sources
+        self._target = target
+        self._decoder = decoder
 
     @property
     def contexts(self) -> list[ProjectedContext]:
@@ -189,13 +198,37 @@ class TranslationState:
         return self.sources.contexts
 
     @property
+    def caches(self) -> list[Cache | RecurrentState]:
+        """The caches of the decoder's layers; from then on the steps go through the modules of the model."""
+        if isinstance(self._target, FlatTarget):
+            assert self._decoder is not None
+            self._target = self._decoder.new_caches(self._target)
+        return self._target
+
+    @caches.setter
+    def caches(self, caches: list[Cache | RecurrentState]) -> None:
+        self._target = caches
+
+    def flat(self, model: nn.Module) -> tuple[FlatDecoder, FlatTarget] | None:
+        """The decoder and the target of the next step, if it needs no module of this model; else None."""
+        decoder = self._decoder
+        target = self._target
+        if decoder is None or decoder.model is not model or not isinstance(target, FlatTarget):
+            return None
+        return None if target.is_fixed or decoder.is_watched() else (decoder, target)
+
+    @property
     def length(self) -> int:
         """Number of target ids so far."""
-        return self.caches[0].length
+        if isinstance(self._target, FlatTarget):
+            return self._target.length
+        return self._target[0].length
 
     @property
     def nbytes(self) -> int:
-        return self.sources.nbytes + sum(cache.nbytes for cache in self.caches)
+        if isinstance(self._target, FlatTarget):
+            return self.sources.nbytes + self._target.entries.nbytes
+        return self.sources.nbytes + sum(cache.nbytes for cache in self._target)
 
     def reorder(self, index: torch.Tensor) -> None:
         """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
@@ -203,12 +236,21 @@ class TranslationState:
         if index.tolist() == list(range(self.sources.rows)):
             return  # often the case in a beam
 
-        caches = [copy.copy(cache) for cache in self.caches]
         sources = copy.copy(self.sources)
-        for part in (*caches, sources):
-            part.reorder(index)
+        sources.reorder(index)
+        target = self._target
+        if isinstance(target, FlatTarget):
+            target = target.reordered(index)
+        else:
+            target = [copy.copy(cache) for cache in target]
+            for cache in target:
+                cache.reorder(index)
         # in one statement, which an exception cannot divide
-        self.caches, self.sources = caches, sources
+        self._target, self.sources = target, sources
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Copies of caches know that they share their memory; a copy of a flat target would not.
+        return {"sources": self.sources, "_target": self.caches, "_decoder": None}
 
 
 class TranslationTransformer(TranslationBase):
@@ -291,11 +333,15 @@ class TranslationTransformer(TranslationBase):
         contexts = [
             layer.cross_attention.project_context(context) for layer in self._decoder_layers()
         ]
+        sources = Sources(contexts, live, shared=self.cross_pattern.query_free)
+        if cache is None and capacity is None and dtype is None:
+            decoder = FlatDecoder.of(self)
+            if decoder is not None:
+                return TranslationState(sources, decoder.new_target(len(source)), decoder)
         caches = [
             layer.self_attention.new_cache(len(source), cache, capacity, dtype)
             for layer in self._decoder_layers()
         ]
-        sources = Sources(contexts, live, shared=self.cross_pattern.query_free)
         return TranslationState(sources, caches)
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
@@ -303,8 +349,12 @@ class TranslationTransformer(TranslationBase):
         check_step(ids, state, TranslationState)
         check_number(ids, state.sources.rows)
 
-        place = state.length
         sources = state.sources
+        place = state.length
+        flat = state.flat(self)
+        if flat is not None:
+            decoder, target = flat
+            return decoder.step(ids, target, sources, self._cross_start(place))
         caches = [copy.copy(cache) for cache in state.caches]
         places = torch.arange(place, place + 1, device=ids.device)
         options = (sources.readers, sources.mask)

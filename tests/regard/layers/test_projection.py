@@ -14,9 +14,11 @@ from regard.layers.projection import Projection, project
 ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
 
 
+@pytest.mark.parametrize("small_matrix", [0, module.SMALL_MATRIX])
 @pytest.mark.parametrize("out", [1, 63, 64, 131, 193])
 @pytest.mark.parametrize("rows", ROWS)
-def test_a_projection_is_x_times_the_matrix_plus_the_bias(rows, out):
+def test_a_projection_is_x_times_the_matrix_plus_the_bias(monkeypatch, rows, out, small_matrix):
+    monkeypatch.setattr(module, "SMALL_MATRIX", small_matrix)
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, 1, 29, generator=generator, dtype=torch.float64)
     weight = torch.randn(out, 29, generator=generator, dtype=torch.float64)
@@ -43,7 +45,7 @@ def test_of_bfloat16_it_is_as_exact_as_torchs_own(rows, biased):
     assert ((found.double() - exact).abs() <= exact.abs() / 128 + 0.02).all()
 
 
-def test_few_rows_go_block_by_block_and_only_without_gradients(monkeypatch):
+def test_few_rows_meet_a_large_matrix_block_by_block_and_only_without_gradients(monkeypatch):
     rows_by_block = []
     multiply_by_blocks = module._multiply_by_blocks
 
@@ -52,13 +54,16 @@ def test_few_rows_go_block_by_block_and_only_without_gradients(monkeypatch):
         return multiply_by_blocks(x, *matrices)
 
     monkeypatch.setattr(module, "_multiply_by_blocks", count_rows)
-    layer = Projection(7, 131)
+    dim = module.SMALL_MATRIX // 131 + 1
+    layer = Projection(dim, 131)
+    smaller = Projection(dim - 1, 131)
     for rows in ROWS:
-        layer(torch.randn(rows, 7))
+        layer(torch.randn(rows, dim))
     assert rows_by_block == []
     with torch.no_grad():
         for rows in ROWS:
-            layer(torch.randn(rows, 7))
+            layer(torch.randn(rows, dim))
+            smaller(torch.randn(rows, dim - 1))
     assert rows_by_block == [4, 5, 13, 15]
 
 

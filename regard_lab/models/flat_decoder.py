@@ -1,0 +1,365 @@
+"""The decoder of a TranslationTransformer written out flat: a step of decoding that calls no module.
+
+The modules of a small model take longer to call, and to check what they are given, than to compute. Here the same
+operations stand in a row, so the logits have the same bits in half of the time. A model whose modules do more than
+their classes say, because of hooks, adapters, recordings or dropout, goes through its modules as ever:
+`FlatDecoder.of` finds none, or `is_watched` becomes true.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import nn
+
+from regard import attention
+from regard.exporting import exporting
+from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
+from regard.layers.attending import LayerMechanism
+from regard.layers.caches import Cache, RecurrentState
+from regard.layers.feed_forward import ACTIVATIONS
+from regard.layers.projection import Projection, project
+from regard.positions import Learned, Rotary, Sinusoidal
+from regard_lab.models.base import check_ids
+from regard_lab.models.layers import DecoderLayer, Residual
+
+FIRST_ROOM = 32  # positions of a target for which memory is allocated at first; it doubles when they are full
+# Modules whose work is known, so that it may be done without calling them.
+KNOWN_MODULES = {
+    DecoderLayer,
+    FeedForward,
+    LayerMechanism,
+    Learned,
+    MultiHeadAttention,
+    nn.Dropout,
+    nn.Embedding,
+    nn.LayerNorm,
+    nn.ModuleList,
+    nn.ParameterDict,
+    Projection,
+    Residual,
+    Sinusoidal,
+}
+# Parts that a MultiHeadAttention may have besides its projections and its Rotary.
+FURTHER_PARTS = ("chooser", "difference", "k_norm", "q_norm", "to_forget", "to_output_gate")
+FURTHER_PARTS += ("sinks", "value_mix")
+
+
+class Decoding(Protocol):
+    """What a state tells about its sources: the projected ones, and how many batch rows read each; see `Sources`."""
+
+    contexts: list[ProjectedContext]
+    readers: int
+    mask: torch.Tensor | None
+
+
+class Linear(NamedTuple):
+    """The parameters of a linear projection, as `project` takes them after x."""
+
+    weight: Any
+    bias: Any
+
+    @classmethod
+    def of(cls, module: Any) -> Linear:
+        return cls(module.weight, module.bias)
+
+
+class Norm(NamedTuple):
+    """The arguments of `torch.layer_norm` after x."""
+
+    shape: tuple[int, ...]
+    weight: Any
+    bias: Any
+    epsilon: float
+
+    @classmethod
+    def of(cls, residual: Residual) -> Norm:
+        norm: Any = residual.norm
+        return cls(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
+
+
+@dataclass(frozen=True)
+class FlatLayer:
+    """What a decoder layer computes with: its parameters themselves, and the options of its calls of attention."""
+
+    target_norm: Norm
+    to_q: Linear
+    to_k: Linear
+    to_v: Linear
+    to_output: Linear
+    source_norm: Norm
+    to_source_q: Linear
+    to_source_output: Linear
+    last_norm: Norm
+    gate: Linear | None
+    widen: Linear
+    narrow: Linear
+    target_options: dict[str, Any]
+    source_options: dict[str, Any]
+
+    @classmethod
+    def of(cls, layer: DecoderLayer) -> FlatLayer:
+        read_target = layer.self_attention
+        read_source = layer.cross_attention
+        feed_forward = layer.feed_forward
+        return cls(
+            target_norm=Norm.of(layer.around_self_attention),
+            to_q=Linear.of(read_target.to_q),
+            to_k=Linear.of(read_target.to_k),
+            to_v=Linear.of(read_target.to_v),
+            to_output=Linear.of(read_target.to_output),
+            source_norm=Norm.of(layer.around_cross_attention),
+            to_source_q=Linear.of(read_source.to_q),
+            to_source_output=Linear.of(read_source.to_output),
+            last_norm=Norm.of(layer.around_feed_forward),
+            gate=None if feed_forward.gate is None else Linear.of(feed_forward.gate),
+            widen=Linear.of(feed_forward.widen),
+            narrow=Linear.of(feed_forward.narrow),
+            target_options=_options_of(read_target),
+            source_options=_options_of(read_source),
+        )
+
+
+def _options_of(layer: MultiHeadAttention) -> dict[str, Any]:
+    """The options of every call of attention by this layer."""
+    return {**layer.options, **layer.mechanism.options(None), "pattern": layer.pattern}
+
+
+# Which modules may be passed over
+
+
+def _does_more(module: nn.Module) -> bool:
+    """Whether a call of the module may do more than its class says, or its class is not known."""
+    if type(module) not in KNOWN_MODULES or "forward" in module.__dict__:
+        return True
+    if isinstance(module, MultiHeadAttention):
+        return any(getattr(module, part) is not None for part in FURTHER_PARTS)
+    return False
+
+
+def _has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether the parameters of the module are plain ones of this dtype, in memory."""
+    for parameter in module._parameters.values():
+        if parameter is None:
+            continue
+        if type(parameter) is not nn.Parameter or parameter.dtype != dtype:
+            return False
+        if parameter.device.type != "cpu":
+            return False
+    return True
+
+
+def _hooks_of_all_modules() -> bool:
+    """Whether hooks are set that PyTorch calls with every module, as counters of operations do."""
+    module = torch.nn.modules.module
+    return bool(module._global_forward_hooks or module._global_forward_pre_hooks)
+
+
+def _records_otherwise() -> bool:
+    """Whether autograd, a compiler or autocast looks at the operations of this thread."""
+    return (
+        torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+        or exporting()
+        or torch.is_autocast_enabled("cpu")
+    )
+
+
+class FlatDecoder:
+    """The decoder of a TranslationTransformer as it was when a translation began; `FlatDecoder.of` makes it.
+
+    It reads the parameters of the model themselves, so that changed weights count at once. A module that is exchanged
+    counts from the next translation on.
+    """
+
+    def __init__(self, model: Any, modules: list[nn.Module]) -> None:
+        self.model = model
+        self.layers = [FlatLayer.of(layer) for layer in model.decoder]
+        attention_layer = model.decoder[0].self_attention
+        self.heads: int = attention_layer.heads
+        self.kv_heads: int = attention_layer.kv_heads
+        self.head_dim: int = attention_layer.head_dim
+        self.rotary: Rotary | None = attention_layer.positions
+        self.norm_first: bool = model.config.norm == "pre"
+        self.activate = ACTIVATIONS[model.config.activation]
+        table = model.embedding if model.target_embedding is None else model.target_embedding
+        self.table: torch.Tensor = table.weight
+        self._modules = modules
+        self._hooks = [module._forward_hooks for module in modules]
+        self._hooks += [module._forward_pre_hooks for module in modules]
+        self._recorded = [layer.self_attention for layer in model.decoder]
+        self._recorded += [layer.cross_attention for layer in model.decoder]
+
+    @classmethod
+    def of(cls, model: Any) -> FlatDecoder | None:
+        """The decoder of a TranslationTransformer; None if a step through its modules may do anything else."""
+        if _records_otherwise() or "_through_layers" in model.__dict__:  # that of compiled steps
+            return None
+        parts = [model.embedding, model.target_embedding, model.positions, model.dropout]
+        parts += [model.decoder, model.to_vocabulary]
+        if model.config.norm == "pre":
+            parts.append(model.decoder_norm)
+        modules = [module for part in parts if part is not None for module in part.modules()]
+        if any(map(_does_more, modules)):
+            return None
+        dtype = model.embedding.weight.dtype
+        if dtype not in (torch.float32, torch.float64):
+            return None
+        if not all(_has_usual_parameters(module, dtype) for module in modules):
+            return None
+        decoder = cls(model, modules)
+        return None if decoder.is_watched() else decoder
+
+    def is_watched(self) -> bool:
+        """Whether somebody looks into the modules, or switched them to training, since the translation began."""
+        return (
+            _records_otherwise()
+            or _hooks_of_all_modules()
+            or any(self._hooks)
+            or any(module.training for module in self._modules)
+            or any(layer.recordings for layer in self._recorded)
+        )
+
+    def new_target(self, batch: int) -> FlatTarget:
+        """Empty targets of so many texts."""
+        sizes = (len(self.layers), 2, batch, self.kv_heads, FIRST_ROOM, self.head_dim)
+        return FlatTarget(self.table.new_empty(sizes))
+
+    def new_caches(self, target: FlatTarget) -> list[Cache | RecurrentState]:
+        """The caches that the layers would have after these targets."""
+        caches: list[Cache | RecurrentState] = []
+        for layer, entries in zip(self.model.decoder, target.entries, strict=True):
+            cache = layer.self_attention.new_cache(entries.shape[1])
+            if target.length:
+                keys, values = entries[:, :, :, : target.length]
+                cache.append(keys, values)
+            caches.append(cache)
+        return caches
+
+    def step(
+        self, ids: torch.Tensor, target: FlatTarget, sources: Decoding, source_start: int | None
+    ) -> torch.Tensor:
+        """Logits (batch, vocab_size) of the ids after `ids` (batch,), whose keys and values the target gets.
+
+        source_start: the position of the ids among those of the source, for a cross pattern that compares them.
+        """
+        place = target.length
+        target.make_room()
+        try:
+            x = torch.embedding(self.table, ids)  # (batch, dim)
+        except IndexError:
+            check_ids(ids, len(self.table))  # names the id
+            raise
+        x = x * math.sqrt(self.model.config.dim)
+        if self.model.positions is not None:
+            x = x + self.model.positions(torch.tensor([place])).to(x.dtype)
+
+        for layer, entries, context in zip(
+            self.layers, target.entries, sources.contexts, strict=True
+        ):
+            normed = self._before(x, layer.target_norm)
+            x = x + self._read_target(layer, normed, entries, place)
+            x = self._after(x, layer.target_norm)
+
+            normed = self._before(x, layer.source_norm)
+            x = x + self._read_source(layer, normed, context, sources, source_start)
+            x = self._after(x, layer.source_norm)
+
+            normed = self._before(x, layer.last_norm)
+            x = x + self._feed_forward(layer, normed)
+            x = self._after(x, layer.last_norm)
+        logits = self.model._score(x)
+        target.length = (
+            place + 1
+        )  # at last, so that an exception before leaves the target as it was
+        return logits
+
+    def _before(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
+        return torch.layer_norm(x, *norm) if self.norm_first else x
+
+    def _after(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
+        return x if self.norm_first else torch.layer_norm(x, *norm)
+
+    def _read_target(
+        self, layer: FlatLayer, x: torch.Tensor, entries: torch.Tensor, place: int
+    ) -> torch.Tensor:
+        """Self-attention of x (batch, dim), the vectors at `place`, whose keys and values become entries."""
+        batch = x.shape[0]
+        # (batch, heads, 1, head_dim)
+        q = project(x, *layer.to_q).view(batch, self.heads, 1, self.head_dim)
+        k = project(x, *layer.to_k).view(batch, self.kv_heads, 1, self.head_dim)
+        v = project(x, *layer.to_v).view(batch, self.kv_heads, 1, self.head_dim)
+        if self.rotary is not None:
+            q = self.rotary.rotate_from(q, place)
+            k = self.rotary.rotate_from(k, place)
+
+        keys, values = entries.unbind(0)  # (batch, kv_heads, room, head_dim)
+        keys[:, :, place : place + 1] = k
+        values[:, :, place : place + 1] = v
+        keys = keys[:, :, : place + 1]
+        values = values[:, :, : place + 1]
+        heads = attention(q, keys, values, q_start=place, **layer.target_options)
+        return project(heads.reshape(batch, -1), *layer.to_output)
+
+    def _read_source(
+        self,
+        layer: FlatLayer,
+        x: torch.Tensor,
+        context: ProjectedContext,
+        sources: Decoding,
+        source_start: int | None,
+    ) -> torch.Tensor:
+        """Cross-attention of x (batch, dim); the batch rows that read one text are its queries."""
+        queries = project(x, *layer.to_source_q)
+        queries = queries.view(-1, sources.readers, self.heads, self.head_dim)
+        heads = attention(
+            queries.transpose(1, 2),  # (texts, heads, readers, head_dim)
+            context.keys,
+            context.values,
+            bias=sources.mask,
+            q_start=source_start,
+            **layer.source_options,
+        )
+        joined = heads.transpose(1, 2).reshape(x.shape[0], -1)
+        return project(joined, *layer.to_source_output)
+
+    def _feed_forward(self, layer: FlatLayer, x: torch.Tensor) -> torch.Tensor:
+        if layer.gate is None:
+            hidden = self.activate(project(x, *layer.widen))
+        else:
+            hidden = self.activate(project(x, *layer.gate)) * project(x, *layer.widen)
+        return project(hidden, *layer.narrow)
+
+
+class FlatTarget:
+    """Keys and values of the targets so far: entries (layers, 2, batch, kv_heads, room, head_dim), `length` of them."""
+
+    def __init__(self, entries: torch.Tensor, length: int = 0) -> None:
+        self.entries = entries
+        self.length = length
+
+    @property
+    def room(self) -> int:
+        return self.entries.shape[4]
+
+    @property
+    def is_fixed(self) -> bool:
+        """Whether no entry may be written, because the entries were made in inference mode, which is over."""
+        return self.entries.is_inference() and not torch.is_inference_mode_enabled()
+
+    def make_room(self) -> None:
+        """Make sure that there is a free position."""
+        if self.length < self.room:
+            return
+        larger = [*self.entries.shape]
+        larger[4] = 2 * self.room
+        entries = self.entries.new_empty(larger)
+        entries[:, :, :, :, : self.length] = self.entries
+        self.entries = entries
+
+    def reordered(self, index: torch.Tensor) -> FlatTarget:
+        """Targets whose batch row i is batch row `index[i]` of these."""
+        return FlatTarget(self.entries.index_select(2, index), self.length)
