@@ -89,7 +89,7 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	$(BIN)/regard bench $(PATTERNS) --out benchmarks/results/attention_cpu
 	OMP_NUM_THREADS=1 $(BIN)/regard bench linear additive --out benchmarks/results/mechanisms_cpu
-	$(BIN)/regard bench complexity --out benchmarks/results/complexity_cpu
+	$(BIN)/python -m benchmarks.complexity --out benchmarks/results/complexity_cpu
 	$(BIN)/python -m benchmarks.behaviour --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/evicting.py
 	$(BIN)/python benchmarks/length_story.py

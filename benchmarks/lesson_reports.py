@@ -15,9 +15,11 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from benchmarks.complexity.fits import read_table
+from benchmarks.complexity.report import command_for
+from benchmarks.complexity.results import CostTable
+from benchmarks.complexity.rows import ROWS
 from regard.arguments import count_of
-from regard_lab.bench.complexity.report import EFFORTS, read_row
-from regard_lab.bench.complexity.rows import ROWS
 from regard_lab.teaching.looking import measure_heads, measure_referent
 from regard_lab.teaching.report import Report, store_report, write_report
 
@@ -29,35 +31,50 @@ ONE_OR_EIGHT = (
 
 
 def of_complexity() -> Report:
-    """The fitted exponents of time instead of every measurement."""
-    measured, day = _read("complexity_cpu/complexity.json")
-    records = measured["cases"]
-    rows = {}
-    for name, record in records.items():
-        reading = read_row(
-            ROWS[name], record, records.get(ROWS[name].exact), EFFORTS[False].trusted
-        )
-        rows[name] = {
-            "exponent": reading.time.found,
+    """What each row promises, and the fitted exponents of its times instead of every measurement."""
+    table, day = _read_costs()
+    readings = read_table(table)
+    figures = {}
+    for name in table.rows:
+        row = ROWS[name]
+        reading = readings[name]
+        figures[name] = {
+            "title": row.title,
+            "cost": row.cost,
+            "growth": row.growth.text,
+            "sequential": row.sequential,
+            "path": row.path,
+            "source": row.source,
+            "exponent": reading.time.fitted,
             "promised": reading.time.promised,
             "lengths": list(reading.time.lengths),
             "cheaper_from": reading.crossover,
         }
-    return _report(measured, day, rows)
+    return _report_costs(table, day, figures)
 
 
 def of_recurrent() -> Report:
     """Seconds and operations of a recurrent network and of causal attention, one core, 64 numbers per word."""
-    measured, day = _read("complexity_cpu/complexity.json")
-    figures = {
-        name: [
-            {key: time[key] for key in ("length", "operations", "median")}
-            for time in measured["cases"][name]["times"]
-            if time["length"] in (256, 1024, 4096)
-        ]
-        for name in ("gru", "causal")
-    }
-    return _report(measured, day, figures)
+    table, day = _read_costs()
+    figures: dict[str, Any] = {}
+    for name in ("gru", "causal"):
+        figures[name] = []
+        for time in table.rows[name]["times"]:
+            if time["length"] in (256, 1024, 4096):
+                point = {key: time[key] for key in ("length", "operations", "median")}
+                figures[name].append(point)
+    return _report_costs(table, day, figures)
+
+
+def _read_costs() -> tuple[CostTable, str]:
+    """The table of costs, and the day on which it was committed."""
+    _, day = _read("complexity_cpu/complexity.json")
+    return CostTable.load(RESULTS / "complexity_cpu"), day
+
+
+def _report_costs(table: CostTable, day: str, figures: dict[str, Any]) -> Report:
+    command = command_for(table.rows, table.quick)
+    return _report({"environment": table.environment, "command": command}, day, figures)
 
 
 def of_one_head() -> Report:

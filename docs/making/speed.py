@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 
 import torch
 
+from benchmarks.complexity.fits import read_table
+from benchmarks.complexity.results import CostTable
+from benchmarks.complexity.rows import ROWS
 from docs.making.rendering import table
 from regard import patterns as p
 from regard.mechanisms import Softmax
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
 from regard.patterns.text import as_pattern
 from regard_lab.bench import Results
-from regard_lab.bench.complexity import ROWS, CostTable, read_row
-from regard_lab.bench.complexity.report import EFFORTS
 from regard_lab.lessons import find_lesson
 from regard_lab.seeing.palette import INK, LINES, UNSEEN
 from regard_lab.teaching.board import Picture, collecting, figure
@@ -141,19 +142,27 @@ def missed_promises() -> str:
 
 def cheaper_from(row: str) -> str:
     """The length from which a row is cheaper than exact attention, as its report says."""
-    found = CostTable.load(RESULTS / "complexity_cpu")
-    exact = found.rows.get(ROWS[row].exact)
-    return read_row(ROWS[row], found.rows[row], exact, EFFORTS[found.quick].trusted).crossover
+    return read_table(_costs())[row].crossover
 
 
 def times_faster(row: str) -> dict[int, float]:
     """How many times faster than exact attention a row is, by length."""
-    rows = CostTable.load(RESULTS / "complexity_cpu").rows
-    exact, own = (
-        {at["length"]: at["median"] for at in rows[name]["times"]}
-        for name in (ROWS[row].exact, row)
-    )
-    return {length: exact[length] / own[length] for length in own if length in exact}
+    records = _costs().rows
+    exact_times = {}
+    for point in records[ROWS[row].exact]["times"]:
+        exact_times[point["length"]] = point["median"]
+
+    ratios = {}
+    for point in records[row]["times"]:
+        length = point["length"]
+        if length in exact_times:
+            ratios[length] = exact_times[length] / point["median"]
+    return ratios
+
+
+@cache
+def _costs() -> CostTable:
+    return CostTable.load(RESULTS / "complexity_cpu")
 
 
 def learned(study: str, contender: str, number: str) -> float:

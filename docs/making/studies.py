@@ -7,13 +7,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.complexity import report as complexity_report
+from benchmarks.complexity.results import CostTable
 from docs.making.rendering import table
 from docs.making.speed import RESULTS
 from regard.arguments import count_of
 from regard_lab.bench import Results
 from regard_lab.bench import report as bench_report
-from regard_lab.bench.complexity import CostTable
-from regard_lab.bench.complexity import report as complexity_report
 from regard_lab.seeing.lens_study import LensReport
 from regard_lab.seeing.lens_study.study import lens_table, routes_table
 

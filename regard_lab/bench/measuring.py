@@ -1,26 +1,12 @@
-"""Measures time and memory of calls.
+"""Measures times of calls, in turns, so that other load on the machine affects every contender alike."""
 
-Times are taken in turns, so that other load on the machine affects every contender alike. Memory is what one call needs
-beside its inputs, its output included: the peak that the operating system reports during the call less the value before
-it, in a separate process.
-"""
-
-import ctypes
 import gc
-import json
 import statistics
-import subprocess
-import sys
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
-from types import FunctionType
-from typing import Any
 
 import torch
-
-from regard.errors import RegardError, UnsupportedError
 
 Clock = Callable[[], float]
 
@@ -128,46 +114,3 @@ def _no_collection() -> Generator[None]:
     finally:
         if was_on:
             gc.enable()
-
-
-PROGRAM = "import json, sys; from {} import {} as call; print(json.dumps(call(**json.loads(sys.argv[1]))))"
-STATUS = Path("/proc/self/status")
-RESET = Path("/proc/self/clear_refs")
-
-
-def call_apart(function: FunctionType, name: str, **arguments: Any) -> Any:
-    """Call a function of a module in a separate process; arguments and result are passed as JSON.
-
-    Raises:
-        RegardError: the process failed; the message has the last line of its error output.
-    """
-    program = PROGRAM.format(function.__module__, function.__name__)
-    command = [sys.executable, "-c", program, json.dumps(arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode:
-        words = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise RegardError(f"the memory of {name} was not measured: {words[-1]}")
-    return json.loads(done.stdout.splitlines()[-1])
-
-
-def peak_of(call: Callable[[], object]) -> int:
-    """The peak memory of this process during a call minus its memory before, in bytes.
-
-    Raises:
-        UnsupportedError: the operating system does not report it.
-    """
-    if not RESET.exists():
-        raise UnsupportedError(
-            f"the peak of memory is read from {STATUS}, which this system does not have"
-        )
-    # Return freed memory to the system, so that it counts when it is allocated again.
-    ctypes.CDLL(None).malloc_trim(0)
-    RESET.write_text("5")
-    before = _status("VmRSS")
-    call()
-    return _status("VmHWM") - before
-
-
-def _status(name: str) -> int:
-    line = next(line for line in STATUS.read_text().splitlines() if line.startswith(f"{name}:"))
-    return 1024 * int(line.split()[1])

@@ -145,7 +145,6 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
-FILES = ("bench.json", "complexity.json")  # the two kinds of results; one folder may hold both
 R = TypeVar("R", bound=Results)
 
 
@@ -182,9 +181,16 @@ def run_bench(
         raise UnsupportedError("device 'cuda' is not available: PyTorch finds no CUDA device")
     cases = cases_on(device)
     chosen = chosen_of("case", names, cases)
-    named = [] if set(chosen) == set(cases) else chosen
-    command = ["regard bench", *named, *(["--device cuda"] if device == "cuda" else [])]
-    results = begin(Results, out, quick=quick, resume=resume, device=device, command=command)
+    command = ["regard bench"]
+    if set(chosen) != set(cases):
+        command += chosen
+    if device == "cuda":
+        command.append("--device cuda")
+    if quick:
+        command.append("--quick")
+    results = begin(
+        Results, out, quick=quick, resume=resume, device=device, command=" ".join(command)
+    )
 
     def measure(name: str) -> Record:
         case = cases[name]
@@ -236,7 +242,7 @@ def begin(
     quick: bool,
     resume: bool,
     device: str,
-    command: Iterable[str],
+    command: str,
 ) -> R:
     """Create results, or load those to continue.
 
@@ -259,5 +265,5 @@ def begin(
     if out is not None and out.exists() and not out.is_dir():
         raise OccupiedError(f"{out} is a file; results need a folder")
     if out is not None:
-        check_ours(out, dict.fromkeys(FILES, read_sealed), "benchmark results")
-    return results(here, quick, " ".join([*command, *(["--quick"] if quick else [])]))
+        check_ours(out, {results.file: read_sealed}, "benchmark results")
+    return results(here, quick, command)

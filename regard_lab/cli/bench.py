@@ -5,22 +5,16 @@ from typing import Annotated
 
 from typer import Argument, Option
 
-from regard.errors import ArgumentError, RegardError
+from regard.errors import RegardError
 from regard_lab.bench import describe_health, describe_results, examine, run_bench
-from regard_lab.bench.complexity import CostTable, describe_table, run_complexity
 from regard_lab.bench.results import Results
 from regard_lab.cli.console import counting, keeping, note, out_result
 from regard_lab.cli.options import Json, default
 
-COMPLEXITY = "complexity"
-
 
 def bench(
     names: Annotated[
-        list[str] | None,
-        Argument(
-            metavar="NAME", help="Cases [default: all]; or complexity, and rows of that table."
-        ),
+        list[str] | None, Argument(metavar="NAME", help="Cases [default: all].")
     ] = None,
     quick: Annotated[
         bool, Option("--quick", help="Smaller sizes; takes less than two minutes.")
@@ -35,29 +29,21 @@ def bench(
     as_json: Json = False,
 ) -> None:
     """Compare the speed of regard with other installed libraries; results are checked before timing."""
-    names = names or []
-    table = names[:1] == [COMPLEXITY]
-    if table and device != "cpu":
-        raise ArgumentError(
-            f"'regard bench complexity' measures CPU time on 1 thread and takes no --device {device!r}; leave it out"
+
+    def how_to_go_on() -> str | None:
+        if not (out / Results.file).exists():
+            return None
+        return f"finished results are in {out}, and the same command with --resume goes on"
+
+    with counting("measuring"), keeping(how_to_go_on):
+        results = run_bench(
+            names or [], quick=quick, out=out, resume=resume, device=device, tell=note
         )
-    file = CostTable.file if table else Results.file
-    kept = f"finished results are in {out}, and the same command with"
-    with (
-        counting("measuring"),
-        keeping(lambda: f"{kept} --resume goes on" if (out / file).exists() else None),
-    ):
-        if table:
-            found = run_complexity(names[1:], quick=quick, out=out, resume=resume, tell=note)
-            lines = describe_table(found)
-        else:
-            found = run_bench(names, quick=quick, out=out, resume=resume, device=device, tell=note)
-            lines = describe_results(found)
-    out_result(as_json, found.to_json, lambda: lines)
+    out_result(as_json, results.to_json, lambda: describe_results(results))
     if not as_json:
         note(f"results and report are in {out}")
-    if found.our_mistakes:
-        raise RegardError(f"regard was wrong or failed: {'; '.join(found.our_mistakes)}")
+    if results.our_mistakes:
+        raise RegardError(f"regard was wrong or failed: {'; '.join(results.our_mistakes)}")
 
 
 def doctor(as_json: Json = False) -> None:

@@ -4,12 +4,13 @@
 # **What does each kind of layer cost when the text gets longer?**
 
 # %% tags=["folded"]
+import math
+
 import torch
 
 import regard as rg
+from regard import mechanisms as m
 from regard import patterns as p
-from regard_lab.bench.complexity.report import NEAR
-from regard_lab.bench.complexity.rows import ROWS, root, slope
 from regard_lab.seeing.palette import FAINT, INK, LINES
 from regard_lab.teaching import (
     draw_line,
@@ -24,6 +25,7 @@ from regard_lab.teaching import (
     table,
     undecided,
 )
+from regard_lab.teaching.approximating import slope
 from regard_lab.teaching.stepping import count_steps
 
 QUADRATIC = ("softmax", "causal")
@@ -33,18 +35,34 @@ SPARSE = ("window", "global", "random")
 MECHANISMS = ("linformer", "linear", "performer", "reformer")
 LINEAR = (*LAYERS, *SPARSE, "linformer", "linear", "performer")
 SHOWN = (*QUADRATIC, *LAYERS, *SPARSE, *ROOTED, *MECHANISMS)
+DIM = 64  # numbers of a word
+NEAR = 0.15  # exponents of measured times that differ by less are not told apart
 
 
 def patterns_for(n):
     """The patterns for a text of n words, by their names."""
+    root = math.isqrt(n)
     return {
         "softmax": p.Full(),
         "causal": p.Causal(),
         "window": p.SlidingWindow(256),
         "global": p.GlobalTokens(range(64)),
         "random": p.RandomBlocks(3, block=64, seed=0),
-        "strided": p.Causal() & p.Strided(root(n)),
-        "fixed": p.Causal() & p.Fixed(root(n), summary=8),
+        "strided": p.Causal() & p.Strided(root),
+        "fixed": p.Causal() & p.Fixed(root, summary=8),
+    }
+
+
+def mechanisms_for(n):
+    """The mechanisms for a text of n words, by their names."""
+    # two hashes, whose numbers of buckets are even and have a product of about n / 32
+    buckets = 2 * round(math.sqrt(n / 32) / 2)
+    more_buckets = 2 * round(n / 32 / buckets / 2)
+    return {
+        "linformer": m.Linformer(n, rank=64),
+        "linear": m.LinearTransformer(),
+        "performer": m.Performer(features=128),
+        "reformer": m.LSH(chunk=64, buckets=(buckets, more_buckets), rounds=2),
     }
 
 
@@ -55,10 +73,23 @@ def count_work(name, n):
     """Allowed pairs of a pattern; floating-point operations of another layer."""
     if name in PATTERNS:
         return patterns_for(n)[name].count(n, n)
-    call = ROWS[name].prepare(n)
-    if name in LAYERS:
-        return operations(call.run)
-    return int(call.operations)  # of regard's plan
+    text = torch.zeros(1, n, DIM)
+    if name == "gru":
+        gru = torch.nn.GRU(DIM, DIM, batch_first=True)
+        return operations(lambda: gru(text))
+    if name == "conv-3":
+        convolution = torch.nn.Conv1d(DIM, DIM, 3, padding=1)
+        return operations(lambda: convolution(text.mT))
+    pattern = p.Causal() if name == "performer" else p.Full()
+    x = text[None]  # (batch, heads, length, head_dim)
+    plan = rg.plan_attention(x, x, x, pattern=pattern, mechanism=mechanisms_for(n)[name])
+    return int(plan.cost.flops)
+
+
+def count_by_formula(growth, n):
+    """The formula of a layer, such as "n·log n", for n words."""
+    by_formula = {"n": n, "n·log n": n * math.log(n), "n·sqrt(n)": n**1.5, "n²": n**2}
+    return by_formula[growth]
 
 
 report = read_report("complexity")
@@ -69,11 +100,13 @@ exponents = {}  # by which this work grows
 promised = {}  # by the formula
 times = {}  # by which the measured time grows
 for name in SHOWN:
-    titles[name] = ROWS[name].title
+    growth = report.figures[name]["growth"]
+    titles[name] = report.figures[name]["title"]
     lengths[name] = (16, 64, 256) if name == "gru" else (1024, 4096, 16384)
     work[name] = [count_work(name, n) for n in lengths[name]]
-    exponents[name] = slope(lengths[name][1:], work[name][1:])
-    promised[name] = ROWS[name].growth.exponent(lengths[name][1:])
+    by_formula = [count_by_formula(growth, n) for n in lengths[name][1:]]
+    exponents[name] = slope(work[name][1:], lengths[name][1:])
+    promised[name] = slope(by_formula, lengths[name][1:])
     times[name] = report.figures[name]["exponent"]
 
 # %% tags=["folded"]
@@ -169,9 +202,10 @@ for name in (*PATTERNS, *LAYERS):
 
 rows = []
 for name in SHOWN:
-    formulas = (ROWS[name].cost, ROWS[name].sequential, ROWS[name].path)
+    layer = report.figures[name]
+    formulas = (layer["cost"], layer["sequential"], layer["path"])
     counted = paths.get(name, ("–", "–"))
-    rows.append((titles[name], *formulas, *counted, ROWS[name].source))
+    rows.append((titles[name], *formulas, *counted, layer["source"]))
 table(
     "Formulas, and the layers or steps that are needed until the last word depends on every word",
     (

@@ -110,14 +110,14 @@ def exponential_errors(call: Text, mechanism: Any, *, seed: int, draws: int) -> 
     return of_one_draw, of_their_mean
 
 
-def slope(errors: Sequence[float], counts: Sequence[int]) -> float:
-    """The slope of a straight line through the errors on logarithmic axes, by least squares.
+def slope(values: Sequence[float], counts: Sequence[int]) -> float:
+    """The slope of a straight line through the values on logarithmic axes, by least squares.
 
     >>> round(slope([3.0, 1.5, 0.75], [1, 4, 16]), 6)
     -0.5
     """
     x = torch.tensor(counts, dtype=torch.float64).log()
-    y = torch.tensor(errors, dtype=torch.float64).log()
+    y = torch.tensor(values, dtype=torch.float64).log()
     x = x - x.mean()
     return float((x * y).sum() / x.square().sum())
 

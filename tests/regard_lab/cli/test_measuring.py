@@ -1,4 +1,4 @@
-"""`regard bench`, `bench complexity`, `doctor` and `lenses`: what they measure, print and write."""
+"""`regard bench`, `doctor` and `lenses`: what they measure, print and write."""
 
 import json
 from dataclasses import replace
@@ -10,7 +10,6 @@ from regard.backends import BACKENDS
 from regard.backends.native.library import load
 from regard.core.backend import Refusal
 from regard_lab.bench import running
-from regard_lab.bench.complexity import measuring
 from regard_lab.bench.work import Case
 from regard_lab.cli import evaluate
 from regard_lab.seeing.lens_study import LensReport
@@ -80,46 +79,6 @@ def test_one_real_case_from_start_to_end(tmp_path):
     contest = json.loads(answer.out)["cases"]["overhead"]["contests"][0]
     assert {one["status"] for one in contest["contenders"].values()} == {"measured"}
     assert all(one["cpu"]["median"] > 0 for one in contest["contenders"].values())
-
-
-def test_the_table_of_costs_is_shown_written_continued_and_refused(tmp_path, monkeypatch):
-    points = [
-        {"length": n, "median": 1e-8 * n**2, "operations": n**2, "bytes": 256 * n}
-        for n in (2304, 4096, 9216)
-    ]
-    done = []
-
-    def measure(row, quick, tell):
-        if "interrupt" in done and row.name == "causal":
-            raise KeyboardInterrupt
-        done.append(row.name)
-        failed = {"reason": "off by a mile", "times": [], "memory": []}
-        return failed if "fail" in done else {"error": 0.0, "times": points, "memory": points}
-
-    monkeypatch.setattr(measuring, "_measured", measure)
-    rows = ("bench", "complexity", "softmax", "gru", "--out", tmp_path / "a")
-    assert "recurrent (GRU)" in succeeded(*rows).out
-    assert {path.name for path in (tmp_path / "a").iterdir()} == {
-        "complexity.json",
-        "complexity.md",
-    }
-    shown = printed(*rows)
-    written = json.loads((tmp_path / "a/complexity.json").read_text())
-    assert shown | {"sha256": written["sha256"]} == written
-    assert shown["command"] == "regard bench complexity softmax gru"
-    done[:] = ["interrupt"]
-    rows = ("bench", "complexity", "softmax", "causal", "--out", tmp_path / "b")
-    answer = regard(*rows)
-    assert (answer.returncode, "--resume goes on" in answer.err) == (130, True)
-    done.clear()
-    succeeded(*rows, "--resume")
-    assert done == ["causal"]
-    done.append("fail")
-    answer = regard("bench", "complexity", "softmax", "--out", tmp_path / "c")
-    assert (
-        answer.returncode,
-        "regard was wrong or failed: softmax: off by a mile" in answer.err,
-    ) == (1, True)
 
 
 # --- doctor

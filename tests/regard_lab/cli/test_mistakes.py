@@ -106,8 +106,7 @@ plan -> --q-len
 @plan --softcap 30 --backend fused -> have no softcap
 @plan --k-len 2000000000000000000 -> must be a number from 0 to
 bench plane -> did you mean 'plain'?
-bench complexity sofmax -> no row is called 'sofmax'; did you mean 'softmax'?
-bench complexity --device cuda -> CPU time on 1 thread
+bench complexity -> no case is called 'complexity'; there are plain
 bench plain --resume --out {empty} -> {empty}
 doctor now -> now
 lesson causl -> did you mean 'causal'

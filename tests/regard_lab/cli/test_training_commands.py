@@ -457,7 +457,6 @@ INTO = (
     "train translation --resume",
     "demo --steps 1",
     "bench overhead --quick",
-    "bench complexity softmax --quick",
     "convert kv-heads nowhere --kv-heads 1",
 )
 
