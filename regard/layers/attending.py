@@ -16,7 +16,7 @@ from regard.core.tensors import Place, Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.gates import RecurrentGates
-from regard.layers.projection import place_of
+from regard.layers.projection import apply_projection, place_of
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.layers.vectors import check_vectors
 from regard.mechanisms import Mechanism
@@ -186,7 +186,7 @@ class AttentionLayer(RecordedLayer):
     def _join(self, heads: torch.Tensor, gate: torch.Tensor | None = None) -> torch.Tensor:
         """The output (batch, length, dim) of the heads' outputs, multiplied by gates of their size."""
         joined = heads.transpose(1, 2).flatten(2)  # (batch, length, heads · v_dim)
-        return self.to_output(joined if gate is None else joined * gate)
+        return apply_projection(self.to_output, joined if gate is None else joined * gate)
 
     def _split(self, joined: torch.Tensor, heads: int) -> torch.Tensor:
         batch, length, size = joined.shape

@@ -10,7 +10,7 @@ from torch import nn
 from regard.arguments import one_of, whole, yes_or_no
 from regard.core.problem import checked_dropout
 from regard.errors import ShapeError
-from regard.layers.projection import Projection
+from regard.layers.projection import Projection, apply_projection
 from regard.layers.vectors import check_vectors
 
 GATED = {"swiglu": nn.functional.silu, "geglu": nn.functional.gelu}
@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
             raise ShapeError(f"x has shape {tuple(x.shape)}; this layer needs (..., {self.dim})")
         activate = ACTIVATIONS[self.activation]
         if self.gate is None:
-            hidden = activate(self.widen(x))
+            hidden = activate(apply_projection(self.widen, x))
         else:
-            hidden = activate(self.gate(x)) * self.widen(x)
-        return self.narrow(self.dropout(hidden) if self.training else hidden)
+            hidden = activate(apply_projection(self.gate, x)) * apply_projection(self.widen, x)
+        return apply_projection(self.narrow, self.dropout(hidden) if self.training else hidden)

@@ -15,6 +15,7 @@ from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
+from regard.functional import attention
 from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
@@ -22,7 +23,7 @@ from regard.layers.choosing import Chooser
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
 from regard.layers.gates import log_forget_gates, new_forget_gates
 from regard.layers.projected_context import ProjectedContext
-from regard.layers.projection import Projection, place_of
+from regard.layers.projection import Projection, apply_projection, place_of
 from regard.layers.recording import current_recording
 from regard.layers.variants import Difference, ValueResidual, mix_values
 from regard.mechanisms import Mechanism, Softmax
@@ -32,6 +33,18 @@ from regard.positions import Rotary, as_rotary
 
 MOST_HEADS_LISTED = 1_024  # heads whose divisors a message lists
 NORM_EPSILON = 1e-6  # of the norms of queries and keys
+PLAIN_SOFTMAX = Softmax()
+# What a layer may have besides projections, positions and a mechanism.
+OPTIONAL_PARTS = (
+    "chooser",
+    "difference",
+    "k_norm",
+    "q_norm",
+    "sinks",
+    "to_forget",
+    "to_output_gate",
+    "value_mix",
+)
 
 
 @dataclass
@@ -358,8 +371,11 @@ class MultiHeadAttention(AttentionLayer):
                 cache=cache,
             )
         self._check_inputs(x, context, cache)
-        combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
+        options = (context, pattern, bias, q_start, positions, first_values)
+        if isinstance(cache, Cache) and options.count(None) == len(options) and self._is_simple():
+            return self._continue_text(x, cache)
 
+        combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
         if context is None:
             first_key = 0 if cache is None else cache.place
             q_start = first_key if q_start is None else checked_q_start(q_start, x.shape[0])
@@ -409,7 +425,7 @@ class MultiHeadAttention(AttentionLayer):
     def values(self, x: torch.Tensor) -> torch.Tensor:
         """The values of x (batch, length, dim), as `first_values` of later layers: (batch, kv_heads, length, v_dim)."""
         self._check_vectors("x", x, self.context_dim)
-        return self._split(self.to_v(x), self.projected_value_heads)
+        return self._split(apply_projection(self.to_v, x), self.projected_value_heads)
 
     def project_context(self, context: torch.Tensor) -> ProjectedContext:
         """The projected keys and values of a context (batch, context_length, context_dim), for repeated use."""
@@ -512,6 +528,50 @@ class MultiHeadAttention(AttentionLayer):
             shared=shared,
         )
 
+    def _is_simple(self) -> bool:
+        """Whether this layer has nothing but projections, positions and a softmax, and nobody records it."""
+        attributes = self.__dict__  # a part that is a module or a parameter is not among them
+        for part in OPTIONAL_PARTS:
+            if attributes.get(part, part) is not None:
+                return False
+        return (
+            self.mechanism.declared == PLAIN_SOFTMAX
+            and self.pattern.takes_cache
+            and not self.pattern.by_length
+            and not torch.compiler.is_compiling()
+            and current_recording(self) is None
+        )
+
+    def _continue_text(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
+        """A step of a simple layer: what `forward` computes, with the same bits and fewer calls of Python."""
+        batch, length, _ = x.shape
+        modules = self._modules
+        place = cache.place
+        # (batch, heads, length, head_dim)
+        q = self._split(apply_projection(modules["to_q"], x), self.heads)
+        k = self._split(apply_projection(modules["to_k"], x), self.kv_heads)
+        v = self._split(apply_projection(modules["to_v"], x), self.kv_heads)
+        if self.positions is not None:
+            q = self.positions.rotate_from(q, place)
+            k = self.positions.rotate_from(k, place)
+        with cache.unless_refused():
+            keys, values = cache.append(k, v)
+            dropout = self.dropout if self.training else 0.0
+            heads = attention(
+                q,
+                keys,
+                values,
+                pattern=self.pattern,
+                mechanism=PLAIN_SOFTMAX,
+                q_start=place,
+                dropout=dropout,
+                **self.options,
+            )
+            joined = heads.transpose(1, 2).reshape(batch, length, -1)
+            output = apply_projection(modules["to_output"], joined)
+            cache.belong_to(self)
+        return output
+
     def _project_self(
         self,
         x: torch.Tensor,
@@ -567,14 +627,14 @@ class MultiHeadAttention(AttentionLayer):
 
     def _project_queries(self, x: torch.Tensor) -> torch.Tensor:
         """(batch, computed heads, length, head_dim), before they are rotated."""
-        q = self._split(self.to_q(x), self.terms * self.heads)
+        q = self._split(apply_projection(self.to_q, x), self.terms * self.heads)
         return q if self.q_norm is None else self.q_norm(q)
 
     def _project_keys(
         self, vectors: torch.Tensor, first: Any, positions: torch.Tensor | None = None
     ) -> torch.Tensor:
         """(batch, stored heads, length, ·), as the mechanism compares and caches them."""
-        k = self._split(self.to_k(vectors), self.stored_heads)  # ty: ignore[not-callable]
+        k = self._split(apply_projection(self.to_k, vectors), self.stored_heads)
         if self.k_norm is not None:
             k = self.k_norm(k)
         return self.mechanism.keys(self._rotate(k, first, positions))
@@ -583,7 +643,7 @@ class MultiHeadAttention(AttentionLayer):
         self, vectors: torch.Tensor, first_values: torch.Tensor | None = None
     ) -> torch.Tensor:
         """(batch, stored heads, length, v_dim), with those of the first layer added."""
-        v = self._split(self.to_v(vectors), self.projected_value_heads)
+        v = self._split(apply_projection(self.to_v, vectors), self.projected_value_heads)
         v = mix_values(v, first_values, self.value_mix)
         return v if self.terms == 1 else torch.cat([v, v], 1)
 

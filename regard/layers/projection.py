@@ -70,6 +70,47 @@ def _quantises_linear_layers() -> bool:
     return True
 
 
+def hooks_of_all_modules() -> bool:
+    """Whether hooks are set that PyTorch calls with every module, as counters of operations do."""
+    module = torch.nn.modules.module
+    return bool(
+        module._global_forward_hooks
+        or module._global_forward_pre_hooks
+        or module._global_backward_hooks
+        or module._global_backward_pre_hooks
+    )
+
+
+def has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
+def apply_projection(linear: Any, x: torch.Tensor) -> torch.Tensor:
+    """`linear(x)`, in a third of the time for a few vectors where the layer is a Projection that nobody watches.
+
+    What PyTorch does in the call of a module is needed for hooks, compilers and tracers, and takes longer than a small
+    product.
+    """
+    passes_over_module = (
+        type(linear) is Projection
+        and type(x) is torch.Tensor
+        and "forward" not in linear.__dict__
+        and not has_hooks(linear)
+        and not hooks_of_all_modules()
+        and not torch.compiler.is_compiling()
+        and torch._C._get_tracing_state() is None
+    )
+    if not passes_over_module:
+        return linear(x)
+    parameters = linear._parameters
+    return project(x, parameters["weight"], parameters["bias"])
+
+
 # The forwards of layers that multiply by their weight and do nothing else, also with a parametrised weight.
 PLAIN_FORWARDS = (nn.Linear.forward, Projection.forward)
 
