@@ -1,11 +1,13 @@
 """Which heads matter: what a model loses when one head returns something else than it computed; as a picture too."""
 
+from __future__ import annotations
+
 import math
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, get_args
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import torch
 from torch import nn
@@ -24,7 +26,14 @@ from regard_lab.seeing.heads.replacing import (
     recording,
     replacing,
 )
-from regard_lab.seeing.lenses.contrast import Contrast, Sides, Subject, ids_at_once, logits_of
+from regard_lab.seeing.lenses.contrast import (
+    Asked,
+    Contrast,
+    Sides,
+    Subject,
+    ids_at_once,
+    logits_of,
+)
 from regard_lab.seeing.lenses.erasing import greedily_written
 from regard_lab.seeing.lenses.record import SIGNED
 from regard_lab.seeing.palette import FAINT, INK, UNSEEN
@@ -32,11 +41,14 @@ from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text import BEGIN, END, UNKNOWN, Pair, score
 from regard_lab.text.batches import encode_pairs
 
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
 By = Literal["mean", "zero", "resample"]
 Measure = Literal["log odds", "loss", "bleu"]
 BY: tuple[By, ...] = get_args(By)
 MEASURES: tuple[Measure, ...] = get_args(Measure)
-Chosen = Sequence[Head | str] | None
+HeadNames = Sequence[Head | str] | None
 
 
 class Effect(NamedTuple):
@@ -93,66 +105,75 @@ class HeadEffects:
 
         `Attention(measured=...)` of a page takes those of one kind, and sorts its heads by them.
         """
-        numbers = {
+        numbers: dict[str, Mapping[Head, float]] = {
             f"effect on {self.measure}": {head: one.effect for head, one in self.effects.items()},
             **self.scores,
         }
-        found: dict[str, dict[str, torch.Tensor]] = {}
+        tables: dict[str, dict[str, torch.Tensor]] = {}
         for name, values in numbers.items():
             for kind in dict.fromkeys(head.attention for head in values):
-                own = {
-                    (head.layer, head.head): one
-                    for head, one in values.items()
-                    if head.attention == kind
-                }
-                table = torch.full([max(axis) + 1 for axis in zip(*own, strict=True)], torch.nan)
-                table[tuple(torch.tensor([*own]).T)] = torch.tensor([*own.values()])
-                found.setdefault(kind, {})[name] = table
-        return found
+                heads = [head for head in values if head.attention == kind]
+                layers = max(head.layer for head in heads) + 1
+                most_heads = max(head.head for head in heads) + 1
+                table = torch.full((layers, most_heads), torch.nan)
+                for head in heads:
+                    table[head.layer, head.head] = values[head]
+                tables.setdefault(kind, {})[name] = table
+        return tables
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values, the head of the largest effect first; an error that is not known is null."""
         rows = []
         for head in self.ranked:
-            effect, error, flips = self.effects[head]
-            measured = {
-                "effect": effect,
-                "error": error if math.isfinite(error) else None,
-                "flips": flips,
+            effect = self.effects[head]
+            row = {
+                "name": str(head),
+                **head._asdict(),
+                "effect": effect.effect,
+                "error": effect.error if math.isfinite(effect.error) else None,
+                "flips": effect.flips,
             }
-            more = {name: values[head] for name, values in self.scores.items() if head in values}
-            rows.append({"name": str(head), **head._asdict(), **measured, **more})
-        of = {"measure": self.measure, "replaced_by": self.by, "value": self.value}
-        return {**of, "texts": self.texts, "asked": self.asked, "heads": rows}
+            for name, values in self.scores.items():
+                if head in values:
+                    row[name] = values[head]
+            rows.append(row)
+        return {
+            "measure": self.measure,
+            "replaced_by": self.by,
+            "value": self.value,
+            "texts": self.texts,
+            "asked": self.asked,
+            "heads": rows,
+        }
 
     def text(self) -> str:
         """A table, the head of the largest effect first."""
-        flips = any(one.flips is not None for one in self.effects.values())
-        rows = [["head", "effect", *(["other word"] if flips else []), *self.scores]]
-        for head in self.ranked:
-            effect, error, flipped = self.effects[head]
-            within = f" ± {error:.3f}" if math.isfinite(error) else ""
-            row = [
-                str(head),
-                f"{effect:+.3f}{within}",
-                *([] if flipped is None else [f"{flipped:.3f}"]),
-            ]
-            rows.append(
-                row
-                + [
-                    f"{values[head]:.3f}" if head in values else "-"
-                    for values in self.scores.values()
-                ]
-            )
+        columns = ["head", "effect", *self.scores]
+        if any(effect.flips is not None for effect in self.effects.values()):
+            columns.insert(2, "other word")
+        rows = [columns, *map(self._row, self.ranked)]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        texts = count_of(self.texts, "texts", ",") + (
-            "" if self.texts == self.asked else f" of {self.asked:,}"
-        )
+
+        texts = count_of(self.texts, "texts", ",")
+        if self.texts != self.asked:
+            texts += f" of {self.asked:,}"
         unit = "without a head" if self.by != "patch" else "with a head of the other text"
-        title = f"{self.measure} {self.value:.3f} over {texts}; {unit} ({self.by}):"
-        return "\n".join(
-            [title, *("  " + "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)]
-        )
+        lines = [f"{self.measure} {self.value:.3f} over {texts}; {unit} ({self.by}):"]
+        for row in rows:
+            cells = "  ".join(map(str.ljust, row, widths))
+            lines.append(f"  {cells}".rstrip())
+        return "\n".join(lines)
+
+    def _row(self, head: Head) -> list[str]:
+        """The cells of a head in the table."""
+        effect, error, flips = self.effects[head]
+        within = f" ± {error:.3f}" if math.isfinite(error) else ""
+        cells = [str(head), f"{effect:+.3f}{within}"]
+        if flips is not None:
+            cells.append(f"{flips:.3f}")
+        for values in self.scores.values():
+            cells.append(f"{values[head]:.3f}" if head in values else "-")
+        return cells
 
 
 Progress = Callable[[HeadEffects], None]
@@ -163,7 +184,7 @@ def ablate(
     tokeniser: Any,
     texts: Sequence[Any],
     *,
-    heads: Chosen = None,
+    heads: HeadNames = None,
     measure: Measure | None = None,
     by: By = "mean",
     seed: int = 0,
@@ -208,9 +229,8 @@ def ablate(
     """
     if by not in BY:
         raise ArgumentError(f"by is {shown(by)}; {suggest(str(by), BY)}")
-    texts = a_list(
-        "texts", texts, (Contrast, str, Pair, tuple), "contrasts, texts, or pairs of texts"
-    )
+    kinds = (Contrast, str, Pair, tuple)
+    texts = a_list("texts", texts, kinds, "contrasts, texts, or pairs of texts")
     _check_texts(texts, by)
     odds = isinstance(texts[0], Contrast)
     measure = ("log odds" if odds else "loss") if measure is None else measure
@@ -219,31 +239,35 @@ def ablate(
             f"measure is {shown(measure)}: 'log odds' are of contrasts, as find_contrast returns them, and 'loss' and "
             f"'bleu' of texts; {count_of(len(texts), 'texts')} were given"
         )
-    examples = [
-        one
-        for number, text in enumerate(texts)
-        for one in _examples(model, tokeniser, text, number)
-    ]
-    if missing := sorted({*range(len(texts))} - {one.text for one in examples}):
-        raise ArgumentError(
-            f"text {missing[0]} of {len(texts)}, from 0, has no ids, so nothing can be measured on it"
-        )
-    stored = _recorded(model, examples)
-    drawn = torch.Generator().manual_seed(whole("seed", seed, 0))
-    shift = torch.randint(1, max(2, len(texts)), (len(texts),), generator=drawn).tolist()
-    instead = _instead(
-        stored, examples, by, [(text + by_) % len(texts) for text, by_ in enumerate(shift)]
-    )
-    references: list[str] = []
-    if measure == "bleu":
-        if not isinstance(model, TranslationTransformer):
-            raise UnsupportedError(
-                f"BLEU scores the translations of a TranslationTransformer, and the model is {kind_of(model)}"
+    examples = []
+    for number, text in enumerate(texts):
+        of_text = _examples(model, tokeniser, text, number)
+        if not of_text:
+            raise ArgumentError(
+                f"text {number} of {len(texts)}, from 0, has no ids, so nothing can be measured on it"
             )
-        references = [text[1] if isinstance(text, tuple) else text.target for text in texts]
-    return _measured(
-        model, tokeniser, examples, references, heads, stored, instead, measure, by, progress
+        examples += of_text
+    references = _references(model, texts) if measure == "bleu" else []
+
+    outputs = _record_examples(model, examples)
+    drawn = torch.Generator().manual_seed(whole("seed", seed, 0))
+    shifts = torch.randint(1, max(2, len(texts)), (len(texts),), generator=drawn).tolist()
+    if by == "resample":
+        others = [(text + shift) % len(texts) for text, shift in enumerate(shifts)]
+        instead = _of_other_texts(outputs, examples, others)
+    else:
+        instead = _of_no_text(outputs, by)
+    experiment = _Experiment(
+        model=model,
+        tokeniser=tokeniser,
+        examples=examples,
+        heads=_heads_in(outputs[0], heads),
+        instead=instead,
+        measure=measure,
+        by=by,
+        references=references,
     )
+    return experiment.run(progress)
 
 
 def patch(
@@ -251,7 +275,7 @@ def patch(
     tokeniser: Any,
     pairs: Sequence[tuple[Contrast, Contrast]],
     *,
-    heads: Chosen = None,
+    heads: HeadNames = None,
     progress: Progress = lambda effects: None,
 ) -> HeadEffects:
     """Put what one head returns in a text A into the run of a text B, and measure what that does to B's word.
@@ -274,26 +298,34 @@ def patch(
     """
     pairs = a_list("pairs", pairs, tuple, "pairs of contrasts, (A, B)")
     _check_texts(pairs, "patch")
-    others, examples = (
-        [_examples(model, tokeniser, pair[side], number)[0] for number, pair in enumerate(pairs)]
-        for side in (0, 1)
-    )
-    for other, into in zip(others, examples, strict=True):
-        if other.sizes[:-2] != into.sizes[:-2]:
-            sizes = [
-                " and ".join(f"{len(ids)} {side}" for side, ids in one.ids.items())
-                for one in (other, into)
-            ]
+    others: list[Example] = []
+    examples: list[Example] = []
+    for number, pair in enumerate(pairs):
+        if len(pair) != 2 or not all(isinstance(contrast, Contrast) for contrast in pair):
             raise ArgumentError(
-                f"the texts of a pair have {sizes[0]} ids and {sizes[1]}; a head is patched position by position, so "
-                f"give texts with equally many ids"
+                f"pairs holds {shown(pair)}; it needs pairs of contrasts, (A, B), as find_contrast returns them"
             )
-    stored = _recorded(model, others)
-    # Text i gets the outputs of other text i.
-    instead = _instead(stored, others, "resample", range(len(pairs)))
-    return _measured(
-        model, tokeniser, examples, [], heads, stored, instead, "log odds", "patch", progress
+        other, example = (_of_contrast(contrast, number) for contrast in pair)
+        if other.lengths != example.lengths:
+            raise ArgumentError(
+                f"the texts of a pair have {other.lengths_in_words()} ids and {example.lengths_in_words()}; a head is "
+                f"patched position by position, so give texts with equally many ids"
+            )
+        others.append(other)
+        examples.append(example)
+
+    outputs = _record_examples(model, others)
+    experiment = _Experiment(
+        model=model,
+        tokeniser=tokeniser,
+        examples=examples,
+        heads=_heads_in(outputs[0], heads),
+        # Text i gets the outputs of the other text i.
+        instead=_of_other_texts(outputs, others, range(len(pairs))),
+        measure="log odds",
+        by="patch",
     )
+    return experiment.run(progress)
 
 
 def _check_texts(texts: Sequence[Any], by: str) -> None:
@@ -303,6 +335,20 @@ def _check_texts(texts: Sequence[Any], by: str) -> None:
         raise ArgumentError(
             "by='resample' takes what a head returns in another text, and one was given; give more"
         )
+
+
+def _references(model: nn.Module, texts: Sequence[Any]) -> list[str]:
+    """The right translation of each text."""
+    if not isinstance(model, TranslationTransformer):
+        raise UnsupportedError(
+            f"BLEU scores the translations of a TranslationTransformer, and the model is {kind_of(model)}"
+        )
+    return [text[1] if isinstance(text, tuple) else text.target for text in texts]
+
+
+def _heads_in(outputs: Outputs, heads: HeadNames) -> list[Head]:
+    """The heads of these names among those that returned something."""
+    return named_heads({layer: rows.shape[1] for layer, rows in outputs.items()}, heads)
 
 
 class Example(NamedTuple):
@@ -323,238 +369,297 @@ class Example(NamedTuple):
     text: int
 
     @property
+    def lengths(self) -> tuple[tuple[str, int], ...]:
+        """How many ids each side has."""
+        return tuple((side, len(ids)) for side, ids in self.ids.items())
+
+    def lengths_in_words(self) -> str:
+        return " and ".join(f"{length} {side}" for side, length in self.lengths)
+
+    @property
     def sizes(self) -> tuple[Any, ...]:
         """Examples of equal sizes are computed together, without padding."""
-        return (
-            *((side, len(ids)) for side, ids in self.ids.items()),
-            len(self.at),
-            len(self.instead_of),
-        )
+        return (*self.lengths, len(self.at), len(self.instead_of))
 
     def value(self, logits: torch.Tensor) -> float:
         """The log odds, or the summed loss, of logits (length, vocab_size) or (classes,)."""
         logits = logits.to(torch.promote_types(logits.dtype, torch.float32))
         chosen = logits[list(self.at)] if logits.dim() == 2 else logits[None]
         right = chosen[range(len(self.of)), list(self.of)]
-        others = chosen[:, list(self.instead_of)] if self.instead_of else chosen
-        return float((right - others.logsumexp(-1)).sum()) * (1 if self.instead_of else -1)
+        if self.instead_of:
+            others = chosen[:, list(self.instead_of)]
+            return float((right - others.logsumexp(-1)).sum())
+        return -float((right - chosen.logsumexp(-1)).sum())
 
 
 def _examples(model: nn.Module, tokeniser: Any, text: Any, number: int) -> list[Example]:
-    """What a text asks of a model. An encoder predicts each id, masked in turn; UNKNOWN is the mask of our encoders."""
-    found: list[Any] = []
+    """What a text asks of a model."""
     if isinstance(text, Contrast):
-        ids = {side: one for side in ("source", "written") if (one := getattr(text, side))}
-        at = len(text.written) - 1 if text.at is None else text.at
-        return [Example(ids, (at,), (text.of,), text.instead_of, number)]
+        return [_of_contrast(text, number)]
+    examples = []
+    for asked in _asked_of(model, tokeniser, text):
+        ids = {side: tuple(of_side) for side, of_side in asked.ids.items()}
+        examples.append(Example(ids, tuple(asked.at), tuple(asked.right), (), number))
+    return examples
+
+
+def _of_contrast(contrast: Contrast, number: int) -> Example:
+    """The written word of a contrast against the others."""
+    ids = {}
+    if contrast.source:
+        ids["source"] = contrast.source
+    if contrast.written:
+        ids["written"] = contrast.written
+    at = len(contrast.written) - 1 if contrast.at is None else contrast.at
+    return Example(ids, (at,), (contrast.of,), contrast.instead_of, number)
+
+
+def _asked_of(model: nn.Module, tokeniser: Any, text: Any) -> list[Asked]:
+    """What the loss of a text is measured on. An encoder predicts each id, masked in turn."""
     if isinstance(model, Subject):
-        found = model.asked(text)
-    elif isinstance(model, TranslationTransformer) and not isinstance(text, str):
-        ((source, target),) = encode_pairs(
-            [Pair(*text) if isinstance(text, tuple) else text], tokeniser
-        )
-        found = [
-            (
-                {"source": [*source, END], "written": [BEGIN, *target]},
-                range(len(target) + 1),
-                [*target, END],
-            )
-        ]
-    elif isinstance(model, LanguageModel) and isinstance(text, str):
-        ids = [BEGIN, *tokeniser.encode(text)]
-        found = [({"written": ids[:-1]}, range(len(ids) - 1), ids[1:])] if len(ids) > 1 else []
-    elif (
-        isinstance(model, TextEncoder)
-        and model.config.head == "classes"
-        and not isinstance(text, str)
-    ):
-        found = [
-            (
-                {"source": [BEGIN, *tokeniser.encode(text[0]), END]},
-                (),
-                [whole("the class of a text", text[1], 0)],
-            )
-        ]
-    elif isinstance(model, TextEncoder) and model.config.head == "words" and isinstance(text, str):
-        ids = [BEGIN, *tokeniser.encode(text), END]
-        found = [
-            ({"source": [*ids[:at], UNKNOWN, *ids[at + 1 :]]}, [at], [ids[at]])
-            for at in range(1, len(ids) - 1)
-        ]
-    else:
-        attention_layers(model)  # refuses models without heads
-        head = f" whose head is {model.config.head!r}" if isinstance(model, TextEncoder) else ""
-        raise ArgumentError(
-            f"{shown(text)} is no text for a {type(model).__name__}{head}; see the arguments of ablate"
-        )
-    return [
-        Example({side: (*ids,) for side, ids in sides.items()}, (*at,), (*of,), (), number)
-        for sides, at, of in found
-    ]
+        return model.asked(text)
+    is_text = isinstance(text, str)
+    is_tuple = isinstance(text, tuple) and len(text) == 2
+
+    if isinstance(model, TranslationTransformer) and (is_tuple or isinstance(text, Pair)):
+        pair = Pair(*text) if is_tuple else text
+        ((source, target),) = encode_pairs([pair], tokeniser)
+        ids = {"source": [*source, END], "written": [BEGIN, *target]}
+        return [Asked(ids, range(len(target) + 1), [*target, END])]
+
+    if isinstance(model, LanguageModel) and is_text:
+        read = [BEGIN, *tokeniser.encode(text)]
+        if len(read) == 1:
+            return []
+        return [Asked({"written": read[:-1]}, range(len(read) - 1), read[1:])]
+
+    head = model.config.head if isinstance(model, TextEncoder) else None
+    if head == "classes" and is_tuple:
+        read = [BEGIN, *tokeniser.encode(text[0]), END]
+        return [Asked({"source": read}, (), [whole("the class of a text", text[1], 0)])]
+
+    if head == "words" and is_text:
+        read = [BEGIN, *tokeniser.encode(text), END]
+        asked = []
+        for at in range(1, len(read) - 1):
+            masked = [*read[:at], UNKNOWN, *read[at + 1 :]]  # UNKNOWN is the mask of our encoders
+            asked.append(Asked({"source": masked}, [at], [read[at]]))
+        return asked
+
+    attention_layers(model)  # refuses models without heads
+    whose = "" if head is None else f" whose head is {head!r}"
+    raise ArgumentError(
+        f"{shown(text)} is no text for a {type(model).__name__}{whose}; see the arguments of ablate"
+    )
 
 
-def _recorded(model: nn.Module, examples: Sequence[Example]) -> list[Outputs]:
+def _record_examples(model: nn.Module, examples: Sequence[Example]) -> list[Outputs]:
     """What the heads return in each example, (length, heads, v_dim) by layer."""
-    stored: dict[int, Outputs] = {}
+    by_example: dict[int, Outputs] = {}
     with in_eval_mode(model), torch.no_grad():
         for group in _groups(model, examples, 1):
             with recording(model) as outputs:
-                logits_of(model, _batch(model, [examples[at] for at in group]))
-            stored |= {
-                at: {layer: rows[row] for layer, rows in outputs.items()}
-                for row, at in enumerate(group)
-            }
-    return [stored[at] for at in range(len(examples))]
+                logits_of(model, _batch(model, [examples[index] for index in group]))
+            for row, index in enumerate(group):
+                by_example[index] = {layer: rows[row] for layer, rows in outputs.items()}
+    return [by_example[index] for index in range(len(examples))]
 
 
 # A layer and examples -> (rows or 1, length, heads, v_dim).
 Instead = Callable[[Layer, Sequence[Example]], torch.Tensor]
 
 
-def _instead(
-    stored: list[Outputs], examples: Sequence[Example], by: str, others: Sequence[int]
+def _of_other_texts(
+    outputs: list[Outputs], examples: Sequence[Example], others: Sequence[int]
 ) -> Instead:
-    """What heads return in place of what they computed; `others` is the other text of each."""
-    first = {one.text: at for at, one in reversed([*enumerate(examples)])}
+    """What heads return in another text; `others` has its number for each text."""
+    first_of_text: dict[int, int] = {}
+    for index, example in enumerate(examples):
+        first_of_text.setdefault(example.text, index)
 
-    def another(layer: Layer, chosen: Sequence[Example]) -> torch.Tensor:
-        rows = [stored[first[others[one.text]]][layer] for one in chosen]
+    def outputs_of_others(layer: Layer, chosen: Sequence[Example]) -> torch.Tensor:
+        rows = [outputs[first_of_text[others[example.text]]][layer] for example in chosen]
         longest = max(map(len, rows))
-        return torch.stack(
-            [torch.cat([row, row[-1:].expand(longest - len(row), -1, -1)]) for row in rows]
-        )
+        padded = []
+        for row in rows:
+            padding = row[-1:].expand(longest - len(row), -1, -1)
+            padded.append(torch.cat([row, padding]))
+        return torch.stack(padded)
 
-    if by == "resample":
-        return another
-    means = {
-        layer: torch.cat([one[layer] for one in stored]).double().mean(0)[None, None]
-        for layer in stored[0]
-    }
-    means = {layer: mean.to(stored[0][layer]) * (by == "mean") for layer, mean in means.items()}
-    return lambda layer, _: means[layer]
+    return outputs_of_others
+
+
+def _of_no_text(outputs: list[Outputs], by: str) -> Instead:
+    """What heads return on average, by "mean", or zeros."""
+    constants = {}
+    for layer, first in outputs[0].items():
+        rows = torch.cat([of_example[layer] for of_example in outputs])
+        mean = rows.double().mean(0)[None, None].to(first)
+        constants[layer] = mean * (by == "mean")
+    return lambda layer, _: constants[layer]
 
 
 def _groups(model: nn.Module, examples: Sequence[Example], copies: int) -> Iterator[list[int]]:
     """Examples of equal sizes, as many as one run of the model computes with so many rows for each."""
     alike: dict[Any, list[int]] = {}
-    for at, one in enumerate(examples):
-        alike.setdefault(one.sizes, []).append(at)
+    for index, example in enumerate(examples):
+        alike.setdefault(example.sizes, []).append(index)
     for group in alike.values():
         length = sum(map(len, examples[group[0]].ids.values()))
         most = max(1, ids_at_once(model) // (length * copies))
-        yield from (group[first : first + most] for first in range(0, len(group), most))
+        for first in range(0, len(group), most):
+            yield group[first : first + most]
 
 
 def _batch(model: nn.Module, examples: Sequence[Example], copies: int = 1) -> Sides:
     device = next(model.parameters()).device
-    return {
-        side: torch.tensor([one.ids[side] for one in examples], device=device).repeat_interleave(
-            copies, 0
-        )
-        for side in examples[0].ids
-    }
+    sides = {}
+    for side in examples[0].ids:
+        ids = torch.tensor([example.ids[side] for example in examples], device=device)
+        sides[side] = ids.repeat_interleave(copies, 0)
+    return sides
 
 
-def _measured(
-    model: nn.Module,
-    tokeniser: Any,
-    examples: Sequence[Example],
-    references: Sequence[str],
-    heads: Any,
-    stored: list[Outputs],
-    instead: Instead,
-    measure: str,
-    by: str,
-    progress: Progress,
-) -> HeadEffects:
-    """Effects, reported after each group of texts; a run of the model has one row per example and head.
+class _Outcome(NamedTuple):
+    """What a model does with an example: its value, or for BLEU its translation.
 
     Args:
+        unchanged: by the model as it is.
+        without: by the model without each head.
+    """
+
+    example: Example
+    unchanged: Any
+    without: list[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class _Experiment:
+    """Runs of a model without one head at a time.
+
+    Args:
+        heads: those that are replaced.
+        instead: what they return in place of what they computed.
         references: the right translation of each text, for BLEU.
     """
-    named = named_heads({layer: rows.shape[1] for layer, rows in stored[0].items()}, heads)
-    asked = len({one.text for one in examples})
-    count = len(named)
 
-    def outcomes(chosen: Sequence[Example], ids: Sides) -> list[Any]:
+    model: nn.Module
+    tokeniser: Any
+    examples: Sequence[Example]
+    heads: list[Head]
+    instead: Instead
+    measure: str
+    by: str
+    references: Sequence[str] = ()
+
+    def run(self, progress: Progress) -> HeadEffects:
+        """The effects, reported after each group of examples."""
+        outcomes: list[_Outcome] = []
+        effects = None
+        with in_eval_mode(self.model), torch.no_grad():
+            for group in _groups(self.model, self.examples, len(self.heads) + 1):
+                outcomes += self._run_group([self.examples[index] for index in group])
+                effects = self._effects(outcomes)
+                progress(effects)
+        assert effects is not None
+        return effects
+
+    def _run_group(self, chosen: Sequence[Example]) -> list[_Outcome]:
+        """One run of the model as it is, and one with a row for each example and head."""
+        count = len(self.heads)
+        unchanged = self._results(chosen, _batch(self.model, chosen))
+
+        instead: Outputs = {}
+        for layer in dict.fromkeys((head.attention, head.layer) for head in self.heads):
+            outputs = self.instead(layer, chosen)
+            instead[layer] = outputs if len(outputs) == 1 else outputs.repeat_interleave(count, 0)
+        repeated = [example for example in chosen for _ in self.heads]
+        with replacing(self.model, self.heads, instead):
+            without = self._results(repeated, _batch(self.model, chosen, count))
+
+        outcomes = []
+        for number, example in enumerate(chosen):
+            of_example = without[number * count : (number + 1) * count]
+            outcomes.append(_Outcome(example, unchanged[number], of_example))
+        return outcomes
+
+    def _results(self, chosen: Sequence[Example], ids: Sides) -> list[Any]:
         """The value of each example, or for BLEU its translation by greedy search."""
-        if measure == "bleu":
-            return [tokeniser.decode(written) for written in greedily_written(model, ids["source"])]
-        return [one.value(row) for one, row in zip(chosen, logits_of(model, ids), strict=True)]
+        if self.measure == "bleu":
+            written = greedily_written(self.model, ids["source"])
+            return [self.tokeniser.decode(of_row) for of_row in written]
+        rows = logits_of(self.model, ids)
+        return [example.value(row) for example, row in zip(chosen, rows, strict=True)]
 
-    # Examples with the outcomes of the unchanged model, then of that without each head.
-    done: list[tuple[Example, list[Any]]] = []
-    effects = None
-    with in_eval_mode(model), torch.no_grad():
-        for group in _groups(model, examples, count + 1):
-            chosen = [examples[at] for at in group]
-            own = outcomes(chosen, _batch(model, chosen))
-            values = {layer: instead(layer, chosen) for layer in stored[0]}
-            rows = {
-                layer: one if len(one) == 1 else one.repeat_interleave(count, 0)
-                for layer, one in values.items()
-            }
-            with replacing(model, named, rows):
-                others = outcomes(
-                    [one for one in chosen for _ in named], _batch(model, chosen, count)
-                )
-            done += [
-                (one, [own[at], *others[at * count : (at + 1) * count]])
-                for at, one in enumerate(chosen)
-            ]
-            value, found = (
-                _bleu(done, references)
-                if measure == "bleu"
-                else _means(done, odds=measure == "log odds")
-            )
-            effects = HeadEffects(
-                measure=measure,
-                by=by,
-                value=value,
-                texts=len({one.text for one, _ in done}),
-                asked=asked,
-                effects=dict(zip(named, found, strict=True)),
-            )
-            progress(effects)
-    assert effects is not None
-    return effects
-
-
-def _means(done: list[tuple[Example, list[Any]]], *, odds: bool) -> tuple[float, list[Effect]]:
-    """Log odds are averaged over texts, a loss over the ids of all texts."""
-    sums: dict[int, list[float]] = {}  # by text: ids, the value, and the values without each head
-    for one, values in done:
-        row = [float(len(one.of)), *values]
-        sums[one.text] = [
-            a + b for a, b in zip(sums.get(one.text, [0.0] * len(row)), row, strict=True)
-        ]
-    rows = list(sums.values())
-    effects = []
-    ids, own = (math.fsum(row[at] for row in rows) for at in (0, 1))
-    for at in range(2, len(rows[0])):
-        losses = [(row[1] - row[at]) * (1 if odds else -1) for row in rows]
-        effect = math.fsum(losses) / ids
-        # The standard error of a ratio of two sums.
-        spread = [loss - effect * row[0] for loss, row in zip(losses, rows, strict=True)]
-        error = (
-            math.sqrt(len(rows) * statistics.variance(spread)) / ids if len(rows) > 1 else math.inf
+    def _effects(self, outcomes: Sequence[_Outcome]) -> HeadEffects:
+        if self.measure == "bleu":
+            value, effects = _bleu_effects(outcomes, self.references)
+        else:
+            value, effects = _mean_effects(outcomes, odds=self.measure == "log odds")
+        return HeadEffects(
+            measure=self.measure,
+            by=self.by,
+            value=value,
+            texts=len({outcome.example.text for outcome in outcomes}),
+            asked=len({example.text for example in self.examples}),
+            effects=dict(zip(self.heads, effects, strict=True)),
         )
-        flips = sum(row[at] <= 0 < row[1] for row in rows) / len(rows)
-        effects.append(Effect(effect, error, flips if odds else None))
-    return own / ids, effects
 
 
-def _bleu(
-    done: list[tuple[Example, list[Any]]], references: Sequence[str]
+class _TextSums(NamedTuple):
+    """Sums over the examples of one text: its ids, the value, and the value without each head."""
+
+    ids: float
+    value: float
+    without: list[float]
+
+
+def _mean_effects(outcomes: Sequence[_Outcome], *, odds: bool) -> tuple[float, list[Effect]]:
+    """Log odds are averaged over texts, a loss over the ids of all texts."""
+    by_text: dict[int, _TextSums] = {}
+    for example, value, without in outcomes:
+        before = by_text.get(example.text, _TextSums(0.0, 0.0, [0.0] * len(without)))
+        by_text[example.text] = _TextSums(
+            before.ids + len(example.of),
+            before.value + value,
+            [a + b for a, b in zip(before.without, without, strict=True)],
+        )
+    texts = list(by_text.values())
+    ids = math.fsum(text.ids for text in texts)
+    value = math.fsum(text.value for text in texts) / ids
+
+    sign = 1 if odds else -1
+    effects = []
+    for number in range(len(texts[0].without)):
+        falls = [(text.value - text.without[number]) * sign for text in texts]
+        effect = math.fsum(falls) / ids
+        error = math.inf
+        if len(texts) > 1:
+            # The standard error of a ratio of two sums.
+            spread = [fall - effect * text.ids for fall, text in zip(falls, texts, strict=True)]
+            error = math.sqrt(len(texts) * statistics.variance(spread)) / ids
+        flips = None
+        if odds:
+            flips = sum(text.without[number] <= 0 < text.value for text in texts) / len(texts)
+        effects.append(Effect(effect, error, flips))
+    return value, effects
+
+
+def _bleu_effects(
+    outcomes: Sequence[_Outcome], references: Sequence[str]
 ) -> tuple[float, list[Effect]]:
-    right = [references[one.text] for one, _ in done]
-    own, *others = (
-        score(list(column), right).bleu for column in zip(*(row for _, row in done), strict=True)
-    )
-    return own, [Effect(own - other) for other in others]
+    right = [references[outcome.example.text] for outcome in outcomes]
+    value = score([outcome.unchanged for outcome in outcomes], right).bleu
+    effects = []
+    for translations in zip(*(outcome.without for outcome in outcomes), strict=True):
+        effects.append(Effect(value - score(list(translations), right).bleu))
+    return value, effects
 
 
-CELL, LEFT, TOP, GAP = 0.5, 0.9, 1.0, 0.75  # inches
+CELL = 0.5  # inches
+LEFT = 0.9
+TOP = 1.0
+GAP = 0.75
 
 
 def draw_head_effects(
@@ -576,68 +681,58 @@ def draw_head_effects(
     tables = of_kind("effects", effects, HeadEffects, "what ablate returns").by_layer()
     grids = {kind: numbers[f"effect on {effects.measure}"] for kind, numbers in tables.items()}
     largest = max(float(grid.nan_to_num().abs().max()) for grid in grids.values()) or 1.0
-    with saved_figure(path) as figure:
-        from matplotlib import colormaps
+    is_patch = effects.by == "patch"
+    if not title:
+        whose = "of the other text" if is_patch else f"({effects.by})"
+        title = f"Effect of each head {whose} on {effects.measure}"
 
-        scale = colormaps[SIGNED].with_extremes(bad=UNSEEN)
-        width = LEFT + max(max(grid.shape[1] for grid in grids.values()) * CELL, 6.2) + 0.3
+    with saved_figure(path) as figure:
+        columns = max(grid.shape[1] for grid in grids.values())
+        width = LEFT + max(columns * CELL, 6.2) + 0.3
         height = TOP + sum(len(grid) * CELL + GAP for grid in grids.values())
         figure.set_size_inches(width, height + (0.35 if footer else 0.0))
-        patched = effects.by == "patch"
-        text = (
-            title
-            or f"Effect of each head {'of the other text' * patched or f'({effects.by})'} on {effects.measure}"
-        )
-        write_text(figure, text, 0.3, 0.25, 12.5, weight="bold")
+        write_text(figure, title, 0.3, 0.25, 12.5, weight="bold")
         top = TOP
         for kind, grid in grids.items():
-            write_text(
-                figure,
-                f"{kind}: layers ↓, heads →",
-                LEFT,
-                top - 0.42,
-                8.5,
-                color=FAINT,
-                style="italic",
-            )
-            axes = axes_in(figure, Box(LEFT, top, grid.shape[1] * CELL, len(grid) * CELL))
-            axes.imshow(
-                (0.5 + 0.45 * grid / largest).numpy(), cmap=scale, vmin=0, vmax=1, aspect="auto"
-            )
-            axes.set_xticks(range(grid.shape[1]))
-            axes.set_yticks(range(len(grid)))
-            axes.tick_params(
-                length=0,
-                labelsize=8,
-                labelcolor=INK,
-                top=True,
-                labeltop=True,
-                bottom=False,
-                labelbottom=False,
-            )
-            axes.spines[:].set_visible(False)
-            for layer, head in (
-                torch.cartesian_prod(*map(torch.arange, grid.shape)).reshape(-1, 2).tolist()
-            ):
-                if not torch.isnan(value := grid[layer, head]):
-                    ink = (
-                        "white" if is_dark(scale(float(0.5 + 0.45 * value / largest))) else "black"
-                    )
-                    axes.text(
-                        head,
-                        layer,
-                        f"{value:+.2f}",
-                        fontsize=7,
-                        color=ink,
-                        ha="center",
-                        va="center",
-                    )
+            name = f"{kind}: layers ↓, heads →"
+            write_text(figure, name, LEFT, top - 0.42, 8.5, color=FAINT, style="italic")
+            box = Box(LEFT, top, grid.shape[1] * CELL, len(grid) * CELL)
+            _draw_grid(axes_in(figure, box), grid, largest)
             top += len(grid) * CELL + GAP
         if footer:
-            of = f"{effects.measure} {effects.value:.3f} over {count_of(effects.texts, 'texts', ',')}"
-            blue = (
-                "what the head returns there lowers them"
-                if patched
-                else "the model is better with the head"
-            )
-            write_text(figure, f"Blue: {blue}. {of}.", 0.3, height - 0.25, 7.5, color=FAINT)
+            blue = "the model is better with the head"
+            if is_patch:
+                blue = "what the head returns there lowers them"
+            texts = count_of(effects.texts, "texts", ",")
+            note = f"Blue: {blue}. {effects.measure} {effects.value:.3f} over {texts}."
+            write_text(figure, note, 0.3, height - 0.25, 7.5, color=FAINT)
+
+
+def _draw_grid(axes: Axes, grid: torch.Tensor, largest: float) -> None:
+    """Draw the effects of one kind of attention, (layers, heads), each with its number."""
+    from matplotlib import colormaps
+
+    layers, heads = grid.shape
+    scale = colormaps[SIGNED].with_extremes(bad=UNSEEN)
+    colours = 0.5 + 0.45 * grid / largest
+    axes.imshow(colours.numpy(), cmap=scale, vmin=0, vmax=1, aspect="auto")
+    axes.set_xticks(range(heads))
+    axes.set_yticks(range(layers))
+    axes.tick_params(
+        length=0,
+        labelsize=8,
+        labelcolor=INK,
+        top=True,
+        labeltop=True,
+        bottom=False,
+        labelbottom=False,
+    )
+    axes.spines[:].set_visible(False)
+    for layer in range(layers):
+        for head in range(heads):
+            effect = float(grid[layer, head])
+            if math.isnan(effect):
+                continue
+            ink = "white" if is_dark(scale(float(colours[layer, head]))) else "black"
+            number = f"{effect:+.2f}"
+            axes.text(head, layer, number, fontsize=7, color=ink, ha="center", va="center")

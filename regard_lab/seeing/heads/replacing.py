@@ -46,37 +46,49 @@ class Head(NamedTuple):
 
 def attention_layers(model: nn.Module) -> dict[Layer, Any]:
     """The attention of each layer of a model of `regard_lab.models`; refuses a model without heads."""
+    stacks: dict[str, list[Any]] = {}
     if isinstance(model, TranslationTransformer):
-        parts = {"encoder": [one.attention for one in model.encoder]}
-        parts["decoder"] = [one.self_attention for one in model.decoder]
-        parts["cross"] = [one.cross_attention for one in model.decoder]
+        stacks["encoder"] = [block.attention for block in model.encoder]
+        stacks["decoder"] = [block.self_attention for block in model.decoder]
+        stacks["cross"] = [block.cross_attention for block in model.decoder]
     elif isinstance(model, LanguageModel | TextEncoder):
-        parts = {"self": [one.attention for one in model.blocks]}
+        stacks["self"] = [block.attention for block in model.blocks]
     else:
         raise UnsupportedError(
             f"heads are those of TranslationTransformer, LanguageModel, TextEncoder and Pretrained models of "
             f"transformers, and the model is {kind_of(model)}"
         )
-    return {(kind, at): one for kind, layers in parts.items() for at, one in enumerate(layers)}
+
+    layers = {}
+    for kind, stack in stacks.items():
+        for number, attention in enumerate(stack):
+            layers[kind, number] = attention
+    return layers
 
 
 @contextmanager
 def changing(model: nn.Module, change: Change) -> Generator[None]:
     """Let a function replace what the heads of each layer return, before they are projected, while the block runs."""
+    if isinstance(model, Subject):
+        with model.changing(change):
+            yield
+        return
     with ExitStack() as hooks:
-        if isinstance(model, Subject):
-            hooks.enter_context(model.changing(change))
-        else:
-            for layer, one in attention_layers(model).items():
-                hook = partial(_projected, partial(change, layer), one.heads)
-                hooks.callback(one.to_output.register_forward_pre_hook(hook).remove)
+        for layer, attention in attention_layers(model).items():
+            hook = partial(_change_heads, partial(change, layer), attention.heads)
+            hooks.callback(attention.to_output.register_forward_pre_hook(hook).remove)
         yield
 
 
-def _projected(
-    change: Callable[[torch.Tensor], torch.Tensor], heads: int, _: Any, given: Any
+def _change_heads(
+    change: Callable[[torch.Tensor], torch.Tensor],
+    heads: int,
+    _: nn.Module,
+    arguments: tuple[torch.Tensor],
 ) -> torch.Tensor:
-    return change(given[0].unflatten(-1, (heads, -1))).flatten(-2)
+    """A hook before the output projection: what it projects in place of what the heads return side by side."""
+    (outputs,) = arguments
+    return change(outputs.unflatten(-1, (heads, -1))).flatten(-2)
 
 
 @contextmanager
@@ -97,25 +109,27 @@ def replacing(model: nn.Module, heads: Sequence[Head], instead: Outputs) -> Gene
     """Row r of each run returns something else in the head `heads[r % len(heads)]`.
 
     Args:
-        instead: (rows or 1, length or 1, heads, v_dim) of each layer. Position p of a text returns what stands at p
-            there, or at the last one; a run that continues texts is at the positions after those before.
+        instead: (rows or 1, length or 1, heads, v_dim) of each layer of these heads. Position p of a text returns what
+            stands at p there, or at the last one; a run that continues texts is at the positions after those before.
     """
-    read = dict.fromkeys(instead, 0)  # positions before
+    positions_before = dict.fromkeys(instead, 0)
 
     def change(layer: Layer, output: torch.Tensor) -> torch.Tensor:
+        if layer not in instead:
+            return output
         rows, length, count, _ = output.shape
-        own = torch.tensor(
-            [[(*layer, at) == head for at in range(count)] for head in heads], device=output.device
-        )
-        start = read[layer]
+        replaced = torch.zeros(len(heads), count, dtype=torch.bool)
+        for row, head in enumerate(heads):
+            if (head.attention, head.layer) == layer:
+                replaced[row, head.head] = True
+        replaced = replaced.to(output.device).repeat(rows // len(heads), 1)  # (rows, heads)
+
         stored = instead[layer].to(output.device)
-        read[layer] += length
-        places = torch.arange(start, start + length, device=output.device).clamp(
-            max=stored.shape[1] - 1
-        )
-        return torch.where(
-            own.repeat(rows // len(heads), 1)[:, None, :, None], stored[:, places], output
-        )
+        start = positions_before[layer]
+        positions_before[layer] += length
+        places = torch.arange(start, start + length, device=output.device)
+        places = places.clamp(max=stored.shape[1] - 1)
+        return torch.where(replaced[:, None, :, None], stored[:, places], output)
 
     with changing(model, change):
         yield
@@ -123,17 +137,21 @@ def replacing(model: nn.Module, heads: Sequence[Head], instead: Outputs) -> Gene
 
 def named_heads(counts: Mapping[Layer, int], heads: Sequence[Head | str] | None) -> list[Head]:
     """The chosen heads, all by default, of layers with so many heads each; refuses heads that do not exist."""
-    there = [Head(*layer, head) for layer, count in counts.items() for head in range(count)]
+    existing = []
+    for layer, count in counts.items():
+        existing += [Head(*layer, head) for head in range(count)]
     if heads is None:
-        return there
-    chosen = [Head.of(str(head)) for head in ([heads] if isinstance(heads, str | Head) else heads)]
+        return existing
+
+    named = [heads] if isinstance(heads, str | Head) else heads
+    chosen = [Head.of(str(head)) for head in named]
     if not chosen:
         raise ArgumentError(
             "heads is empty; name heads such as 'cross 1.2', or leave it out for all"
         )
     for head in chosen:
-        if head not in there:
+        if head not in existing:
             raise ArgumentError(
-                f"there is no head {str(head)!r}; {suggest(str(head), list(map(str, there)))}"
+                f"there is no head {str(head)!r}; {suggest(str(head), list(map(str, existing)))}"
             )
     return list(dict.fromkeys(chosen))

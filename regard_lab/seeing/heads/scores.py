@@ -3,7 +3,6 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
 from typing import Any
 
 import torch
@@ -30,7 +29,8 @@ from regard_lab.seeing.terminal import visible
 from regard_lab.seeing.watching import Span, in_eval_mode, layers_with_weights
 from regard_lab.text import BEGIN, END, Tokeniser
 
-LENGTH, TEXTS = 25, 8  # ids of a block that occurs twice in a text, and texts
+LENGTH = 25  # ids of a block that occurs twice in a text
+TEXTS = 8
 
 
 @torch.no_grad()
@@ -70,40 +70,62 @@ def head_scores(
     texts = whole("texts", texts, 1)
     if not isinstance(model, Subject):
         attention_layers(model)  # refuses a model without heads
-    known: Any = model
-    vocab_size = min(map(len, tables(known).values()))
+    ids = _repeated_ids(model, length, texts, seed)
+
+    with in_eval_mode(model):
+        encoder, decoder, _ = weights_of(model, _sides(model, ids))
+    # A row of weights is a layer of the model, but for recurrent layers, which have no weights.
+    layers = list(range(max(len(encoder), len(decoder))))
+    if isinstance(model, LanguageModel | TextEncoder):
+        layers = layers_with_weights(model)
+
+    translates = len(encoder) > 0 < len(decoder)
+    # Our models read BEGIN before the ids, but for the encoder of a translator.
+    is_ours = not isinstance(model, Subject)
+    first_of_encoder = int(isinstance(model, TextEncoder))
+    stacks = [
+        ("encoder" if translates else "self", encoder, first_of_encoder),
+        ("decoder" if translates else "self", decoder, int(is_ours)),
+    ]
+    previous: dict[Head, float] = {}
+    induction: dict[Head, float] = {}
+    for kind, weights, first in stacks:
+        if not len(weights):
+            continue
+        means_of_previous = _mean_weights(weights, first, range(1, 2 * length), 1)
+        means_of_induction = _mean_weights(weights, first, range(length, 2 * length), length - 1)
+        for row, layer in enumerate(layers):
+            for head in range(weights.shape[2]):
+                name = Head(kind, layer, head)
+                previous[name] = float(means_of_previous[row, head])
+                induction[name] = float(means_of_induction[row, head])
+    return {"previous": previous, "induction": induction}
+
+
+def _repeated_ids(model: Any, length: int, texts: int, seed: int) -> torch.Tensor:
+    """Different ids of words in each text, and then the same again, (texts, 2 * length)."""
+    vocab_size = min(map(len, tables(model).values()))
     words = is_word(torch.arange(vocab_size), special_of(model)).nonzero().flatten()
     if len(words) < length:
         raise ArgumentError(
             f"length is {length}, and the vocabulary has {len(words)} ids; give fewer"
         )
     generator = torch.Generator().manual_seed(whole("seed", seed, 0))
-    drawn = torch.stack(
-        [words[torch.randperm(len(words), generator=generator)[:length]] for _ in range(texts)]
-    )
-    ids = drawn.repeat(1, 2).to(next(model.parameters()).device)
-    with in_eval_mode(model):
-        encoder, decoder, _ = weights_of(model, _sides(model, ids))
-    ours = not isinstance(model, Subject)
-    # A row of weights is a layer of the model, but for recurrent layers, which have no weights.
-    layers = (
-        layers_with_weights(model)
-        if isinstance(model, LanguageModel | TextEncoder)
-        else range(max(len(encoder), len(decoder)))
-    )
-    both = len(encoder) > 0 < len(decoder)
-    stacks = [
-        ("encoder" if both else "self", encoder, int(isinstance(model, TextEncoder))),
-        ("decoder" if both else "self", decoder, int(ours)),  # after BEGIN
-    ]
-    scores: dict[str, dict[Head, float]] = {"previous": {}, "induction": {}}
-    for kind, weights, start in stacks:
-        for name, back, first in (("previous", 1, 1), ("induction", length - 1, length)):
-            rows = start + torch.arange(first, 2 * length) if len(weights) else torch.arange(0)
-            means = weights[..., rows, rows - back].double().mean((1, 3))  # (layers, heads)
-            for row, head in product(*map(range, means.shape)):
-                scores[name][Head(kind, layers[row], head)] = float(means[row, head])
-    return scores
+    orders = [torch.randperm(len(words), generator=generator) for _ in range(texts)]
+    drawn = torch.stack([words[order[:length]] for order in orders])
+    return drawn.repeat(1, 2).to(next(model.parameters()).device)
+
+
+def _mean_weights(weights: torch.Tensor, first: int, rows: range, back: int) -> torch.Tensor:
+    """The mean weight of each head, (layers, heads), on the key that stands `back` positions before its query.
+
+    Args:
+        weights: (layers, batch, heads, rows, keys).
+        first: the row of the first id of a text.
+        rows: the queries, from there.
+    """
+    queries = first + torch.arange(rows.start, rows.stop)
+    return weights[..., queries, queries - back].double().mean((1, 3))
 
 
 def _sides(model: nn.Module, ids: torch.Tensor) -> Sides:
@@ -111,11 +133,9 @@ def _sides(model: nn.Module, ids: torch.Tensor) -> Sides:
     if isinstance(model, Subject):
         return dict.fromkeys(model.tables(), ids)
     begun = F.pad(ids, (1, 0), value=BEGIN)
-    ended = F.pad(ids, (0, 1), value=END)
-    return {
-        "source": F.pad(begun, (0, 1), value=END) if isinstance(model, TextEncoder) else ended,
-        "written": begun,
-    }
+    if isinstance(model, TextEncoder):
+        return {"source": F.pad(begun, (0, 1), value=END), "written": begun}
+    return {"source": F.pad(ids, (0, 1), value=END), "written": begun}
 
 
 @brief
@@ -151,25 +171,26 @@ class ScoreParts:
 
     def pairs(self, count: int = 5) -> list[tuple[str, str, float]]:
         """The pairs that add or take most: the word at the query, the word at the key, and what they add."""
-        names = (*map(visible, self.words), "(every text)")
-        order = self.parts.abs().flatten().argsort(descending=True)[:count].tolist()
-        found = [(*divmod(at, len(names)), float(self.parts.flatten()[at])) for at in order]
-        return [(names[row], names[column], value) for row, column, value in found]
+        names = [*map(visible, self.words), "(every text)"]
+        parts = self.parts.flatten()
+        largest = parts.abs().argsort(descending=True)[:count].tolist()
+        pairs = []
+        for index in largest:
+            query, key = divmod(index, len(names))
+            pairs.append((names[query], names[key], float(parts[index])))
+        return pairs
 
     def text(self, count: int = 5) -> str:
         """The score, and the pairs that add or take most, in lines."""
-        query, key = (visible(self.words[at]) for at in (self.query, self.key))
+        query = visible(self.words[self.query])
+        key = visible(self.words[self.key])
         bias = f", of which {self.bias:+.2f} by distance" if self.bias else ""
         lines = [
             f"{self.head}, {query} -> {key}: score {self.score:.2f}{bias}, weight {self.weight:.3f}"
         ]
-        return "\n".join(
-            lines
-            + [
-                f"  {value:+.2f}  {one} at the query, {other} at the key"
-                for one, other, value in self.pairs(count)
-            ]
-        )
+        for at_query, at_key, value in self.pairs(count):
+            lines.append(f"  {value:+.2f}  {at_query} at the query, {at_key} at the key")
+        return "\n".join(lines)
 
 
 @torch.no_grad()
@@ -206,67 +227,73 @@ def score_parts(
 
     Source: A Mathematical Framework for Transformer Circuits, Elhage et al. 2021, "QK circuits" and "Additivity".
     """
-    of_kind(
-        "model",
-        model,
-        LanguageModel | TextEncoder,
-        "a LanguageModel or a TextEncoder, whose parts are known",
-    )
+    kinds = "a LanguageModel or a TextEncoder, whose parts are known"
+    of_kind("model", model, LanguageModel | TextEncoder, kinds)
     counts = {layer: attention.heads for layer, attention in attention_layers(model).items()}
     (chosen,) = named_heads(counts, [head])
     ids = ids_of_text(model, tokeniser, text)
     spans = tokeniser.words(ids)
-    for name, at in (("query", query), ("key", key)):
-        if not 0 <= whole(name, at) < len(spans):
-            raise ArgumentError(f"{name} is {at}; the text has the words 0 to {len(spans) - 1}")
-    rows = [spans[at][1].stop - 1 for at in (query, key)]
-    with in_eval_mode(model), record_attention(model, "weights") as recorded:
-        model(torch.tensor([ids], device=next(model.parameters()).device))
-    details = [
-        recorded[f"blocks.{layer}.attention"][0].weights[0] for layer in range(chosen.layer + 1)
-    ]
+    for name, index in (("query", query), ("key", key)):
+        if not 0 <= whole(name, index) < len(spans):
+            raise ArgumentError(f"{name} is {index}; the text has the words 0 to {len(spans) - 1}")
     block: Any = model.blocks[chosen.layer]
     attention = block.attention
-    parts = _parts_of(model, ids, details[: chosen.layer])
+
+    with in_eval_mode(model), record_attention(model, "weights") as recorded:
+        model(torch.tensor([ids], device=next(model.parameters()).device))
+    weights = []
+    for layer in range(chosen.layer + 1):
+        weights.append(recorded[f"blocks.{layer}.attention"][0].weights[0])
+    parts = _parts_of(model, ids, weights[:-1])
     if attention.mechanism.declared != Softmax():
         raise UnsupportedError(
             f"{attention.mechanism.declared} has no scores q · k, so they have no parts"
         )
-    if special := model.config.special.replace("rotary_scaling", ""):
+    special = model.config.special.replace("rotary_scaling", "")
+    if special:
         raise UnsupportedError(
             f"scores of a model with {special} have no parts by words: they are no plain sums"
         )
-    weight = float(details[-1][chosen.head, rows[0], rows[1]])
+    query_id = spans[query][1].stop - 1
+    key_id = spans[key][1].stop - 1
+    weight = float(weights[-1][chosen.head, query_id, key_id])
     if not weight:
         raise ArgumentError(
             f"{spans[query][0]!r} gives {spans[key][0]!r} no weight in {chosen}; choose another key"
         )
+
     normed = _normed(block.attention_norm, parts)
-    sides = []
-    for at, projection, heads in zip(
-        rows, (attention.to_q, attention.to_k), (attention.heads, attention.kv_heads), strict=True
-    ):
-        vectors = _projected(projection, normed[at])
-        one = vectors.unflatten(-1, (heads, -1))[
-            :, chosen.head // (attention.heads // heads)
-        ]  # (words + 1, head_dim)
-        sides.append(
-            one
-            if attention.positions is None
-            else attention.positions.rotate(one[None, None], torch.full((len(one),), at))[0, 0]
-        )
+    kv_head = chosen.head // (attention.heads // attention.kv_heads)
+    queries = _projected(attention.to_q, normed[query_id]).unflatten(-1, (attention.heads, -1))
+    keys = _projected(attention.to_k, normed[key_id]).unflatten(-1, (attention.kv_heads, -1))
+    q = queries[:, chosen.head]  # (ids + 1, head_dim)
+    k = keys[:, kv_head]
+    if attention.positions is not None:
+        q = _rotated(attention.positions, q, query_id)
+        k = _rotated(attention.positions, k, key_id)
     scale = attention.options["scale"] or 1 / math.sqrt(attention.head_dim)
-    grid = _by_word(_by_word(scale * sides[0] @ sides[1].T, spans).T, spans).T
-    distance = torch.tensor([rows[1] - rows[0]])
-    bias = (
-        0.0
-        if block.bias is None
-        else float(block.bias.by_distance(distance, attention.heads)[chosen.head])
-    )
-    words = tuple(word for word, _ in spans)
+    by_id = scale * q @ k.T
+    by_word = _by_word(_by_word(by_id, spans).T, spans).T
+
+    bias = 0.0
+    if block.bias is not None:
+        distance = torch.tensor([key_id - query_id])
+        bias = float(block.bias.by_distance(distance, attention.heads)[chosen.head])
     return ScoreParts(
-        chosen, words, query, key, float(grid.sum()) + bias, weight, bias, grid.float().cpu()
+        head=chosen,
+        words=tuple(word for word, _ in spans),
+        query=query,
+        key=key,
+        score=float(by_word.sum()) + bias,
+        weight=weight,
+        bias=bias,
+        parts=by_word.float().cpu(),
     )
+
+
+def _rotated(positions: Any, vectors: torch.Tensor, position: int) -> torch.Tensor:
+    """Vectors (parts, head_dim), all rotated to one position."""
+    return positions.rotate(vectors[None, None], torch.full((len(vectors),), position))[0, 0]
 
 
 def _projected(projection: nn.Linear, parts: torch.Tensor) -> torch.Tensor:
@@ -279,17 +306,21 @@ def _projected(projection: nn.Linear, parts: torch.Tensor) -> torch.Tensor:
 
 def _by_word(rows: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
     """Sums over the ids of each word; the last row stays."""
-    return torch.stack([*(rows[ids.start : ids.stop].sum(0) for _, ids in spans), rows[-1]])
+    sums = [rows[ids.start : ids.stop].sum(0) for _, ids in spans]
+    return torch.stack([*sums, rows[-1]])
 
 
 def _normed(norm: Any, parts: torch.Tensor) -> torch.Tensor:
     """A norm of vectors that are sums of parts (length, parts, dim), divided among these; its bias is the last part."""
     x = parts.sum(1, keepdim=True)
     if isinstance(norm, nn.LayerNorm):
-        parts, x = (one - one.mean(-1, keepdim=True) for one in (parts, x))
+        parts = parts - parts.mean(-1, keepdim=True)
+        x = x - x.mean(-1, keepdim=True)
     epsilon = norm.eps if norm.eps is not None else torch.finfo(x.dtype).eps
-    parts = parts * (x.square().mean(-1, keepdim=True) + epsilon).rsqrt() * norm.weight.to(x.dtype)
-    if (bias := getattr(norm, "bias", None)) is not None:
+    inverse_size = (x.square().mean(-1, keepdim=True) + epsilon).rsqrt()
+    parts = parts * inverse_size * norm.weight.to(x.dtype)
+    bias = getattr(norm, "bias", None)
+    if bias is not None:
         parts[:, -1] += bias
     return parts
 
@@ -299,21 +330,19 @@ def _parts_of(
 ) -> torch.Tensor:
     """The vectors after some layers, by the position that they came from: (length, length + 1, dim)."""
     device = model.embedding.weight.device
-    length = len(ids)
-    x = model._embed_texts(torch.tensor([ids], device=device), torch.arange(length, device=device))[
-        0
-    ]
-    own = torch.arange(length, device=device)
-    parts = x.new_zeros(length, length + 1, x.shape[-1])
-    parts[own, own] = x
+    positions = torch.arange(len(ids), device=device)
+    x = model._embed_texts(torch.tensor([ids], device=device), positions)[0]
+    parts = x.new_zeros(len(ids), len(ids) + 1, x.shape[-1])
+    parts[positions, positions] = x
     blocks: list[Any] = list(model.blocks)
-    for block, looked in zip(blocks, weights, strict=False):  # those before the layer
+    for block, of_block in zip(blocks, weights, strict=False):  # those before the layer
         attention = block.attention
-        values = _projected(attention.to_v, _normed(block.attention_norm, parts))
-        values = values.unflatten(-1, (attention.kv_heads, -1))
-        values = values.repeat_interleave(attention.heads // attention.kv_heads, -2)
-        mixed = torch.einsum("hij,jphv->iphv", looked.to(values), values).flatten(-2)
-        parts = parts + _projected(attention.to_output, mixed)
+        v = _projected(attention.to_v, _normed(block.attention_norm, parts))
+        v = v.unflatten(-1, (attention.kv_heads, -1))
+        v = v.repeat_interleave(attention.heads // attention.kv_heads, -2)
+        # i: queries, j: keys, p: parts, h: heads, v: numbers of a head
+        outputs = torch.einsum("hij,jphv->iphv", of_block.to(v), v).flatten(-2)
+        parts = parts + _projected(attention.to_output, outputs)
         x = parts.sum(1)
-        parts[own, own] += block.feed_forward(block.feed_forward_norm(x))
+        parts[positions, positions] += block.feed_forward(block.feed_forward_norm(x))
     return parts

@@ -9,7 +9,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import nn
@@ -268,13 +268,27 @@ class Subject(nn.Module):
         """As `regard_lab.seeing.heads.changing`."""
 
     @abstractmethod
-    def asked(self, text: Any) -> list[tuple[dict[str, list[int]], Sequence[int], Sequence[int]]]:
-        """What a loss is measured on: ids by side, positions of logits, and the right ids there; or the right class."""
+    def asked(self, text: Any) -> list[Asked]:
+        """What a loss is measured on."""
 
     @property
     @abstractmethod
     def ids_at_once(self) -> int:
         """The most ids in one run, so that its logits need no more than some hundred MiB."""
+
+
+class Asked(NamedTuple):
+    """What a loss is measured on.
+
+    Args:
+        ids: what the model reads, by side.
+        at: positions of the logits; none of a classifier.
+        right: the right ids there, or the right class.
+    """
+
+    ids: dict[str, list[int]]
+    at: Sequence[int]
+    right: Sequence[int]
 
 
 Ours = TranslationTransformer | RecurrentTranslator | LanguageModel

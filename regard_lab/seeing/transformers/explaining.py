@@ -18,6 +18,7 @@ from regard.integrations.transformers.watching import intervene, observe
 from regard_lab.seeing.lenses import Contrast, Relevance, explain_contrasts
 from regard_lab.seeing.lenses.contrast import (
     IDS_AT_ONCE,
+    Asked,
     Sides,
     Subject,
     baseline,
@@ -219,24 +220,27 @@ class Pretrained(Subject):
         with intervene(self.model, swapped):
             yield
 
-    def asked(self, text: Any) -> list[tuple[dict[str, list[int]], Sequence[int], Sequence[int]]]:
-        given, *more = (text,) if isinstance(text, str) else text
-        ids = self.read(given).ids
+    def asked(self, text: Any) -> list[Asked]:
+        read, *more = (text,) if isinstance(text, str) else text
+        ids = self.read(read).ids
         if self.translates:
             target = self.tokenizer(text_target=more[0])["input_ids"]
-            return [
-                ({"source": ids, "written": [self.start, *target[:-1]]}, range(len(target)), target)
-            ]
+            sides = {"source": ids, "written": [self.start, *target[:-1]]}
+            return [Asked(sides, range(len(target)), target)]
         if self.writes:
-            return [({"written": ids[:-1]}, range(len(ids) - 1), ids[1:])] if len(ids) > 1 else []
+            if len(ids) == 1:
+                return []
+            return [Asked({"written": ids[:-1]}, range(len(ids) - 1), ids[1:])]
         if more:
-            return [({"source": ids}, (), [self.class_of(more[0])])]
+            return [Asked({"source": ids}, (), [self.class_of(more[0])])]
+
         mask = self.mask
-        return [
-            ({"source": [*ids[:at], mask, *ids[at + 1 :]]}, [at], [one])
-            for at, one in enumerate(ids)
-            if one not in self.special
-        ]
+        asked = []
+        for at, identifier in enumerate(ids):
+            if identifier not in self.special:
+                masked = [*ids[:at], mask, *ids[at + 1 :]]
+                asked.append(Asked({"source": masked}, [at], [identifier]))
+        return asked
 
     @property
     def start(self) -> int:
