@@ -18,16 +18,15 @@ from typing import Any
 
 import torch
 
+from benchmarks.head_scores import from_neighbours, score_relation
 from benchmarks.relation_scores import rounded, score_figures, share_figures
 from benchmarks.transfer import TransferRecipe, labelled
 from regard.integrations.transformers import attach
 from regard_lab.seeing.relations import (
     Link,
     Looks,
-    from_neighbours,
     join,
     looks_of,
-    score_relation,
     share,
 )
 from regard_lab.seeing.transformers import english_model, explore_pretrained

@@ -5,24 +5,26 @@ from typing import Any
 
 import torch
 
-from benchmarks.library_text import Document
-from regard_lab.seeing.maps import TextMaps, TextModel, look_text
-from regard_lab.seeing.relations import (
+from benchmarks.head_scores import (
     ALL,
     BACK,
     PIECES,
-    SPECIAL,
-    Link,
-    Looks,
     MeanShare,
     RelationScore,
     from_neighbours,
+    piece_links,
+    score_relation,
+)
+from benchmarks.library_text import Document
+from regard_lab.seeing.maps import TextMaps, TextModel, look_text
+from regard_lab.seeing.relations import (
+    SPECIAL,
+    Link,
+    Looks,
     join,
     looks_of,
-    piece_links,
     random_labels,
     relations_in,
-    score_relation,
 )
 from regard_lab.seeing.watching import merge
 from regard_lab.text import Tokeniser

@@ -11,16 +11,14 @@ the noun. Most are right, not all: "the value returned by" has no noun *returned
 refused, and phrases that are not ended clearly are left out.
 """
 
-import math
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 
 from regard.arguments import a_string
 from regard.errors import ArgumentError, DataError
-from regard_lab.seeing.watching import Span
 
 FAR = 64  # the longest distance that a fixed offset may have
 ERRORS = 3  # standard errors by which a head must be better than a baseline
@@ -138,100 +136,6 @@ def join(looks: Iterable[Looks]) -> Looks:
     return Looks(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
 
 
-@dataclass(frozen=True)
-class MeanShare:
-    """A mean with its standard error, over links of documents."""
-
-    mean: float
-    error: float
-
-
-def share(values: torch.Tensor, groups: torch.Tensor) -> MeanShare:
-    """The mean of a value of each link, and its standard error with documents as the independent units.
-
-        error² = G / (G - 1) · sum over documents (sum over its links (value - mean))² / links²
-
-    Args:
-        values: (links,), such as hits, or the difference between the hits of two heads.
-        groups: (links,), the document of each.
-
-    Returns:
-        The mean and the error; infinite for one document, from which no error can be estimated.
-
-    Source: the cluster-robust error of a mean, Liang and Zeger 1986, for independent links of documents.
-
-    >>> share(torch.tensor([1.0, 1.0, 0.0, 0.0]), torch.tensor([0, 0, 1, 1]))
-    MeanShare(mean=0.5, error=0.5)
-    >>> share(torch.tensor([1.0, 0.0, 1.0, 0.0]), torch.tensor([0, 0, 1, 1]))
-    MeanShare(mean=0.5, error=0.0)
-    """
-    values = values.double()
-    mean = values.mean()
-    _, place = groups.unique(return_inverse=True)
-    documents = int(place.max()) + 1
-    if documents == 1:
-        return MeanShare(float(mean), math.inf)
-    sums = torch.zeros(documents, dtype=torch.float64).index_add(0, place, values - mean)
-    return MeanShare(
-        float(mean), math.sqrt(documents / (documents - 1) * float((sums**2).sum())) / len(values)
-    )
-
-
-@dataclass(frozen=True)
-class RelationScore:
-    """The head of one relation, chosen on validation texts, and its hits on test texts beside the baselines.
-
-    Args:
-        head: layer and head, numbers from 0.
-        links: number of links in the test texts.
-        hits: share of the links that the head hits.
-        mass: mean weight on the right keys.
-        offset: the distance that is right most often in the validation texts.
-        baselines: the same share for "fixed offset", "random choice" and "untrained", the best head by validation of
-            the same model before training.
-        margins: the share of the head minus that of each baseline, link by link, with its own error.
-    """
-
-    head: tuple[int, int]
-    links: int
-    hits: MeanShare
-    mass: float
-    offset: int
-    baselines: dict[str, float]
-    margins: dict[str, MeanShare]
-
-    @property
-    def beyond(self) -> bool:
-        """Whether the head is better than every baseline by more than `ERRORS` standard errors."""
-        return all(margin.mean > ERRORS * margin.error for margin in self.margins.values())
-
-
-def score_relation(valid: Looks, test: Looks, untrained: tuple[Looks, Looks]) -> RelationScore:
-    """Choose a head by the validation texts and score it on the test texts.
-
-    Args:
-        valid, test: looks of the trained model at the links of one relation.
-        untrained: those of the same model before training, at the same links.
-    """
-    head = valid.best_head()
-    offset = valid.best_offset()
-    hits = test.of_head(head)
-    others = {
-        "fixed offset": test.at_offset(offset),
-        "random choice": test.chance,
-        "untrained": untrained[1].of_head(untrained[0].best_head()),
-    }
-    return RelationScore(
-        head=head,
-        links=len(test),
-        hits=share(hits, test.groups),
-        mass=float(test.mass[:, head[0], head[1]].mean()),
-        offset=offset,
-        baselines={name: float(values.mean()) for name, values in others.items()},
-        margins={name: share(hits - values, test.groups) for name, values in others.items()},
-    )
-
-
 def random_labels(
     links: Sequence[Link], length: int, causal: bool, generator: torch.Generator
 ) -> list[Link]:
@@ -249,26 +153,6 @@ def random_labels(
         key = int(torch.randint(choices, (), generator=generator))
         drawn.append((query, frozenset({key + (key >= query)})))
     return drawn
-
-
-def from_neighbours(links: Sequence[Link], length: int, others: Collection[int] = ()) -> list[Link]:
-    """The same keys for the neighbour of each query, on the side away from them, which is not related to them.
-
-    A head that finds the key of a relation from there just as often looks at such keys from everywhere.
-
-    Args:
-        others: queries that are left out, such as "<begin>" and "<end>"; so are those that have links themselves.
-
-    >>> from_neighbours([(3, frozenset({1})), (5, frozenset({4}))], 6)
-    [(4, frozenset({1}))]
-    """
-    taken = {query for query, _ in links} | set(others)
-    moved = []
-    for query, keys in links:
-        neighbour = query + 1 if max(keys) < query else query - 1
-        if 0 <= neighbour < length and neighbour not in taken | keys:
-            moved.append((neighbour, keys))
-    return moved
 
 
 def _set(words: str) -> frozenset[str]:
@@ -322,19 +206,10 @@ def relations_in(words: Sequence[str]) -> dict[str, list[Link]]:
     >>> found["object to verb"], found["noun to modifier"], found["closing to opening bracket"]
     ([(3, frozenset({0}))], [(3, frozenset({2}))], [(7, frozenset({5}))])
     """
-    found = {name: _one_each(label(words)) for name, label in _LABELS.items()}
+    found = {name: _one_each(label(words)) for name, label in LABELS.items()}
     for back, forward in FORWARD.items():
         found[forward] = turned(found[back])
     return found
-
-
-def piece_links(spans: Sequence[Span]) -> list[Link]:
-    """Each sub-word after the first of its word, linked to the first; indices are those of ids.
-
-    >>> piece_links([("cat", range(0, 1)), ("street", range(1, 4))])
-    [(2, frozenset({1})), (3, frozenset({1}))]
-    """
-    return [(piece, frozenset({ids.start})) for _, ids in spans for piece in ids[1:]]
 
 
 def turned(links: Sequence[Link]) -> list[Link]:
@@ -462,7 +337,7 @@ def _is_punctuation(words: Sequence[str], place: int) -> bool:
 
 
 # Pairs of a query and a key that is right for it.
-_LABELS: dict[str, Callable[[Sequence[str]], Iterator[tuple[int, int]]]] = {
+LABELS: dict[str, Callable[[Sequence[str]], Iterator[tuple[int, int]]]] = {
     "previous word": _previous,
     "same word earlier": _repeated,
     "after the same word": lambda words: (
@@ -479,7 +354,6 @@ _LABELS: dict[str, Callable[[Sequence[str]], Iterator[tuple[int, int]]]] = {
     "object to verb": _object_to_verb,
     "verb to subject": _verb_to_subject,
 }
-PIECES = "sub-word to first of its word"
 FORWARD = {  # the same pairs, looked at from the other word
     "previous word": "next word",
     "same word earlier": "same word later",
@@ -490,5 +364,3 @@ FORWARD = {  # the same pairs, looked at from the other word
     "object to verb": "verb to object",
     "verb to subject": "subject to verb",
 }
-BACK = (*_LABELS, PIECES)  # what a causal model can show
-ALL = (*BACK, *FORWARD.values())
