@@ -167,8 +167,7 @@ def _attached_processor(processor: Any, name: str, pattern: Chosen, backend: str
             function: Any = pattern
             return function(ImageCall(**vars(replaced), layer=name, cross=is_cross))
 
-        watching = _watching.get()
-        want = () if watching is None else watching[1]
+        observed, want = _watching.get() or (None, ())
         layer_pattern = choose if callable(pattern) else pattern
         token = _inside.set(True)
         try:
@@ -181,8 +180,8 @@ def _attached_processor(processor: Any, name: str, pattern: Chosen, backend: str
                     )
         finally:
             _inside.reset(token)
-        if watching is not None:
-            watching[0].calls += [(name, detail) for detail in seen.details]
+        if observed is not None:
+            observed.calls += [(name, detail) for detail in seen.details]
         return output
 
     attached = copy.copy(processor)

@@ -124,7 +124,7 @@ def replaced_attention(
 
 
 class _Mode(TorchFunctionMode):
-    """Hands the two functions to regard; everything else stays PyTorch's."""
+    """Lets regard compute two functions of `F`; everything else stays PyTorch's."""
 
     def __init__(self, seen: ReplacedAttention, pattern: Chosen, want: Any, backend: str) -> None:
         super().__init__()
@@ -170,7 +170,7 @@ class _Mode(TorchFunctionMode):
             mask = None if attn_mask is None else mask_of_four_axes(attn_mask, axes)
             own_pattern, bias = pattern_and_bias(mask, q.shape[2], k.shape[2])
         if start is None and own_pattern == Causal():
-            start = 0  # PyTorch aligns the first query with the first key
+            start = 0  # PyTorch aligns the first query with the first key, regard the last ones
         call = ReplacedCall(self.seen.calls, q.shape[1], q.shape[2], k.shape[2], own_pattern)
         pattern: Any = self.pattern(call) if callable(self.pattern) else self.pattern
         detail = attention_detail(
@@ -391,15 +391,15 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
         added: int,
     ) -> torch.Tensor | None:
         """Both masks as one of four axes, which allows the added keys."""
-        live = None
+        unpadded = None
         if key_padding_mask is not None:
-            live = allowed_by("key_padding_mask", key_padding_mask, is_batched)[:, None, None]
+            unpadded = allowed_by("key_padding_mask", key_padding_mask, is_batched)[:, None, None]
         mask = None
         if attn_mask is not None:
             mask = allowed_by("attn_mask", attn_mask)
             if mask.dim() == 3:
                 mask = mask.unflatten(0, (-1, self.num_heads))  # (batch, heads, q_len, k_len)
-        mask = join_masks(mask, live)
+        mask = join_masks(mask, unpadded)
         if mask is None:
             return None
         mask = F.pad(mask, (0, added), value=mask.dtype == torch.bool)

@@ -17,7 +17,8 @@ from regard.integrations.transformers.attaching import NAME, attach, detach
 from regard.integrations.transformers.attending import regard_attention
 from regard.integrations.transformers.kept_cache import keep_entries
 from regard.integrations.transformers.latents import latent_cache
-from regard.integrations.transformers.masks import PatternMask, UnreadMaskWarning, regard_mask
+from regard.integrations.transformers.masks import PatternMask, regard_mask
+from regard.integrations.transformers.reading import UnreadMaskWarning
 from regard.integrations.transformers.sharing import part_of_batch
 from regard.integrations.transformers.surgery import AttentionChange, change_attention
 from regard.integrations.transformers.watching import (

@@ -21,12 +21,12 @@ from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.modules import (
     callers,
     configs_inside,
-    exchangeable,
+    exchanged_by_default,
+    exchanged_if_asked,
     models_inside,
     outside_of,
     owner_of,
     recurs,
-    replaceable,
 )
 from regard.integrations.transformers.recurring import exchange_recurrent, restore_recurrent
 from regard.integrations.transformers.sharing import HOOKS as SHARED
@@ -103,7 +103,7 @@ def attach(
     exchanged = [
         part
         for part in models_inside(model)
-        if exchangeable(part) or (replace and replaceable(part))
+        if exchanged_by_default(part) or (replace and exchanged_if_asked(part))
     ]
     recurrent = [module for module in model.modules() if recurs(module)]
     outside = outside_of(model, [*exchanged, *recurrent])
@@ -202,7 +202,7 @@ def _reading_configs(
     model: nn.Module, calling: dict[str, nn.Module], exchanged: list[PreTrainedModel]
 ) -> list[nn.Module]:
     """The modules that read from their configs which attention they call; those of `replace=True` do not."""
-    replaced = {id(part) for part in exchanged if replaceable(part)}
+    replaced = {id(part) for part in exchanged if exchanged_if_asked(part)}
     return [module for name, module in calling.items() if id(owner_of(model, name)) not in replaced]
 
 
@@ -246,7 +246,7 @@ def _refuse_weights(
     if not (part.config.output_attentions if asked is None else asked):
         return
     now = part.config._attn_implementation
-    if now == NAME or any(map(_replaced().is_replaced, part.modules())):
+    if now == NAME or any(map(_replaced().is_exchanged, part.modules())):
         raise UnsupportedError(NO_WEIGHTS)
     was_set = any(config is part.config and name != now for config, name in implementations)
     if not was_set:
@@ -294,7 +294,7 @@ def _set_implementations(implementations: list[tuple[PreTrainedConfig, str]]) ->
 def _restore_modules(model: nn.Module) -> None:
     """Give the modules that were exchanged their own classes."""
     restore_recurrent(model)
-    if any(replaceable(part) or exchangeable(part) for part in models_inside(model)):
+    if any(exchanged_if_asked(part) or exchanged_by_default(part) for part in models_inside(model)):
         _replaced().restore_modules(model)
 
 

@@ -21,14 +21,10 @@ from regard.functional.kept import PLANS
 from regard.integrations.torch import pattern_and_bias
 from regard.integrations.transformers.kept_cache import STORED
 from regard.integrations.transformers.latents import EXPAND, Latents, form_of
-from regard.integrations.transformers.masks import (
-    NO_WEIGHTS,
-    PatternMask,
-    TracedMask,
-    UnreadMaskWarning,
-    refuse_collecting,
-)
+from regard.integrations.transformers.masks import NO_WEIGHTS, PatternMask, refuse_collecting
+from regard.integrations.transformers.reading import UnreadMaskWarning
 from regard.integrations.transformers.sharing import forwards, shared_now
+from regard.integrations.transformers.traced_masks import TracedMask
 from regard.integrations.transformers.window_cache import mask_of_kept
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, Pattern
@@ -142,6 +138,7 @@ def regard_attention(
             )
     if others.get("output_attentions"):
         raise UnsupportedError(NO_WEIGHTS)
+
     stored = getattr(key, STORED, None)
     if stored is not None:
         if indices is not None or EXPAND in module.__dict__:
@@ -157,6 +154,7 @@ def regard_attention(
     if key.shape[1] != value.shape[1] and EXPAND not in module.__dict__:
         # Several heads of values may share a head of keys, as in SDPA with enable_gqa.
         key = key.repeat_interleave(value.shape[1] // key.shape[1], dim=1)
+
     shared = attention_mask.shared if type(attention_mask) is PatternMask else None
     over_processes = shared is not None or (forwards and shared_now() is not None)
     change = module.__dict__.get(CHANGE)
@@ -164,12 +162,12 @@ def regard_attention(
         attention_mask = mask_of_kept(key, attention_mask)
     latents: Latents | None = None
     if EXPAND in module.__dict__:
-        expand = None
+        why_expanded = None
         if over_processes:
-            expand = "processes share the sequence"
+            why_expanded = "processes share the sequence"
         elif change:
-            expand = "change_attention changed it"
-        latents = form_of(module, query, key, value, scaling, expand)
+            why_expanded = "change_attention changed it"
+        latents = form_of(module, query, key, value, scaling, why_expanded)
         query, key, value, scaling = latents.q, latents.k, latents.v, latents.scale
 
     tensors = (query, key, value)
@@ -179,7 +177,7 @@ def regard_attention(
     if over_processes:
         output = _attend_over_processes(module, tensors, attention_mask, position_bias, options)
     elif position_bias is None:
-        output = _compute_again(module, tensors, attention_mask, options)
+        output = _compute_by_kept_plan(module, tensors, attention_mask, options)
     if output is None:
         call = _call_of(module, tensors, attention_mask, is_causal, position_bias)
         call = call._replace(softcap=softcap, scale=scaling, dropout=dropout, sink=sink)
@@ -245,10 +243,10 @@ def _attend_over_processes(
     )
 
 
-def _compute_again(
+def _compute_by_kept_plan(
     module: nn.Module, tensors: Tensors, mask: torch.Tensor | None, options: Options
 ) -> torch.Tensor | None:
-    """The output of a call like one that was computed with this mask before, as an earlier layer had it; else None."""
+    """The output by what an earlier layer with this mask kept for calls of these sizes; None if none was like it."""
     q, k, v = tensors
     if type(mask) is not PatternMask or type(q) is not torch.Tensor or isinstance(k, Stored):
         return None

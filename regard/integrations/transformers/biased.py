@@ -277,13 +277,13 @@ class RegardWavLMAttention(WavLMAttention):
         """attention_mask: (batch, length), 0 for padding; gated_position_bias: (batch · heads, length, length)."""
         layers = (self.q_proj, self.k_proj, self.v_proj)
         q, k, v = project_heads(hidden_states, self.num_heads, *layers)
-        live = None if attention_mask is None else attention_mask.eq(1)[:, None, None]
+        unpadded = None if attention_mask is None else attention_mask.eq(1)[:, None, None]
         output, _ = regard_attention(
             self,
             q,
             k,
             v,
-            live,
+            unpadded,
             dropout=self.dropout if self.training else 0.0,
             position_bias=gated_position_bias.unflatten(0, (-1, self.num_heads)),
         )

@@ -20,7 +20,7 @@ from regard.integrations.transformers.latents import wanted_form
 from regard.integrations.transformers.modules import configs_inside, models_inside
 from regard.integrations.transformers.tiny_inputs import LENGTH, ROWS, tiny_inputs
 
-__all__ = ["Checked", "check_equal", "live_positions"]
+__all__ = ["Checked", "check_equal", "unpadded_positions"]
 
 # The largest difference from eager attention, relative to the norm of its output. Half precision is coarse, since a
 # rounding error may send a token to another expert.
@@ -66,9 +66,9 @@ def check_equal(
             comparison = _begin(runs, part, own_attention)
             if comparison is None:
                 continue
-            word = comparison.check()
-        if word is not None:
-            differing[type(part).__name__] = word
+            sentence = comparison.check()
+        if sentence is not None:
+            differing[type(part).__name__] = sentence
         for called in comparison.called:
             unreached.pop(called, None)
     return Checked(tuple(unreached.values()), differing)
@@ -121,7 +121,7 @@ class _Comparison:
         self._name = type(part).__name__
 
     def check(self) -> str | None:
-        """Raise unless the numbers are equal; returns a word on what may differ, or None."""
+        """Raise unless the numbers are equal; returns a sentence on what may differ, or None."""
         self._runs.called.clear()
         outputs = self._outputs_by_regard()
         self.called = set(self._runs.called)
@@ -129,21 +129,21 @@ class _Comparison:
             return None
 
         expected = self._eager
-        words = []
+        sentences = []
         difference = self._difference(expected, outputs)
         if difference is not None:
             self._check_own_attention_repeats()
             sdpa = self._outputs_of_sdpa()
             if sdpa is None or self._difference(sdpa, outputs) is not None:
                 raise UnsupportedError(f"{self._name} {difference.refusal}")
-            words.append(
+            sentences.append(
                 f"equal to its own sdpa attention, which is not its eager attention: {difference.what}"
             )
             expected = sdpa
-        words += self._unasked_weights()
+        sentences += self._unasked_weights()
 
         self._check_unchanged(self._difference(expected, self._outputs_by_regard()))
-        return "; ".join(words) or None
+        return "; ".join(sentences) or None
 
     def _unasked_weights(self) -> list[str]:
         """A sentence on the weights that eager attention returns although no config asks for them, if it does."""
@@ -173,7 +173,7 @@ class _Comparison:
 
     def _outputs_by_regard(self) -> Outputs:
         """The outputs of the attached model; what it raises is a reason to refuse it."""
-        # of latent attention; the expanded form is the model's own
+        # Latent attention is compared absorbed: expanded it computes what the model itself does.
         form = wanted_form.set("absorbed")
         try:
             return self._runs.outputs(self.part, self.inputs)
@@ -219,8 +219,8 @@ class _Comparison:
 
     def _distance(self, key: str, theirs: torch.Tensor, ours: torch.Tensor) -> _Difference | None:
         """The difference of an output whose numbers are not those of the model's own attention; None if they are."""
-        live = live_positions(self.inputs, theirs)
-        distance = _relative(ours[live], theirs[live])
+        unpadded = unpadded_positions(self.inputs, theirs)
+        distance = _relative(ours[unpadded], theirs[unpadded])
         tolerance = self._tolerance(theirs)
         if distance <= tolerance:
             return None
@@ -255,8 +255,8 @@ class _Comparison:
         return max(tolerance, TOLERANCE_ON_OTHER_DEVICES)
 
 
-def live_positions(inputs: Mapping[str, torch.Tensor], output: torch.Tensor) -> torch.Tensor:
-    """Where an output is compared: at the live positions of a sequence, otherwise in the rows without padding."""
+def unpadded_positions(inputs: Mapping[str, torch.Tensor], output: torch.Tensor) -> torch.Tensor:
+    """Where an output is compared: at the unpadded positions of a sequence, otherwise in the rows without padding."""
     decodes = "decoder_input_ids" in inputs
     mask = inputs.get("decoder_attention_mask" if decodes else "attention_mask")
     if mask is not None and output.shape[:2] == mask.shape:

@@ -46,11 +46,11 @@ wanted_form: ContextVar[str] = ContextVar("wanted_form", default="auto")
 
 
 def keep_latents(modules: Iterable[nn.Module], implementation: str) -> None:
-    """Let modules hand their latents to attention unexpanded, and grow caches in place, while this implementation
+    """Let modules pass their latents to attention unexpanded, and grow caches in place, while this implementation
     computes it."""
     for module in modules:
         if hasattr(type(module), EXPAND) and EXPAND not in module.__dict__:
-            module.__dict__[EXPAND] = partial(_hand_on, module, implementation)
+            module.__dict__[EXPAND] = partial(_pass_on, module, implementation)
             hook = partial(_grow_in_place, implementation)
             module.__dict__[HOOK] = module.register_forward_pre_hook(hook, with_kwargs=True)
 
@@ -79,7 +79,7 @@ def _grow_in_place(implementation: str, module: Any, args: Any, keywords: dict[s
         layers[index] = LatentLayer(layers[index])
 
 
-def _hand_on(module: Any, implementation: str, latents: torch.Tensor, rotary: torch.Tensor) -> Any:
+def _pass_on(module: Any, implementation: str, latents: torch.Tensor, rotary: torch.Tensor) -> Any:
     """In the place of the module's method EXPAND: latents and rotary keys as they are, for this implementation."""
     if module.config._attn_implementation == implementation:
         return latents, rotary
@@ -94,20 +94,22 @@ def _expand(module: Any, latents: torch.Tensor, rotary: torch.Tensor) -> Any:
 class Latents(NamedTuple):
     """Operands of a call of latent attention in one form.
 
-    q, k, v, scale: as `attention` takes them. up: V of each head, (heads, v_dim, latent_dim), by which the output is
-    multiplied; None in the expanded form. form: its name, and why it is expanded where the sizes do not decide.
+    q, k, v, scale: as `attention` takes them. value_matrices: V of each head, (heads, v_dim, latent_dim), by which the
+    output is multiplied; None in the expanded form. form: its name, and why it is expanded if the sizes do not decide.
     """
 
     q: torch.Tensor
     k: torch.Tensor
     v: torch.Tensor
     scale: float
-    up: torch.Tensor | None
+    value_matrices: torch.Tensor | None
     form: str
 
     def output(self, summed: torch.Tensor) -> torch.Tensor:
         """(batch, heads, q_len, v_dim) from what attention summed."""
-        return summed if self.up is None else torch.einsum("bhqr,hdr->bhqd", summed, self.up)
+        if self.value_matrices is None:
+            return summed
+        return torch.einsum("bhqr,hdr->bhqd", summed, self.value_matrices)
 
 
 def form_of(
@@ -116,7 +118,7 @@ def form_of(
     latents: torch.Tensor,
     rotary: torch.Tensor,
     scale: float | None,
-    expand: str | None,
+    why_expanded: str | None,
 ) -> Latents:
     """A call of a module that kept its latents, absorbed or expanded.
 
@@ -125,10 +127,10 @@ def form_of(
         latents: (batch, 1, k_len, latent_dim).
         rotary: (batch, 1, k_len, rope_dim).
         scale: as `attention` takes it, for expanded keys.
-        expand: why keys must be expanded; None if they need not.
+        why_expanded: why keys must be expanded; None if they need not.
     """
     scale = q.shape[-1] ** -0.5 if scale is None else scale
-    reason = expand or _why_expanded(module, q, latents, rotary)
+    reason = why_expanded or _why_not_absorbed(module, q, latents, rotary)
     if reason is None and _costs_less(module, q.shape, latents.shape[2], latents.shape[3]):
         return _absorb(module, q, latents, rotary, scale)
     form = "expanded" if reason is None else f"expanded ({reason})"
@@ -143,16 +145,16 @@ def _absorb(
     latent_dim = latents.shape[3]
     # (heads, nope_dim + v_dim, latent_dim)
     matrices = module.kv_b_proj.weight.view(q.shape[1], -1, latent_dim)
-    down, up = matrices.split([nope_dim, module.v_head_dim], 1)
-    absorbed = torch.einsum("bhqd,hdr->bhqr", q[..., :nope_dim], down)
+    key_matrices, value_matrices = matrices.split([nope_dim, module.v_head_dim], 1)  # U and V
+    absorbed = torch.einsum("bhqd,hdr->bhqr", q[..., :nope_dim], key_matrices)
     q = torch.cat((absorbed, q[..., nope_dim:]), -1)
     k, its_rotary = getattr(latents, JOINED, (None, None))
     if k is None or its_rotary is not rotary:
         k = torch.cat((latents, rotary), -1)
-    return Latents(q, k, k[..., :latent_dim], scale, up, "absorbed")
+    return Latents(q, k, k[..., :latent_dim], scale, value_matrices, "absorbed")
 
 
-def _why_expanded(
+def _why_not_absorbed(
     module: Any, q: torch.Tensor, latents: torch.Tensor, rotary: torch.Tensor
 ) -> str | None:
     """Why a call cannot be absorbed, whatever its sizes are; None if it can."""
@@ -232,8 +234,8 @@ class LatentLayer(DynamicLayer):
             self.__dict__.update(layer.__dict__)
         self._room: torch.Tensor | None = None
         self._free_slots = FreeSlots(0)  # of the room
-        # The keys and values that are the begin of the room.
-        self._shown: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+        # Keys and values as views of the room, which they fill from its first slot on.
+        self._views: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
@@ -258,7 +260,7 @@ class LatentLayer(DynamicLayer):
         self._room = room
         self.keys = keys
         self.values = values
-        self._shown = (keys, values)
+        self._views = (keys, values)
         return keys, values
 
     def _new_room(
@@ -277,15 +279,15 @@ class LatentLayer(DynamicLayer):
 
     def _may_write(self, room: torch.Tensor, held: int, end: int) -> bool:
         """Whether entries may be written into the room, from `held` to `end`."""
-        if not self._is_shown() or room.shape[2] < end or _is_closed(room):
+        if not self._holds_views() or room.shape[2] < end or _is_closed(room):
             return False
         return self._free_slots.claim(held, end)
 
     def __getstate__(self) -> dict[str, Any]:
-        if not self._is_shown() or self.keys is None or self.values is None:
+        if not self._holds_views() or self.keys is None or self.values is None:
             return self.__dict__ | {"_room": None}
         entries = {"keys": self.keys.clone(), "values": self.values.clone()}
-        return self.__dict__ | entries | {"_room": None, "_shown": (None, None)}
+        return self.__dict__ | entries | {"_room": None, "_views": (None, None)}
 
     def __copy__(self) -> LatentLayer:
         copied = LatentLayer()
@@ -294,14 +296,14 @@ class LatentLayer(DynamicLayer):
 
     def crop(self, tokens_to_remove: int) -> None:
         """Remove the last entries."""
-        was_shown = self._is_shown()
+        held_views = self._holds_views()
         super().crop(tokens_to_remove)
-        if was_shown:
-            self._shown = (self.keys, self.values)
+        if held_views:
+            self._views = (self.keys, self.values)
 
-    def _is_shown(self) -> bool:
-        """Whether the entries are the begin of the room; methods of transformers set others."""
-        return self._shown[0] is self.keys and self._shown[1] is self.values
+    def _holds_views(self) -> bool:
+        """Whether keys and values are the views of the room; methods of transformers set other tensors."""
+        return self._views[0] is self.keys and self._views[1] is self.values
 
 
 def _is_closed(room: torch.Tensor) -> bool:

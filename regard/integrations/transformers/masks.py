@@ -5,20 +5,14 @@ transformers composes a mask from functions of positions. `regard_mask` reads th
 
 To the code of a model such a mask is the mask of eager attention, whose numbers are added to scores: 0 where a query
 may look at a key, the most negative number elsewhere. So whatever a model computes with it gives eager's numbers.
-
-A graph of torch.compile cannot look into the closures of a mask function. Which function it is follows from its code
-and from the other arguments of the call, in the cases that models use: causal, full, windows on one or both sides,
-packed documents, each with padding. The documents are read from the function along one diagonal. Such a mask becomes a
-`TracedMask`; every other one stays the dense tensor that eager attention gets, and an `UnreadMaskWarning` reports it.
+Inside torch.compile it is a `TracedMask`; see `traced_masks`.
 """
 
 from __future__ import annotations
 
 import sys
-import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import torch
 from torch.utils._pytree import tree_map
@@ -35,16 +29,13 @@ from regard.integrations.transformers.reading import (
     read_once,
 )
 from regard.integrations.transformers.sharing import Shared, shared_now
-from regard.patterns import Causal, CausalWindow, Explicit, Full, KeyMask, Pattern, SameDocument
-from regard.patterns.bands import Diagonals
+from regard.integrations.transformers.traced_masks import traced_mask
+from regard.patterns import Explicit, Pattern
 from regard.patterns.one_call import of_queries
-from regard.reprs import Described
 
 __all__ = [
     "NO_WEIGHTS",
     "PatternMask",
-    "TracedMask",
-    "UnreadMaskWarning",
     "refuse_collecting",
     "regard_mask",
 ]
@@ -55,14 +46,13 @@ NO_WEIGHTS = (
 )
 # Types of models whose own code computed with a mask, as `attach` sees; graphs give it numbers.
 COMPUTING: set[str] = set()
-AND = getattr(theirs.and_masks(theirs.causal_mask_function), "__code__", None)
 _collector: Any = getattr(output_capturing, "_active_collector", None)
 
 
 class PatternMask(torch.Tensor):
     """A mask of numbers (batch, 1, q_len, k_len) that holds a pattern instead of pairs.
 
-    Models hand it on like any other mask: 0 for allowed pairs, the most negative number for others. An operation that
+    Models pass it on like any other mask: 0 for allowed pairs, the most negative number for others. An operation that
     needs its pairs writes them out once, and `written` is then True. Cutting its rows and its last axis, and moving it
     to its own device and dtype, keep the pattern.
     """
@@ -78,7 +68,7 @@ class PatternMask(torch.Tensor):
     _dense: Callable[[], torch.Tensor]
     _pairs: torch.Tensor | None
     begin: int  # the position of the first query, counted from the first key
-    # Live keys, (batch, length), and the position of the call's first key.
+    # Unpadded keys, (batch, length), and the position of the call's first key.
     padding: tuple[torch.Tensor | None, int]
     dropped: range  # the keys that a cache left out, see `without`
     # What computes calls with this mask, which is looked up once instead of for each layer.
@@ -130,11 +120,11 @@ class PatternMask(torch.Tensor):
 
     @property
     def origins(self) -> tuple[int, ...]:
-        """The first live key of all batch rows, or of each; below 0 where a cache dropped keys before the first one."""
-        live, cut = self.padding
-        if live is None:
+        """The first unpadded key of all batch rows, or of each; below 0 where a cache dropped keys before it."""
+        unpadded, cut = self.padding
+        if unpadded is None:
             return (-cut,)
-        first = tuple((live.int().argmax(-1) - cut).tolist())
+        first = tuple((unpadded.int().argmax(-1) - cut).tolist())
         return first[:1] if len(set(first)) == 1 else first
 
     def pairs(self) -> torch.Tensor:
@@ -364,7 +354,7 @@ def regard_mask(
     if torch.compiler.is_compiling():
         if model_type in COMPUTING:
             return theirs.eager_mask(**arguments, **others, dtype=dtype)
-        return _traced_mask(arguments, others | {"dtype": dtype})
+        return traced_mask(arguments, others | {"dtype": dtype})
     refuse_collecting()
 
     shape = (batch_size, 1, q_length, kv_length)
@@ -397,12 +387,12 @@ def regard_mask(
     return mask
 
 
-def _read(mask_function: Function, live: torch.Tensor | None, keys: range) -> Pattern:
+def _read(mask_function: Function, unpadded: torch.Tensor | None, keys: range) -> Pattern:
     """The pattern of a mask function and of the padding beside it."""
     pattern = read_once(mask_function, keys)
-    if live is None:
+    if unpadded is None:
         return pattern
-    padding = padding_of({"padding_mask": live}, keys)
+    padding = padding_of({"padding_mask": unpadded}, keys)
     if pattern.by_value and padding.by_value:
         return joined(pattern, padding)
     return (pattern & padding).canonical()
@@ -425,126 +415,3 @@ def refuse_collecting() -> None:
     collected = None if _collector is None else _collector.get()
     if collected is not None and any(key.endswith("attentions") for key in collected):
         raise UnsupportedError(NO_WEIGHTS)
-
-
-class UnreadMaskWarning(UserWarning):
-    """A mask was not recognised, so the exact dense mask is used."""
-
-
-@dataclass(eq=False, repr=False)
-class TracedMask(Described):
-    """A mask (batch, 1, q_len, k_len) in a graph that is being traced; it holds a pattern and no pairs.
-
-    first_key: the position of the first key, which is above 0 where a cache dropped keys. joined: the pattern with that
-    of each `Substitute`, since layers share the mask.
-    """
-
-    pattern: Pattern
-    q_start: Any
-    shape: tuple[int, ...]
-    device: Any
-    first_key: Any
-    dtype: torch.dtype
-    joined: list[tuple[Any, Pattern]] = field(default_factory=list)
-    ndim: ClassVar[int] = 4
-
-    def dim(self) -> int:
-        return 4
-
-    def size(self, axis: int | None = None) -> Any:
-        return self.shape if axis is None else self.shape[axis]
-
-    def to(self, *args: Any, **options: Any) -> TracedMask:
-        """The mask itself, which has its device and dtype."""
-        return self
-
-    def __getitem__(self, index: Any) -> TracedMask:
-        """The mask of the first keys; other parts of it are not known."""
-        parts = index if isinstance(index, tuple) else (index,)
-        last = parts[-1]
-        is_whole = all(part is ... or part == slice(None) for part in parts[:-1])
-        begins = isinstance(last, slice) and last.start in (None, 0) and last.step in (None, 1)
-        if not is_whole or not begins:
-            raise UnsupportedError(
-                "a mask is cut to its first keys in a compiled model, and in no other way"
-            )
-        keys = self.shape[-1] if last.stop is None else min(last.stop, self.shape[-1])
-        shape = (*self.shape[:-1], keys)
-        return TracedMask(
-            self.pattern, self.q_start, shape, self.device, self.first_key, self.dtype
-        )
-
-
-def _traced_mask(arguments: dict[str, Any], others: dict[str, Any]) -> Any:
-    """A `TracedMask`, or the dense tensor of numbers that eager attention would get; `others` are not always given."""
-    pattern = _traced_pattern(arguments, others)
-    if pattern is None:
-        _warn_of_dense()
-        return theirs.eager_mask(**arguments, **others)
-    keys = arguments["kv_length"]
-    offset = arguments["kv_offset"]
-    if arguments["attention_mask"] is not None:
-        live: Any = theirs.prepare_padding_mask(arguments["attention_mask"], keys, offset)
-        pattern = pattern & KeyMask(live[:, offset : offset + keys].to(torch.bool))
-    shape = (arguments["batch_size"], 1, arguments["q_length"], keys)
-    start = arguments["q_offset"] - offset
-    if isinstance(start, torch.Tensor):
-        start = start.to(torch.int64).reshape(1).expand(shape[0])
-    return TracedMask(
-        pattern, start, shape, arguments["device"], offset, others.get("dtype", torch.float32)
-    )
-
-
-def _traced_pattern(arguments: dict[str, Any], others: dict[str, Any]) -> Pattern | None:
-    """The pattern of a mask function without padding, or None where it is not certain."""
-    function = arguments["mask_function"]
-    if function is theirs.causal_mask_function:
-        return Causal()
-    if function is theirs.bidirectional_mask_function:
-        return Full()
-    if arguments["use_vmap"] or AND is None or function.__code__ is not AND:
-        return None
-    config = others.get("config")
-    size = others.get("local_size")
-    if size is not None:
-        has_chunks = getattr(config, "attention_chunk_size", None) is not None
-        if has_chunks or size != getattr(config, "sliding_window", None):
-            return None
-    if "allow_is_bidirectional_skip" in others:
-        return None if size is None else Diagonals(size, size)
-
-    local = Causal() if size is None else CausalWindow(size)
-    if _may_be_packed(arguments):
-        return local & SameDocument(_traced_documents(function, arguments))
-    return None if size is None else local
-
-
-def _may_be_packed(arguments: dict[str, Any]) -> bool:
-    """Whether the positions of a call may be those of several documents: no padding, no cache."""
-    start = arguments["q_offset"]
-    if arguments["attention_mask"] is not None or isinstance(start, torch.Tensor) or start != 0:
-        return False
-    return arguments["q_length"] == arguments["kv_length"]
-
-
-def _traced_documents(function: Function, arguments: dict[str, Any]) -> torch.Tensor:
-    """The document of each position, (batch, length): a new one begins where a query may not look at the key before."""
-    batch = arguments["batch_size"]
-    length = arguments["q_length"]
-    device = arguments["device"]
-    rows = torch.arange(batch, device=device)[:, None]
-    queries = torch.arange(1, length, device=device)[None]
-    begins = ~function(rows, 0, queries, queries - 1).expand(batch, length - 1)
-    return torch.nn.functional.pad(begins.to(torch.int64).cumsum(-1), (1, 0))
-
-
-def _warn_of_dense() -> None:
-    warnings.warn(
-        "torch.compile cannot see which mask a model uses here, so the exact dense mask is used, which stores every "
-        "pair; outside of torch.compile explain(model, inputs) shows it",
-        UnreadMaskWarning,
-        stacklevel=2,
-    )
-
-
-_warn_of_dense._dynamo_marked_constant = True  # ty: ignore[missing-attribute]

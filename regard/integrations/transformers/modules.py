@@ -22,13 +22,13 @@ __all__ = [
     "attention_modules",
     "callers",
     "configs_inside",
-    "exchangeable",
+    "exchanged_by_default",
     "layer_names",
     "models_inside",
     "outside_of",
     "owner_of",
     "recurs",
-    "replaceable",
+    "exchanged_if_asked",
     "uncalled",
 ]
 
@@ -117,16 +117,16 @@ def configs_inside(model: nn.Module) -> list[PreTrainedConfig]:
     return [*configs.values()]
 
 
-def replaceable(part: PreTrainedModel) -> bool:
-    """Whether all attention of a model is in modules that have a replacement; see `replaced`."""
+def exchanged_if_asked(part: PreTrainedModel) -> bool:
+    """Whether `attach(replace=True)` exchanges the attention of a model: all of it is in modules of `replaced`."""
     return type(part).__module__.endswith(
         ("modeling_longformer", "modeling_led", "modeling_big_bird")
     )
 
 
-def exchangeable(part: PreTrainedModel) -> bool:
-    """Whether the attention of a model is exchanged by default: that of `biased`, MiniMax's, and Falcon's with rotary
-    positions."""
+def exchanged_by_default(part: PreTrainedModel) -> bool:
+    """Whether `attach` exchanges the attention of a model in any case: that of `biased`, MiniMax's, and Falcon's with
+    rotary positions."""
     code = type(part).__module__
     return code.endswith(EXCHANGED) or (code.endswith("modeling_falcon") and not part.config.alibi)
 
@@ -310,7 +310,7 @@ def _refusal(model: nn.Module, outside: dict[str, str]) -> str:
         return f"{name} has no attention layer that regard could compute{layers}; it stays as it is"
     why = "; ".join(dict.fromkeys(silent.values()))
     sentence = f"{name} does not call registered attention ({', '.join(sorted(silent))})"
-    if any(map(replaceable, models)):
+    if any(map(exchanged_if_asked, models)):
         return (
             f"{sentence}: {why}; attach(model, replace=True) exchanges these modules for modules of regard with the "
             f"same weights and numbers"

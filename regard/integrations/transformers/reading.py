@@ -21,8 +21,9 @@ from regard.patterns.bands import Diagonals
 __all__ = [
     "Function",
     "UnknownMaskError",
+    "UnreadMaskWarning",
     "joined",
-    "live_keys",
+    "unpadded_keys",
     "padding_of",
     "pattern_of",
     "read_once",
@@ -37,6 +38,10 @@ class UnknownMaskError(Exception):
     """A mask function that cannot be read as a pattern."""
 
 
+class UnreadMaskWarning(UserWarning):
+    """A mask was not recognised, so the exact dense mask is used."""
+
+
 def read_once(function: Function, keys: range) -> Pattern:
     """The canonical pattern of a mask function, as `pattern_of`; functions of equal code and numbers share it."""
     name = _numbers_of(function)
@@ -49,9 +54,9 @@ def read_once(function: Function, keys: range) -> Pattern:
 
 
 @lru_cache(MOST_KEPT)
-def joined(pattern: Pattern, live: Pattern) -> Pattern:
+def joined(pattern: Pattern, padding: Pattern) -> Pattern:
     """Both patterns in the canonical form; both are values."""
-    return (pattern & live).canonical()
+    return (pattern & padding).canonical()
 
 
 def _numbers_of(function: Any) -> tuple[Any, ...] | None:
@@ -197,21 +202,21 @@ def _name(function: Function) -> str:
     return f"the mask function {getattr(function, '__qualname__', repr(function))}"
 
 
-def live_keys(live: torch.Tensor) -> Pattern:
-    """The pattern of padding, (batch, keys) with True for a live key.
+def unpadded_keys(unpadded: torch.Tensor) -> Pattern:
+    """The pattern of padding, (batch, keys) with True for an unpadded key.
 
-    >>> live_keys(torch.tensor([[True, True], [False, True]])).dense(1, 2).flatten().int().tolist()
+    >>> unpadded_keys(torch.tensor([[True, True], [False, True]])).dense(1, 2).flatten().int().tolist()
     [1, 1, 0, 1]
     """
-    counts = live.sum(-1)
-    length = live.shape[1]
+    counts = unpadded.sum(-1)
+    length = unpadded.shape[1]
     if bool((counts == length).all()):
         return Full()
-    starts = live.int().argmax(-1)
+    starts = unpadded.int().argmax(-1)
     stops = starts + counts
-    keys = torch.arange(length, device=live.device)
-    if not torch.equal(live, (keys >= starts[:, None]) & (keys < stops[:, None])):
-        return KeyMask(live)
+    keys = torch.arange(length, device=unpadded.device)
+    if not torch.equal(unpadded, (keys >= starts[:, None]) & (keys < stops[:, None])):
+        return KeyMask(unpadded)
     return _span(starts.tolist(), stops.tolist(), length)
 
 
@@ -249,8 +254,8 @@ def _around(closure: dict[str, Any], keys: range) -> Pattern:
 
 def padding_of(closure: dict[str, Any], keys: range) -> Pattern:
     """The visible keys of a padding mask."""
-    live: Any = theirs.prepare_padding_mask(closure["padding_mask"], len(keys), keys.start)
-    return live_keys(live[:, keys.start : keys.stop])
+    unpadded: Any = theirs.prepare_padding_mask(closure["padding_mask"], len(keys), keys.start)
+    return unpadded_keys(unpadded[:, keys.start : keys.stop])
 
 
 _READERS: dict[str, Callable[[dict[str, Any], range], Pattern]] = {

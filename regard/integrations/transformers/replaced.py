@@ -37,12 +37,12 @@ from regard.integrations.transformers.biased import (
     refuse_weights,
 )
 from regard.integrations.transformers.caches import append_to_cache, cache_among
-from regard.integrations.transformers.reading import live_keys
+from regard.integrations.transformers.reading import unpadded_keys
 from regard.integrations.transformers.recurring import RecurrentCall, compute_recurrence
 from regard.mechanisms.recurrent import Lightning
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
-__all__ = ["is_replaced", "replace_modules", "restore_modules"]
+__all__ = ["is_exchanged", "replace_modules", "restore_modules"]
 
 # By the mask tensor that they are made from, which all layers of a forward pass share.
 _patterns: Any = WeakTensorKeyDictionary()
@@ -85,15 +85,15 @@ class _Windowed(nn.Module):
         refuse_weights(output_attentions)
         x = hidden_states
         window = 2 * self.one_sided_attn_window_size
-        live = attention_mask >= 0
+        unpadded = attention_mask >= 0
         is_global = attention_mask > 0
         pattern, plans = _make_once(
-            attention_mask, window, lambda: _longformer_pattern(window, live, is_global)
+            attention_mask, window, lambda: _longformer_pattern(window, unpadded, is_global)
         )
         q, k, v = project_heads(x, self.num_heads, self.query, self.key, self.value)
-        output = self._attend(q, k, v, pattern, plans) * live.unsqueeze(-1)
+        output = self._attend(q, k, v, pattern, plans) * unpadded.unsqueeze(-1)
         if is_global_attn:
-            pattern, plans = _make_once(attention_mask, "rows", lambda: live_keys(live))
+            pattern, plans = _make_once(attention_mask, "rows", lambda: unpadded_keys(unpadded))
             output = self._with_global_rows(x, output, is_global, pattern, plans)
         return (output,)
 
@@ -157,8 +157,8 @@ class RegardLEDDecoderAttention(LEDDecoderAttention):
         return output, None, past
 
 
-def _longformer_pattern(window: int, live: torch.Tensor, is_global: torch.Tensor) -> Pattern:
-    pattern = SlidingWindow(window) & live_keys(live)
+def _longformer_pattern(window: int, unpadded: torch.Tensor, is_global: torch.Tensor) -> Pattern:
+    pattern = SlidingWindow(window) & unpadded_keys(unpadded)
     if bool(is_global.any()):
         pattern = pattern | KeyMask(is_global)
     return pattern.canonical()
@@ -182,7 +182,7 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
         to_blocked_mask: torch.Tensor | None = None,
         **others: Any,
     ) -> tuple[torch.Tensor, None]:
-        """from_mask: (batch, 1, length, 1), to_mask: (batch, 1, 1, length), with 1 for live positions."""
+        """from_mask: (batch, 1, length, 1), to_mask: (batch, 1, 1, length), with 1 for unpadded positions."""
         if self.training:
             raise UnsupportedError(
                 f"BigBird draws {self.num_random_blocks} random blocks for each head and layer while it trains, and "
@@ -195,10 +195,12 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
         x = hidden_states
         size = self.block_size
         length = x.shape[1]
-        live = to_mask[:, 0, 0] > 0
-        pattern, plans = _make_once(to_mask, "keys", lambda: live_keys(live))
+        unpadded = to_mask[:, 0, 0] > 0
+        pattern, plans = _make_once(to_mask, "keys", lambda: unpadded_keys(unpadded))
         outer = ModuleCall(pattern, 0, plans=plans)
-        pattern, plans = _make_once(to_mask, size, lambda: _big_bird_pattern(size, length, live))
+        pattern, plans = _make_once(
+            to_mask, size, lambda: _big_bird_pattern(size, length, unpadded)
+        )
         bias = x.new_zeros(1, 1, 1, length)
         bias[..., :size] = math.log1p(self.num_random_blocks)
         inner = ModuleCall(pattern, size, bias, plans=plans)
@@ -213,11 +215,11 @@ class RegardBigBirdBlockSparseAttention(BigBirdBlockSparseAttention):
         return output.transpose(1, 2).flatten(2), None
 
 
-def _big_bird_pattern(size: int, length: int, live: torch.Tensor) -> Pattern:
+def _big_bird_pattern(size: int, length: int, unpadded: torch.Tensor) -> Pattern:
     # a block, the one before it and the one after it
     near = SameBlock(2 * size) | SameBlock(2 * size, offset=size)
     outer = KeySpan(0, size) | KeySpan(length - size, length)
-    return ((near | outer) & live_keys(live)).canonical()
+    return ((near | outer) & unpadded_keys(unpadded)).canonical()
 
 
 class RegardBigBirdSelfAttention(BigBirdSelfAttention):
@@ -328,7 +330,7 @@ REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
 }
 
 
-def is_replaced(module: nn.Module) -> bool:
+def is_exchanged(module: nn.Module) -> bool:
     """Whether an attention module has the class of its replacement."""
     return type(module) in REPLACEMENTS.values()
 

@@ -1,7 +1,7 @@
 """A model of transformers whose sequence is divided among processes: each computes the positions of its own part.
 
 transformers makes masks and positions from the lengths that it sees, which are those of one part. Hooks before the
-model's forward therefore exchange the lengths of all processes, and hand the model the positions of its part and a
+model's forward therefore exchange the lengths of all processes, and give the model the positions of its part and a
 mask of padding for the whole sequence. Masks then have local queries and the keys of all; `regard_mask` notes on
 each that it is shared, and `regard_attention` computes a call with such a mask over all processes.
 """
@@ -67,10 +67,11 @@ TYPES = (
     "bert",
     "modernbert",
 )
-# Ends of the classes whose outputs are one per position.
-HEADS = ("Model", "ForCausalLM", "LMHeadModel", "ForMaskedLM")
+# Ends of the names of classes whose outputs are one per position.
+CLASSES = ("Model", "ForCausalLM", "LMHeadModel", "ForMaskedLM")
 # Rotary frequencies that depend on the longest position a process sees.
 BY_LENGTH = ("dynamic", "longrope")
+# Keywords of a forward that can be honoured.
 TAKEN = (
     "input_ids",
     "inputs_embeds",
@@ -85,7 +86,7 @@ TAKEN = (
     "return_dict",
 )
 # What `part_of_batch` divides, along axis 1.
-CUT = ("input_ids", "inputs_embeds", "token_type_ids", "labels")
+DIVIDED = ("input_ids", "inputs_embeds", "token_type_ids", "labels")
 IGNORED = -100  # a label that counts for nothing, as in PyTorch's cross-entropy
 # A loss that gets the keywords of the call.
 LOSS = re.compile(r"loss_function\(.*?\*\*\w+", re.DOTALL)
@@ -253,12 +254,11 @@ def _why_not_shareable(model: PreTrainedModel) -> str | None:
     if config.model_type not in TYPES:
         types = ", ".join(TYPES)
         return f"models of type {config.model_type!r} were not compared over processes; there are {types}"
-    if not type(model).__name__.endswith(HEADS):
-        ends = ", ".join(HEADS)
+    if not type(model).__name__.endswith(CLASSES):
+        ends = ", ".join(CLASSES)
         return f"its outputs belong to a whole sequence; classes that end in {ends} have one per position"
-    if getattr(config, "is_encoder_decoder", False) or getattr(
-        config, "add_cross_attention", False
-    ):
+    is_encoder_decoder = getattr(config, "is_encoder_decoder", False)
+    if is_encoder_decoder or getattr(config, "add_cross_attention", False):
         return "it attends to a second sequence"
     if getattr(config, "output_router_logits", False):
         return (
@@ -289,7 +289,7 @@ class _Forward:
 
     sharing: Sharing
     tokens: list[Token[Shared | None]] = field(default_factory=list)
-    agreed: bool = False  # whether the weights are known to be those of the other processes
+    knows_weights: bool = False  # to be those of the other processes
 
     def begin(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
         """Agree with the other processes, and complete what the model gets."""
@@ -312,7 +312,7 @@ class _Forward:
         announcement = Announcement(words, q_len=length, k_len=length, learning=learning)
         agreed = agree(group, group.device_for(x), announcement)
         whole = Layout(self.sharing.layout, agreed.q_lengths)
-        self.agreed = True
+        self.knows_weights = True
 
         shared = Shared(self.sharing, model, whole.length, keywords=ref(keywords))
         _complete(keywords, x, whole, shared)
@@ -331,7 +331,7 @@ class _Forward:
             f"form {self.sharing.form}",
             f"padding {_digest(keywords.get('attention_mask'))}",
         ]
-        if not self.agreed:
+        if not self.knows_weights:
             words.append(about_weights(model.parameters()))
         return words
 
@@ -384,16 +384,16 @@ def _complete(keywords: dict[str, Any], x: torch.Tensor, layout: Layout, shared:
 def _checked(model: nn.Module, keywords: Mapping[str, Any], processes: int) -> torch.Tensor:
     """The ids or embeddings of this part, (batch, length, ...), if a forward has what can be honoured."""
     name = type(model).__name__
-    strange = [
+    unknown = [
         keyword
         for keyword, value in keywords.items()
         if keyword not in TAKEN and value is not None and value is not False
     ]
     if keywords.get("use_cache"):
-        strange.append("use_cache")
-    if strange:
+        unknown.append("use_cache")
+    if unknown:
         raise UnsupportedError(
-            f"{name} over several processes was called with {strange[0]}; it computes a whole sequence at once, "
+            f"{name} over several processes was called with {unknown[0]}; it computes a whole sequence at once, "
             f"without a cache: to generate, use one process. It takes {', '.join(TAKEN)}"
         )
     x = keywords.get("inputs_embeds")
@@ -435,8 +435,8 @@ def _digest(mask: torch.Tensor | None) -> str:
     """Differs between different masks of padding."""
     if mask is None:
         return "none"
-    live = mask.bool().cpu().numpy().tobytes()
-    return hashlib.sha256(live).hexdigest()[:16]
+    unpadded = mask.bool().cpu().numpy().tobytes()
+    return hashlib.sha256(unpadded).hexdigest()[:16]
 
 
 def part_of_batch(
@@ -465,11 +465,11 @@ def part_of_batch(
     >>> dist.destroy_process_group()
     """
     whole = {name: value for name, value in batch.items() if value is not None}
-    strange = [name for name in whole if name not in (*CUT, "attention_mask")]
-    if strange:
+    unknown = [name for name in whole if name not in (*DIVIDED, "attention_mask")]
+    if unknown:
         raise ArgumentError(
-            f"the batch has {strange[0]}; {', '.join(CUT)} and attention_mask are known. Positions are those of the "
-            f"whole sequence, and the model adds them"
+            f"the batch has {unknown[0]}; {', '.join(DIVIDED)} and attention_mask are known. Positions are those of "
+            f"the whole sequence, and the model adds them"
         )
     x = whole.get("input_ids", whole.get("inputs_embeds"))
     if not isinstance(x, torch.Tensor) or x.dim() < 2:
@@ -479,7 +479,9 @@ def part_of_batch(
 
     group = Group.of(mesh)
     divided = Layout.even(layout, x.shape[1], group.count)
-    part = {name: shard(whole[name], divided, group.rank, dim=1) for name in CUT if name in whole}
+    part = {
+        name: shard(whole[name], divided, group.rank, dim=1) for name in DIVIDED if name in whole
+    }
     if "attention_mask" in whole:
         part["attention_mask"] = whole["attention_mask"]
     if "labels" in whole:

@@ -1,8 +1,8 @@
 """The pattern and the mechanism that `change_attention` gives to the calls of a module.
 
-A pattern is joined with a model's own mask, and counted from the first live key of each row. Inside torch.compile that
-key is known when the graph runs. Prefixes and spans of keys are moved by a tensor there. What other patterns and packed
-texts need is checked by the operation `regard::checked`.
+A pattern is joined with a model's own mask, and counted from the first unpadded key of each row. Inside torch.compile
+that key is known when the graph runs. Prefixes and spans of keys are moved by a tensor there. What other patterns and
+packed texts need is checked by the operation `regard::checked`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from torch import nn
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.attending import ModuleCall
-from regard.integrations.transformers.masks import PatternMask, TracedMask
+from regard.integrations.transformers.masks import PatternMask
+from regard.integrations.transformers.traced_masks import TracedMask
 from regard.integrations.transformers.window_cache import check_kept
 from regard.mechanisms import Mechanism
 from regard.patterns import Causal, Full, KeyMask, Pattern, SameDocument
@@ -32,7 +33,7 @@ class Substitute(Described):
     """A pattern and a mechanism for the calls of a module; the modules of one change share it.
 
     Args:
-        pattern: positions are counted from the first live key of each batch row.
+        pattern: positions are counted from the first unpadded key of each batch row.
         mechanism: None for the module's own softmax.
     """
 
@@ -148,12 +149,12 @@ class Substitute(Described):
                 is_one_document = (ids == ids[..., :1]).all()
                 part = SameDocument(checked(ids, is_one_document, _packed(name)))
             elif isinstance(part, KeyMask):
-                live = part.mask
-                origins = live.to(torch.int64).argmax(-1).reshape(-1)
+                unpadded = part.mask
+                origins = unpadded.to(torch.int64).argmax(-1).reshape(-1)
                 moved_by_row = self.pattern.moved(origins)
                 if moved_by_row is None:
                     begins_at_0 = (origins == 0).all()
-                    part = KeyMask(checked(live, begins_at_0, _unmovable(name, "different")))
+                    part = KeyMask(checked(unpadded, begins_at_0, _unmovable(name, "different")))
                 else:
                     moved = moved_by_row
             parts.append(part)
@@ -179,10 +180,10 @@ def _check_first_keys(call: ModuleCall, mask: torch.Tensor, name: str) -> Module
 def _begin_at_first_key(mask: torch.Tensor) -> torch.Tensor:
     """Whether all rows of a mask of pairs begin at the first key and hold one document, one boolean."""
     allowed = mask if mask.dtype == torch.bool else mask > torch.finfo(mask.dtype).min / 2
-    live = allowed.any(-2)  # (..., keys)
+    visible = allowed.any(-2)  # (..., keys)
     seen_by_next_query = allowed.diagonal(-1, -2, -1)  # (..., keys - 1)
     begins = allowed[..., 0].flatten(1).any(1).all()
-    is_one_document = (seen_by_next_query | ~live[..., :-1]).all()
+    is_one_document = (seen_by_next_query | ~visible[..., :-1]).all()
     return begins & is_one_document
 
 

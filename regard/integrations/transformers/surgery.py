@@ -15,7 +15,7 @@ from regard.arguments import count_of, kind_of
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.integrations.transformers.attaching import CHANGES, NAME, attach, detach
 from regard.integrations.transformers.attending import CHANGE
-from regard.integrations.transformers.modules import layer_names, models_inside, replaceable
+from regard.integrations.transformers.modules import exchanged_if_asked, layer_names, models_inside
 from regard.integrations.transformers.position_tables import PositionTables, position_tables
 from regard.integrations.transformers.substitute import Substitute
 from regard.integrations.transformers.window_cache import window_cache
@@ -155,7 +155,7 @@ def change_attention(
     """Give layers of a loaded model another pattern or mechanism, with the same weights.
 
     A layer computes the pairs that both its own mask and the pattern allow, so causal layers stay causal and padding
-    stays hidden. Positions count from the first live key of each batch row. The outputs need training, except where
+    stays hidden. Positions count from the first unpadded key of each batch row. The outputs need training, except where
     the pattern allows all that the layer would look at.
 
     Args:
@@ -206,7 +206,7 @@ def change_attention(
 def _layers(model: PreTrainedModel, layers: Any) -> tuple[str, ...]:
     """The names of the chosen modules, of a model that has them."""
     for part in models_inside(model):
-        if replaceable(part):
+        if exchanged_if_asked(part):
             raise UnsupportedError(
                 f"{type(part).__name__} computes its windows or blocks in modules of its own, which take no other "
                 f"pattern; change attention_window or block_size in its config, or replace the attention of BERT or "

@@ -19,7 +19,7 @@ SAMPLES = 4000  # of sound without features
 MEL_BINS = 80
 IMAGE_SIZE = (64, 64)  # height and width
 MOST_WORDS = 1000  # ids that are drawn from
-OTHERS = 2  # rows of images and sounds
+MEDIA_ROWS = 2  # of images and sounds
 
 
 def tiny_inputs(
@@ -41,23 +41,23 @@ def tiny_inputs(
     image_size = _image_size(config)
     channels = _setting(config, "num_channels", "in_channels", "in_chans") or 3
     words = _words(part, rows, length, generator)
-    pixels = {"pixel_values": drawn(OTHERS, channels, *image_size)}
+    pixels = {"pixel_values": drawn(MEDIA_ROWS, channels, *image_size)}
 
     beside: dict[str, Any] = {}
     if "use_cache" in takes:
         beside["use_cache"] = False
     if config.is_encoder_decoder and "decoder_input_ids" in takes:
-        decoder_rows = rows if part.main_input_name == "input_ids" else OTHERS
+        decoder_rows = rows if part.main_input_name == "input_ids" else MEDIA_ROWS
         beside["decoder_input_ids"] = words["input_ids"].flip(0)[:decoder_rows]
 
     if "input_ids" in takes:
         yield words | beside
         if "pixel_values" in takes:
-            yield {name: ids[:OTHERS] for name, ids in words.items()} | pixels | beside
+            yield {name: ids[:MEDIA_ROWS] for name, ids in words.items()} | pixels | beside
     if "pixel_values" in takes:
         yield pixels | beside
         video_frames = _setting(config, "num_frames") or 2
-        yield {"pixel_values": drawn(OTHERS, video_frames, channels, *image_size)} | beside
+        yield {"pixel_values": drawn(MEDIA_ROWS, video_frames, channels, *image_size)} | beside
     if "grid_thw" in takes:
         patch_frames = _setting(config, "temporal_patch_size") or 1
         patch_size = _setting(config, "patch_size") or 1
@@ -67,16 +67,16 @@ def tiny_inputs(
             if name in takes:
                 yield {name: drawn(int(grid.prod()), numbers), "grid_thw": grid}
     if "input_values" in takes:
-        yield {"input_values": drawn(OTHERS, SAMPLES)} | beside
-        yield {"input_values": drawn(OTHERS, 1, SAMPLES)} | beside
+        yield {"input_values": drawn(MEDIA_ROWS, SAMPLES)} | beside
+        yield {"input_values": drawn(MEDIA_ROWS, 1, SAMPLES)} | beside
     if "input_features" in takes:
         bins = _setting(
             config, "num_mel_bins", "feature_size", "input_feat_per_channel", "hidden_size"
         )
         bins = bins or MEL_BINS
         frames = 2 * (_setting(config, "max_source_positions") or FRAMES // 2)
-        yield {"input_features": drawn(OTHERS, bins, frames)} | beside
-        yield {"input_features": drawn(OTHERS, frames, bins)} | beside
+        yield {"input_features": drawn(MEDIA_ROWS, bins, frames)} | beside
+        yield {"input_features": drawn(MEDIA_ROWS, frames, bins)} | beside
 
 
 def _words(
@@ -89,10 +89,10 @@ def _words(
     words = [word for word in range(min(vocab_size, MOST_WORDS)) if word not in signs] or [0]
     ids = torch.tensor(words)[torch.randint(len(words), (rows, length), generator=generator)]
 
-    live = torch.ones(rows, length, dtype=torch.long)
+    unpadded = torch.ones(rows, length, dtype=torch.long)
     pads_left = part.can_generate() and not part.config.is_encoder_decoder
     padded = slice(0, PADDED) if pads_left else slice(length - PADDED, length)
-    live[1, padded] = 0
+    unpadded[1, padded] = 0
     pad = getattr(text_config, "pad_token_id", None)
     if not isinstance(pad, int) or not 0 <= pad < vocab_size:
         pad = words[0]
@@ -101,7 +101,7 @@ def _words(
     ids[2] = ids[0]
     next_word = words.index(int(ids[0, -1])) + 1
     ids[2, -1] = words[next_word % len(words)]
-    return {"input_ids": ids.to(part.device), "attention_mask": live.to(part.device)}
+    return {"input_ids": ids.to(part.device), "attention_mask": unpadded.to(part.device)}
 
 
 def _signs(config: Any) -> Iterator[int]:

@@ -253,7 +253,7 @@ def _run(model: nn.Module, inputs: Any) -> None:
     if isinstance(inputs, torch.Tensor):
         model(inputs)
     elif isinstance(model, nn.Sequential):
-        model(dict(inputs))  # a model of sentence-transformers hands on one mapping
+        model(dict(inputs))  # a model of sentence-transformers takes one mapping
     elif isinstance(inputs, Mapping) or hasattr(inputs, "keys"):
         model(**inputs)
     else:

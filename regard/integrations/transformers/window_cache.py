@@ -66,7 +66,7 @@ def window_cache(
     pattern: Pattern,
     attention_mask: torch.Tensor | None,
 ) -> DynamicCache:
-    """A cache for a model in which these modules compute this pattern, counted from the first live key of each row."""
+    """A cache for a model in which these modules compute this pattern, counted from each row's first unpadded key."""
     if model.config.is_encoder_decoder:
         raise UnsupportedError(
             f"{type(model).__name__} has a cache for each of its two sequences; use its own cache"
@@ -115,8 +115,8 @@ class WindowLayer(DynamicLayer):
         self.window = window
         self.cumulative_length = 0
         self._rooms: list[torch.Tensor] = []
-        # The keys and values that are the entries of the rooms, which begin there.
-        self._shown: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
+        # The entries as views of the rooms, which start at the slot `_begin`.
+        self._views: tuple[torch.Tensor | None, torch.Tensor | None] = (None, None)
         self._begin = 0
 
     @property
@@ -147,7 +147,7 @@ class WindowLayer(DynamicLayer):
 
     def __getstate__(self) -> dict[str, Any]:
         entries = [None if x is None else x.clone() for x in self._entries]
-        return self.__dict__ | {"_entries": entries, "_rooms": [], "_shown": (None, None)}
+        return self.__dict__ | {"_entries": entries, "_rooms": [], "_views": (None, None)}
 
     def __repr__(self) -> str:
         return f"WindowLayer(first={self.first}, window={self.window}, length={self.cumulative_length})"
@@ -221,13 +221,13 @@ class WindowLayer(DynamicLayer):
             room[:, :, end : end + 1] = new
         keys, values = (room[:, :, self._begin : end + 1] for room in self._rooms)
         self._entries = [keys, values]
-        self._shown = (keys, values)
+        self._views = (keys, values)
         return keys, values
 
     def _must_move(self) -> bool:
         """Whether the entries are not those of the rooms, or the rooms may not be written."""
         keys, values = self._entries
-        if self._taken or self._shown[0] is not keys or self._shown[1] is not values:
+        if self._taken or self._views[0] is not keys or self._views[1] is not values:
             return True
         return self._rooms[0].is_inference() and not torch.is_inference_mode_enabled()
 

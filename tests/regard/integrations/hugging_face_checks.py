@@ -1,6 +1,6 @@
 """What is compared for each family: regard's numbers with those of transformers' eager attention.
 
-Padding is strong: half of the batch rows are padded, and all logits of live positions are compared, in every row.
+Padding is strong: half of the batch rows are padded, and all logits of unpadded positions are compared, in every row.
 """
 
 from collections.abc import Callable, Generator
@@ -36,25 +36,25 @@ GRADIENTS = 1e-4  # of gradients, relative
 CONTROL = 1e-2  # of logits, where a mask is dropped on purpose
 
 
-def live_keys(padding: str) -> torch.Tensor:
+def unpadded_keys(padding: str) -> torch.Tensor:
     """(ROWS, LENGTH) booleans. In each kind but "none" rows 0 and 1 are padded; in "random" others may be too."""
-    live = torch.ones(ROWS, LENGTH, dtype=torch.bool)
+    unpadded = torch.ones(ROWS, LENGTH, dtype=torch.bool)
     if padding == "left":
-        live[0, :5] = False
-        live[1, :2] = False
+        unpadded[0, :5] = False
+        unpadded[1, :2] = False
     elif padding == "right":
-        live[0, -5:] = False
-        live[1, -2:] = False
+        unpadded[0, -5:] = False
+        unpadded[1, -2:] = False
     elif padding == "holes":
-        live[0, [3, 4, 8]] = False
-        live[1, [1, 6, 7, 11]] = False
+        unpadded[0, [3, 4, 8]] = False
+        unpadded[1, [1, 6, 7, 11]] = False
     elif padding == "random":
         generator = torch.Generator().manual_seed(7)
         lengths = torch.randint(3, LENGTH, (ROWS,), generator=generator)
         for row, length in enumerate(lengths.tolist()):
-            live[row, :length] = False
-            live[row] = ~live[row] if row % 2 else ~live[row].flip(0)
-    return live
+            unpadded[row, :length] = False
+            unpadded[row] = ~unpadded[row] if row % 2 else ~unpadded[row].flip(0)
+    return unpadded
 
 
 def inputs_of(
@@ -68,14 +68,14 @@ def inputs_of(
     if family.kind == HEARS:
         sounds = torch.randn(ROWS, 8, 60, generator=generator)
         return {"input_features": sounds, "decoder_input_ids": ids}, None
-    live = live_keys(padding)
-    inputs = {"input_ids": ids.masked_fill(~live, 0)}
+    unpadded = unpadded_keys(padding)
+    inputs = {"input_ids": ids.masked_fill(~unpadded, 0)}
     if padding != "none":
-        inputs["attention_mask"] = live.long()
+        inputs["attention_mask"] = unpadded.long()
     if family.kind == TRANSLATES:
         inputs["decoder_input_ids"] = torch.randint(3, VOCAB, (ROWS, TARGETS), generator=generator)
         return inputs, None
-    return inputs, live
+    return inputs, unpadded
 
 
 def paddings_of(family: Family) -> tuple[str, ...]:
@@ -107,21 +107,21 @@ def both(family: Family, model: Any, compute: Callable[[], Any]) -> tuple[Any, A
 
 
 def farthest(
-    output: torch.Tensor, expected: torch.Tensor, live: torch.Tensor | None = None
+    output: torch.Tensor, expected: torch.Tensor, unpadded: torch.Tensor | None = None
 ) -> float:
-    """The largest difference, of live positions alone."""
-    if live is not None:
-        output = output[live]
-        expected = expected[live]
+    """The largest difference, of unpadded positions alone."""
+    if unpadded is not None:
+        output = output[unpadded]
+        expected = expected[unpadded]
     assert output.numel()
     assert bool(output.isfinite().all())
     return float((output - expected).abs().max())
 
 
 def logits(family: Family, model: Any, padding: str) -> float:
-    inputs, live = inputs_of(family, padding)
+    inputs, unpadded = inputs_of(family, padding)
     expected, output = both(family, model, lambda: output_of(model, inputs))
-    return farthest(output, expected, live)
+    return farthest(output, expected, unpadded)
 
 
 def called(family: Family, model: Any) -> tuple[int, tuple[str, ...]]:
@@ -159,7 +159,7 @@ def packed(family: Family, model: Any) -> float:
 
 def chunked(family: Family, model: Any, padding: str) -> float:
     """A prompt in two chunks with a cache; those of windows keep what the window needs."""
-    inputs, live = inputs_of(family, padding)
+    inputs, unpadded = inputs_of(family, padding)
     ids = inputs["input_ids"]
     mask = inputs.get("attention_mask", torch.ones(ROWS, LENGTH, dtype=torch.long))
 
@@ -169,7 +169,7 @@ def chunked(family: Family, model: Any, padding: str) -> float:
         return model(input_ids=ids[:, 8:], attention_mask=mask, **{CACHE: cache}).logits
 
     expected, output = both(family, model, in_chunks)
-    return farthest(output, expected, None if live is None else live[:, 8:])
+    return farthest(output, expected, None if unpadded is None else unpadded[:, 8:])
 
 
 GENERATIONS: dict[str, dict[str, Any]] = {
@@ -204,7 +204,7 @@ def same_tokens(family: Family, model: Any, way: str) -> bool:
 
 
 def gradients(family: Family, model: Any) -> float:
-    """The largest relative difference of a parameter's gradient, in the norm, from a loss of all live positions."""
+    """The largest relative difference of a parameter's gradient, in the norm, from a loss of all unpadded positions."""
     expected = gradients_of(family, model, "eager")
     return relative(gradients_of(family, model, "regard"), expected)
 
@@ -234,13 +234,13 @@ def gradients_of(
     """The gradients of a model that is run itself or compiled."""
     if padding is None:
         padding = "right" if family.kind in (ENCODES, TRANSLATES) else "none"
-    inputs, live = inputs_of(family, padding)
+    inputs, unpadded = inputs_of(family, padding)
     use(family, model, implementation)
     model.zero_grad()
     torch.manual_seed(5)
     output = output_of(model if run is None else run, inputs)
-    if live is not None:
-        output = output[live]
+    if unpadded is not None:
+        output = output[unpadded]
     factors = torch.randn(output.shape, generator=torch.Generator().manual_seed(9))
     (output * factors.to(output.device)).sum().backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}

@@ -19,7 +19,7 @@ from transformers import PreTrainedConfig
 
 from regard.errors import RegardError
 from regard.integrations.transformers import attach, detach, explain
-from regard.integrations.transformers.comparing import live_positions
+from regard.integrations.transformers.comparing import unpadded_positions
 from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
 RESULTS = Path(__file__).parents[3] / "benchmarks" / "results"
@@ -27,7 +27,7 @@ REPORT = RESULTS / "pretrained_families_cpu" / "architectures.json"
 ROWS = 4
 LENGTH = 14
 SECONDS = 60
-# Relative to the norm of an output: of all live positions, and of earlier ones after another last word.
+# Relative to the norm of an output: of all unpadded positions, and of earlier ones after another last word.
 TOLERANCE = 1e-4
 CAUSAL = 1e-4
 REPLACED = ("longformer", "led", "big_bird")
@@ -140,12 +140,12 @@ def _far(
     inputs: dict[str, Any],
     name: str,
 ) -> float:
-    """The norm of a difference over that of the output, of live positions; rows with padding are left out otherwise."""
-    live = live_positions(inputs, expected[name])
-    theirs = expected[name][live]
+    """The norm of a difference over that of the output, where `unpadded_positions` compares it."""
+    unpadded = unpadded_positions(inputs, expected[name])
+    theirs = expected[name][unpadded]
     if not bool(theirs.isfinite().all()):
         return 0.0
-    far = float((outputs[name][live] - theirs).norm() / theirs.norm().clamp_min(1e-12))
+    far = float((outputs[name][unpadded] - theirs).norm() / theirs.norm().clamp_min(1e-12))
     return float("inf") if math.isnan(far) else far
 
 

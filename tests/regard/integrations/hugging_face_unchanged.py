@@ -18,7 +18,7 @@ from transformers import PreTrainedModel
 
 from regard.errors import RegardError, UnsupportedError
 from regard.integrations.transformers import attach, detach
-from regard.integrations.transformers.comparing import live_positions
+from regard.integrations.transformers.comparing import unpadded_positions
 from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
 ROWS = 3
@@ -121,9 +121,9 @@ def _differences(
         return [f"{when}: {len(outputs)} outputs instead of {len(expected)}"]
     faults = []
     for name, theirs in expected.items():
-        live = live_positions(inputs, theirs)
-        ours = outputs[name][live].double()
-        theirs = theirs[live].double()
+        unpadded = unpadded_positions(inputs, theirs)
+        ours = outputs[name][unpadded].double()
+        theirs = theirs[unpadded].double()
         if not bool(theirs.isfinite().all()):
             continue
         far = float((ours - theirs).norm() / theirs.norm().clamp_min(1e-12))

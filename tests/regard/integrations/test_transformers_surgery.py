@@ -119,32 +119,32 @@ def test_the_end_of_a_block_and_detach_take_everything_back():
 def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
     """The first keys of a row are those behind its padding."""
     model = model_of("Llama")
-    live = torch.ones(3, 24, dtype=torch.bool)
-    live[0, :7] = False
-    live[1, :2] = False
+    unpadded = torch.ones(3, 24, dtype=torch.bool)
+    unpadded[0, :7] = False
+    unpadded[1, :2] = False
     if padding == "right":
-        live = live.flip(1)
+        unpadded = unpadded.flip(1)
     elif padding == "holes":
-        live[0, [12, 15]] = False
-        live[2, 9] = False
+        unpadded[0, [12, 15]] = False
+        unpadded[2, 9] = False
     change_attention(model, pattern=pattern)
-    positions = (live.long().cumsum(-1) - 1).clamp_min(0)
-    together = output(model, attention_mask=live.long(), position_ids=positions)
+    positions = (unpadded.long().cumsum(-1) - 1).clamp_min(0)
+    together = output(model, attention_mask=unpadded.long(), position_ids=positions)
     for row in range(3):
         ids = IDS[row : row + 1]
         if padding == "holes":
             # Positions of the pattern count keys in holes; eager attention gets the pairs.
-            start = int(live[row].int().argmax())
+            start = int(unpadded[row].int().argmax())
             allowed = torch.zeros(24, 24, dtype=torch.bool)
             allowed[start:, start:] = (pattern & p.Causal()).dense(24 - start, 24 - start)
-            allowed = (allowed & live[row]) | torch.diag(~live[row])
+            allowed = (allowed & unpadded[row]) | torch.diag(~unpadded[row])
             detach(model)
             of_row = eager(model, allowed, ids, position_ids=positions[row : row + 1])
-            alone = of_row[0][live[row]]
+            alone = of_row[0][unpadded[row]]
             change_attention(model, pattern=pattern)
         else:
-            alone = output(model, ids[:, live[row]])[0]
-        assert checks.farthest(together[row][live[row]], alone) <= checks.TOLERANCE
+            alone = output(model, ids[:, unpadded[row]])[0]
+        assert checks.farthest(together[row][unpadded[row]], alone) <= checks.TOLERANCE
 
 
 @pytest.mark.parametrize(
@@ -160,11 +160,11 @@ def test_padded_rows_compute_what_they_compute_alone(pattern, padding):
 def test_caches_generate_the_tokens_of_no_cache(name, options):
     """Also where a cache drops keys before the window of the model."""
     model = model_of(name)
-    live = torch.ones(3, 24, dtype=torch.long)
-    live[0, :7] = 0
+    unpadded = torch.ones(3, 24, dtype=torch.long)
+    unpadded[0, :7] = 0
     change_attention(model, pattern=p.CausalWindow(4) | p.Prefix(3))
     options = {
-        "attention_mask": live,
+        "attention_mask": unpadded,
         "max_new_tokens": 8,
         "do_sample": False,
         "disable_compile": True,
@@ -232,10 +232,10 @@ def test_a_lengthened_model_is_saved_and_loaded_by_transformers(tmp_path):
 def test_a_linear_mechanism_computes_its_formula(padded):
     """Each layer's output is compared with the mechanism on the layer's own queries, keys and values."""
     model = model_of("Llama")
-    live = torch.ones(3, 24, dtype=torch.long)
-    live[0, :7] = 0
+    unpadded = torch.ones(3, 24, dtype=torch.long)
+    unpadded[0, :7] = 0
     change_attention(model, 1, mechanism="linear_transformer")
-    options = {"attention_mask": live} if padded else {}
+    options = {"attention_mask": unpadded} if padded else {}
     explained = explain(model, {"input_ids": IDS, **options})
     assert "mechanism" in explained.calls[1].options[0]
     assert explained.calls[0].options == explained.calls[2].options
@@ -244,7 +244,7 @@ def test_a_linear_mechanism_computes_its_formula(padded):
     tf.AttentionInterface.register("linear_oracle", linear_in_the_second_layer)
     tf.AttentionMaskInterface.register("linear_oracle", tf.masking_utils.sdpa_mask)
     model.set_attn_implementation("linear_oracle")
-    assert checks.farthest(changed, output(model, **options), live.bool()) <= checks.TOLERANCE
+    assert checks.farthest(changed, output(model, **options), unpadded.bool()) <= checks.TOLERANCE
 
 
 def linear_in_the_second_layer(module, q, k, v, mask, **options):
@@ -298,10 +298,10 @@ def test_what_cannot_be_honoured_is_refused_and_changes_nothing(name, options, w
 def test_calls_whose_positions_are_unknown_are_refused():
     model = model_of("Llama")
     change_attention(model, pattern="causal_window(4) | global_tokens(1)")
-    live = torch.ones(3, 24, dtype=torch.long)
-    live[0, :7] = 0
+    unpadded = torch.ones(3, 24, dtype=torch.long)
+    unpadded[0, :7] = 0
     with pytest.raises(rg.UnsupportedError, match="pad on the right"):
-        output(model, attention_mask=live)
+        output(model, attention_mask=unpadded)
     packed = torch.cat([torch.arange(10), torch.arange(14)]).expand(3, -1)
     with pytest.raises(rg.UnsupportedError, match="packs several documents"):
         output(model, position_ids=packed, use_cache=False)
@@ -354,9 +354,9 @@ def test_a_pattern_moved_by_row_has_the_pairs_of_each_row():
     assert p.Fixed(4).moved((4,)) == p.Fixed(4)
 
 
-LIVE = torch.ones(3, 24, dtype=torch.long)
-LEFT = LIVE.clone()
-RIGHT = LIVE.clone()
+UNPADDED = torch.ones(3, 24, dtype=torch.long)
+LEFT = UNPADDED.clone()
+RIGHT = UNPADDED.clone()
 LEFT[0, :7] = 0
 LEFT[1, :2] = 0
 RIGHT[0, -7:] = 0
@@ -369,11 +369,11 @@ def compiled(model, backend="eager"):
     return torch.compile(model, backend=backend, fullgraph=True)
 
 
-def farthest(run, model, live=LIVE, **options):
-    """The largest difference, at live positions if there are outputs for them."""
+def farthest(run, model, unpadded=UNPADDED, **options):
+    """The largest difference, at unpadded positions if there are outputs for them."""
     compiled_output = output(run, **options)
     expected = output(model, **options)
-    compared = live.bool() if live.shape == expected.shape[:2] else None
+    compared = unpadded.bool() if unpadded.shape == expected.shape[:2] else None
     return checks.farthest(compiled_output, expected, compared)
 
 
@@ -385,8 +385,10 @@ def test_a_window_with_first_keys_is_one_graph_for_every_padding():
     run = compiled(model, counter)
     options = {"use_cache": False}
     assert farthest(run, model, **options) <= checks.TOLERANCE
-    for live in (LIVE, LEFT, RIGHT):
-        assert farthest(run, model, live, attention_mask=live, **options) <= checks.TOLERANCE
+    for unpadded in (UNPADDED, LEFT, RIGHT):
+        assert (
+            farthest(run, model, unpadded, attention_mask=unpadded, **options) <= checks.TOLERANCE
+        )
     assert counter.frame_count == 2, "one graph without a mask and one for every mask"
     assert checks.farthest(output(run, **options), before) > 1e-2
 
@@ -395,8 +397,11 @@ def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_firs
     model = BY_NAME["Llama"].shallow(1)
     change_attention(model, pattern="strided(4) | global_tokens(0)")
     run = compiled(model)
-    for live in (LIVE, RIGHT):
-        assert farthest(run, model, live, attention_mask=live, use_cache=False) <= checks.TOLERANCE
+    for unpadded in (UNPADDED, RIGHT):
+        assert (
+            farthest(run, model, unpadded, attention_mask=unpadded, use_cache=False)
+            <= checks.TOLERANCE
+        )
     with pytest.raises(
         rg.UnsupportedError, match=r"whose first keys are different.*pad on the right"
     ):
@@ -407,7 +412,7 @@ def test_a_pattern_that_cannot_be_moved_is_computed_where_rows_begin_at_the_firs
     ("pattern", "options"),
     [
         (NEAR, {"position_ids": torch.arange(24)[None]}),
-        ("strided(4) | global_tokens(0)", {"attention_mask": LIVE[:1]}),
+        ("strided(4) | global_tokens(0)", {"attention_mask": UNPADDED[:1]}),
     ],
     ids=["packed", "padding"],
 )
@@ -442,7 +447,7 @@ def test_packed_documents_are_refused_by_the_graph_and_computed_by_distance():
     assert farthest(run, model, position_ids=two_documents, **options) <= checks.TOLERANCE
 
 
-def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_live_keys():
+def test_a_compiled_step_with_a_static_cache_reads_the_window_and_the_first_unpadded_keys():
     model = BY_NAME["Llama"].shallow(1)
     change_attention(model, pattern=NEAR)
     expected = logits_of_steps(model, model)
