@@ -15,7 +15,6 @@ from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, KeywordError, ShapeError, UnsupportedError
-from regard.functional import attention
 from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, Gate, LayerMechanism
 from regard.layers.caches import Cache, RecurrentState, new_cache
@@ -529,7 +528,7 @@ class MultiHeadAttention(AttentionLayer):
         )
 
     def _is_simple(self) -> bool:
-        """Whether this layer has nothing but projections, positions and a softmax, and nobody records it."""
+        """Whether this layer has nothing but projections, positions and a softmax."""
         attributes = self.__dict__  # a part that is a module or a parameter is not among them
         for part in OPTIONAL_PARTS:
             if attributes.get(part, part) is not None:
@@ -539,12 +538,10 @@ class MultiHeadAttention(AttentionLayer):
             and self.pattern.takes_cache
             and not self.pattern.by_length
             and not torch.compiler.is_compiling()
-            and current_recording(self) is None
         )
 
     def _continue_text(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
         """A step of a simple layer: what `forward` computes, with the same bits and fewer calls of Python."""
-        batch, length, _ = x.shape
         modules = self._modules
         place = cache.place
         # (batch, heads, length, head_dim)
@@ -556,19 +553,8 @@ class MultiHeadAttention(AttentionLayer):
             k = self.positions.rotate_from(k, place)
         with cache.unless_refused():
             keys, values = cache.append(k, v)
-            dropout = self.dropout if self.training else 0.0
-            heads = attention(
-                q,
-                keys,
-                values,
-                pattern=self.pattern,
-                mechanism=PLAIN_SOFTMAX,
-                q_start=place,
-                dropout=dropout,
-                **self.options,
-            )
-            joined = heads.transpose(1, 2).reshape(batch, length, -1)
-            output = apply_projection(modules["to_output"], joined)
+            heads = self._attend(q, keys, values, self.pattern, None, place)
+            output = self._join(heads)
             cache.belong_to(self)
         return output
 
