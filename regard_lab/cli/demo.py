@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import webbrowser
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,6 +13,17 @@ from typer import Option
 from regard.arguments import count_of
 from regard.errors import ArgumentError
 from regard_lab.cli.console import StoppedError, duration, keeping, note, out, out_json, out_text
+from regard_lab.cli.demo_end import (
+    PAIR,
+    draw_pair_picture,
+    next_lines,
+    pair_lines,
+    program_name,
+    score_lines,
+    translate_pair,
+    write_page,
+    write_words,
+)
 from regard_lab.cli.options import Json
 from regard_lab.cli.train import training_progress
 from regard_lab.decoding import Translator, evaluate
@@ -25,16 +37,15 @@ from regard_lab.seeing.lens_study import (
     measure_routes,
     view_pronoun,
 )
-from regard_lab.seeing.maps import tell_look
+from regard_lab.seeing.maps import Kind
 from regard_lab.seeing.picture import draw_heads
-from regard_lab.seeing.referents import HONESTY
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, make_split
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard_lab.training import TrainingResult
 from regard_lab.training.loop import check_run_folder
 from regard_lab.training.recipes import TranslationTraining, read_settings
-from regard_lab.training.recipes.evaluation import PronounReport, RunScores, judge_pronouns, rate
-from regard_lab.training.recipes.run_folder import Tell, count_trained, explain_run
+from regard_lab.training.recipes.evaluation import PronounReport, judge_pronouns
+from regard_lab.training.recipes.run_folder import Tell, explain_run
 
 # Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
 # decoder sees three of its own words, so the gender has to come from the source. With four heads instead of eight, a
@@ -60,10 +71,6 @@ SETTINGS = TranslationTraining.Config(
     label_smoothing=0.0,
     validate_every=700,
 )
-WINDOWED = (
-    "A word in the encoder of this model looks at two words on each side. If *it* is farther from its noun, no head of "
-    "the encoder lets it look there; the decoder looks at all words of the source."
-)
 BEFORE = (
     "On an idle machine this takes about five minutes, on a busy one much longer; Ctrl-C keeps what was learned,",
     "and the same command goes on. For a quick look that gives a worse model: regard demo --steps 600 --out DIR",
@@ -86,9 +93,12 @@ def demo(
     seed: Annotated[
         int, Option(min=0, help="Seed of the weights and of the order of the data.")
     ] = SETTINGS.seed,
+    browser: Annotated[
+        bool, Option("--open", help="Open the page with the trained model in a browser.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train, evaluate and inspect a translator on the built-in corpus."""
+    """Train a translator here, and see what *it* depends on."""
     show = note if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
@@ -112,7 +122,7 @@ def demo(
     with keeping(
         lambda: f"the trained model is kept in {run}, and the same command goes on from there"
     ):
-        _evaluate(run, settings.seed, data, trained, show, as_json)
+        _evaluate(run, settings.seed, data, trained, show, as_json, browser)
 
 
 def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Config:
@@ -143,36 +153,56 @@ def _train(
 
 
 def _evaluate(
-    run: Path, seed: int, data: TranslationData, trained: TrainingResult, show: Tell, as_json: bool
+    run: Path,
+    seed: int,
+    data: TranslationData,
+    trained: TrainingResult,
+    show: Tell,
+    as_json: bool,
+    browser: bool,
 ) -> None:
-    """Print the scores of the trained model, and draw what it looks at."""
-    show("")
-    note(f"   translating {len(data.test)} test sentences, which can take a minute ...")
-    show(
-        f"2. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training"
-    )
+    """Show a pair of sentences and a page to try more, print the scores, and draw what the model looks at."""
     translator = Translator.load(run)
+    folder = run / PICTURES
+    folder.mkdir(exist_ok=True)
+    say = note if as_json else partial(out_text, indent="   ")
+
+    show("")
+    show("2. One word changed, and the pronoun with it")
+    note("   choosing a head of the decoder on other sentences ...")
+    valid = known_sentences(translator, make_split("valid", CHOOSING, seed))
+    layer, number = choose_heads(translator, valid)["cross"]
+    cross = (layer, number)
+    pair = translate_pair(translator, cross)
+    for line in pair_lines(pair, cross):
+        say(line)
+    pictures = [str(path) for path in draw_pair_picture(pair, folder / "pair.png")]
+    note("   writing a page that holds the model ...")
+    page = write_page(run, PAIR[0])
+    words = write_words(run)
+    show("")
+    for line in next_lines(run, page, words):
+        say(line)
+
+    show("")
+    show(
+        f"3. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training"
+    )
+    note(f"   translating {len(data.test)} test sentences, which can take a minute ...")
     result = evaluate(translator, data.test)
     report = judge_pronouns(translator, seed)
-    for line in RunScores("the test split", result, report, count_trained(run, data.test)).lines():
-        show(f"   {line}")
-    show("")
     note("   erasing and swapping words, to see what the pronouns depend on ...")
-    agreement, routes, head = _what_is_used(translator, seed, show)
+    agreement, routes = _what_is_used(translator, seed)
+    for line in score_lines(result, report, agreement):
+        say(line)
+
     show("")
-    show("3. The sentences of every article about attention")
-    pictures = _look_at_articles(translator, report, head, routes, run / PICTURES, show)
+    pictures += _look_at_articles(translator, report, cross, routes, folder)
     explain_run(run)
-    show("")
-    sentences = note if as_json else partial(out_text, indent="   ")
-    sentences(WINDOWED)
-    sentences(HONESTY)
-    show("")
-    show(f"4. Pictures in {run / PICTURES}:")
-    for picture in pictures:
-        show(f"   {Path(picture).name}")
+    show(f"4. Pictures in {folder}: {', '.join(Path(picture).name for picture in pictures)}")
+    show(f"   Change a word of the sentence yourself: {page}")
     show(
-        f'   Try your own: regard translate {run} "The animal didn\'t cross the street because it was too wide."'
+        f"   A model of real English, in which *it* looks at *animal*: {program_name()} lesson relations"
     )
     if as_json:
         out_json(
@@ -181,37 +211,24 @@ def _evaluate(
                 "steps": trained.steps,
                 **result.to_dict(),
                 **report.to_dict(),
+                "pair": list(pair.translations),
+                "page": str(page),
                 "pictures": pictures,
                 "lens_agreement": agreement,
             }
         )
+    if browser:
+        webbrowser.open(page.absolute().as_uri())
 
 
-def _what_is_used(
-    translator: Translator, seed: int, show: Tell
-) -> tuple[float | None, Routes | None, tuple[int, int]]:
-    """Measure the default lens and the routes on test sentences; choose a cross-attention head on validation ones."""
+def _what_is_used(translator: Translator, seed: int) -> tuple[float | None, Routes | None]:
+    """Measure the default lens and the routes on test sentences."""
     test = make_split("test", EXPLAINED, seed)
-    valid = make_split("valid", CHOOSING, seed)
-    layer, head = choose_heads(translator, known_sentences(translator, valid))["cross"]
     known = known_sentences(translator, test)
     agreement = lens_agreement(translator, test)
-    routes = (
-        measure_routes(translator, known, seed) if any(one.as_grammar for one in known) else None
-    )
-    if agreement is not None:
-        show(
-            f"     lens         {rate(agreement)} of pronouns depend more on their noun than on the other (erasure)"
-        )
-    if routes is not None and routes.last:
-        right, source, written, both = (
-            f"{routes.last[name]:.2f}" for name in ("nothing", "source", "written", "both")
-        )
-        show(
-            f"     routes       probability of a right pronoun {right}; with another noun in the source"
-        )
-        show(f"                  {source}, in the German so far {written}, in both {both}")
-    return agreement, routes, (layer, head)
+    if not any(sentence.as_grammar for sentence in known):
+        return agreement, None
+    return agreement, measure_routes(translator, known, seed)
 
 
 def _look_at_articles(
@@ -220,32 +237,28 @@ def _look_at_articles(
     cross: tuple[int, int],
     routes: Routes | None,
     folder: Path,
-    show: Tell,
 ) -> list[str]:
-    folder.mkdir(exist_ok=True)
+    """Draw where heads looked in the sentences of articles, and what their pronouns depend on; the paths drawn."""
     head = report.head
+    assert head is not None, "the demo trains a Transformer"
+    heads: dict[Kind, tuple[int, int | None]] = {"encoder": (head.layer, head.head), "cross": cross}
     maps = None
     pictures = []
-    assert head is not None, "the demo trains a Transformer"
     sentences = [sentence for sentence in ARTICLE_SENTENCES if "’" not in sentence.source]
     translations = translator.translate([sentence.source for sentence in sentences])
     for number, (sentence, translation) in enumerate(zip(sentences, translations, strict=True), 1):
         maps = look(translator.model, translator.tokeniser, sentence.source, translation.ids)
-        pictures.append(path := folder / f"article-{number}.png")
+        path = folder / f"article-{number}.png"
         title = f"{sentence.source} → {translation.text} (heads chosen on validation sentences)"
-        draw_maps(
-            maps, path, title=title, heads={"encoder": (head.layer, head.head), "cross": cross}
-        )
-        show(f"   {sentence.source}")
-        show(f"   {translation.text}")
-        show(
-            f"      {tell_look(maps.merged(), 'it', referent=sentence.referent, layer=head.layer, head=head.head)}"
-        )
-        if (view := view_pronoun(translator, sentence, translation, cross)) is not None:
-            show(f"      {view.line()}")
-            pictures.append(path := folder / f"article-{number}-used.png")
+        draw_maps(maps, path, title=title, heads=heads)
+        pictures.append(path)
+        view = view_pronoun(translator, sentence, translation, cross)
+        if view is not None:
+            path = folder / f"article-{number}-used.png"
             draw_pronoun(view, path, routes)
+            pictures.append(path)
     if maps is not None:
-        pictures.append(path := folder / "every-head.png")
+        path = folder / "every-head.png"
         draw_heads(maps, path)
+        pictures.append(path)
     return list(map(str, pictures))

@@ -61,7 +61,8 @@ FIRST = "preparing the first step"  # until it is done
 STOPPING = "stopping: after this step the run is saved; press Ctrl-C again to end without"
 LEAST_BAR = 5  # characters
 WIDEST_BAR = 40
-QUIET_STEPS = 100  # steps between two lines without a progress bar
+QUIET_STEPS = 100  # the least number of steps between two lines without a progress bar
+QUIET_LINES = 10  # such lines in a training
 ENDS = {
     "steps": "all steps are done",
     "minutes": "the minutes are over",
@@ -175,12 +176,20 @@ def _live(event: Event, bar: Any, drawn: Any, task: Any) -> None:
 
 
 def _plain(event: Event) -> None:
-    if isinstance(event, StepDone) and event.step % QUIET_STEPS == 0 and event.step != event.steps:
+    if isinstance(event, StepDone) and event.step != event.steps and _is_told(event):
         note(f"  step {_of_steps(event)}: {_speeds(event)[0]}")
     if isinstance(event, Stopping):
         _write_at_once(f"{STOPPING}\n")
     for line in _remarks(event):
         note(line)
+
+
+def _is_told(event: StepDone) -> bool:
+    """Whether a training without a progress bar writes a line for this step."""
+    between = QUIET_STEPS
+    if event.steps is not None:
+        between *= max(1, round(event.steps / QUIET_STEPS / QUIET_LINES))
+    return event.step % between == 0
 
 
 def _of_steps(event: Started | StepDone) -> str:

@@ -45,6 +45,8 @@ FILES_OF_SOME = {
     "curves.png": "the curves of log.jsonl as a picture",
     "samples/": "what a translator made of a few validation pairs after each validation, and what it looked at",
     "pictures/": "what the demo drew",
+    "it.html": "a page that holds the demo's model: change a word, and see what it translates and why",
+    "words.txt": "the English words that the demo's model knows",
 }
 
 Tell = Callable[[str], None]

@@ -68,17 +68,24 @@ def test_the_demo_ends_with_one_line_of_json_and_pictures_that_exist(tmp_path):
         "referent_agreement",
     ):
         assert 0 <= record[rate] <= 1
-    assert all(part in answer.err for part in ("true referent: animal", "not an explanation"))
+    assert record["page"] == str(tmp_path / "run" / "it.html")
+    assert "<html" in Path(record["page"]).read_text()[:200]
+    assert "nouns, animal: " in (tmp_path / "run" / "words.txt").read_text()
+    assert all(part in answer.err for part in ("Not both pronouns are right", "not an explanation"))
 
     # finds it trained, and prints the story
     again = succeeded("demo", "--steps", 4, "--out", tmp_path / "run")
     assert " step 4: validation" not in again.err  # nothing was trained again
-    for part in ("4 steps", "1. Training", "2. Results", "3. The sentences", "4. Pictures"):
+    for part in (
+        "4 steps",
+        "1. Training",
+        "2. One word changed",
+        "it.html",
+        "3. Results",
+        "4. Pictures",
+    ):
         assert part in again.out
     assert "which pairs were trained on" not in again.out  # the run of the demo knows them
-    # *it* is farther from *animal* than the window
-    assert "unseen by every head of this layer" in again.out
-
     assert "other settings" in refusal("demo", "--steps", 5, "--out", tmp_path / "run")
 
     scored = json.loads(regard("evaluate", tmp_path / "run", "--json").stdout)

@@ -1,0 +1,252 @@
+"""What `regard demo` shows of the model that it has trained: a pair of sentences, a page to try it in, its scores."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from regard.arguments import count_of
+from regard.storage.files import replace_file
+from regard_lab.cli.app import in_quotes
+from regard_lab.cli.view import open_run
+from regard_lab.decoding import Evaluation, Translator
+from regard_lab.seeing.explorer import to_page
+from regard_lab.seeing.lens_study import view_pronoun
+from regard_lab.seeing.pronoun_pair import PronounTranslation, changed_words, draw_pair
+from regard_lab.seeing.referents import HONESTY
+from regard_lab.text.pronouns import ARTICLE_SENTENCES, PronounSentence
+from regard_lab.text.pronouns.frames import FRAMES
+from regard_lab.text.pronouns.lexicon import ATTRIBUTES, DRAWBACKS, NOUNS
+from regard_lab.text.pronouns.sentences import noun_phrase
+from regard_lab.training.recipes.evaluation import PronounReport
+
+PAGE = "it.html"
+WORDS = "words.txt"
+PAIR = ARTICLE_SENTENCES[:2]  # "... because it was too tired." and "... too wide."
+PICTURE_NOTE = (
+    "The thicker a line, the more the pronoun depends on the English word: each word was erased in turn. Only the "
+    "framed word differs between the sentences."
+)
+COLUMN = 66  # where what a pronoun means stands beside its sentence
+
+
+@dataclass(frozen=True)
+class Pair:
+    """The two sentences as the model translates them; `known` has those whose pronoun is right."""
+
+    translations: Sequence[str]
+    known: Sequence[PronounTranslation]
+
+    @property
+    def is_right(self) -> bool:
+        return len(self.known) == len(PAIR)
+
+
+def translate_pair(translator: Translator, head: tuple[int, int]) -> Pair:
+    """Translate the pair, and explain each pronoun that is right.
+
+    Args:
+        head: the cross-attention head that is looked at, (layer, head).
+    """
+    translations = translator.translate([sentence.source for sentence in PAIR])
+    changed = changed_words(*(sentence.source for sentence in PAIR))
+    known = []
+    for sentence, translation, word in zip(PAIR, translations, changed, strict=True):
+        view = view_pronoun(translator, sentence, translation, head)
+        if view is not None:
+            explained = PronounTranslation(
+                source=sentence.source,
+                written=translation.text,
+                changed=word,
+                meant=noun_phrase(sentence.derivation.referent, "nominative"),
+                meant_in_english=f"the {sentence.referent}",
+                lens=view.lens,
+                attention=view.attention,
+            )
+            known.append(explained)
+    return Pair([translation.text for translation in translations], known)
+
+
+def pair_lines(pair: Pair, head: tuple[int, int]) -> list[str]:
+    """The pair with the pronouns in capitals, on which words they depend, and where a head looked."""
+    if not pair.is_right:
+        return [*_wrong_lines(pair), ""]
+    lines = []
+    for one in pair.known:
+        written = _with_capitals(one.written, one.pronoun)
+        lines += [one.source, f"{written:<{COLUMN}} {one.pronoun} = {one.meant}", ""]
+    lines += [_dependence(one) for one in pair.known]
+    looked = [one.looked_at for one in pair.known]
+    nouns = [sentence.referent for sentence in PAIR]
+    if [word for word, _ in looked] == nouns:
+        layer, number = head
+        each = " and ".join(
+            f"at {word} ({weight:.2f}) while *{one.pronoun}* was written"
+            for one, (word, weight) in zip(pair.known, looked, strict=True)
+        )
+        lines.append(
+            f"One head of the decoder (layer {layer}, head {number}, from 0) looked {each}."
+        )
+    return lines
+
+
+def _wrong_lines(pair: Pair) -> list[str]:
+    """A pair whose pronouns are not both right, as after a short training."""
+    lines = []
+    for sentence, written in zip(PAIR, pair.translations, strict=True):
+        lines += [sentence.source, written, f"(right would be *{sentence.pronoun}*)", ""]
+    return [
+        *lines,
+        "Not both pronouns are right; a longer training learns them (leave out --steps).",
+    ]
+
+
+def _with_capitals(written: str, pronoun: str) -> str:
+    """The sentence with its pronoun, the last word of this spelling, in capitals.
+
+    >>> _with_capitals("Das Tier schlief, weil es müde war.", "es")
+    'Das Tier schlief, weil ES müde war.'
+    """
+    words = written.split()
+    places = [place for place, word in enumerate(words) if word.strip(".,").lower() == pronoun]
+    if places:
+        words[places[-1]] = words[places[-1]].upper()
+    return " ".join(words)
+
+
+def _dependence(one: PronounTranslation) -> str:
+    """What happens to the pronoun if the word that differs is erased."""
+    before = one.lens.probability
+    after = one.probability_without(one.changed)
+    if after < before / 2:
+        return (
+            f"Without *{one.changed}*, the probability of *{one.pronoun}* (of es, er and sie) falls from {before:.2f} "
+            f"to {after:.2f}."
+        )
+    return (
+        f"Without *{one.changed}*, the probability of *{one.pronoun}* stays at {after:.2f}: it is what this model "
+        f"writes here without any adjective."
+    )
+
+
+def write_page(run: Path, sentence: PronounSentence) -> Path:
+    """Write the page that holds the model, with this sentence in it."""
+    opened = open_run(run)
+    exploration = opened.play(sentence.source, None)
+    path = run / PAGE
+    to_page(replace(exploration, walk=opened.walk(sentence.source))).save(path)
+    return path
+
+
+def write_words(run: Path) -> Path:
+    """Write the English words of the grammar, by what they are, so that a newcomer finds sentences it knows."""
+    by_sense: dict[str, list[str]] = {}
+    for noun in NOUNS:
+        by_sense.setdefault(f"nouns, {noun.sense}", []).append(noun.english)
+    for drawback in DRAWBACKS:
+        by_sense.setdefault(f"behind 'was too', of {drawback.sense}", []).append(drawback.english)
+    by_sense["before a noun"] = [attribute.english for attribute in ATTRIBUTES]
+    by_sense["between two nouns"] = [frame.plain for frame in FRAMES]
+    lines = [
+        "The words that this translator was trained on. A sentence that it knows is, for example,",
+        f"  {PAIR[0].source}",
+        "",
+    ]
+    for what, words in by_sense.items():
+        lines.append(f"{what}: {', '.join(words)}")
+    path = run / WORDS
+    replace_file(path, ("\n".join(lines) + "\n").encode())
+    return path
+
+
+def next_lines(run: Path, page: Path, words: Path) -> list[str]:
+    """What to do next, with commands that can be typed as they stand."""
+    program = program_name()
+    example = "The dog didn't enter the house because it was too tired."
+    nouns = ", ".join(noun.english for noun in _first_of_each(NOUNS))
+    adjectives = ", ".join(drawback.english for drawback in _first_of_each(DRAWBACKS))
+    return [
+        "Change a word yourself: open this page, which holds the model and needs no network,",
+        f"  {page}",
+        "or translate a sentence:",
+        f"  {program} translate {run} {in_quotes(example)}",
+        f"It knows {len(NOUNS)} nouns ({nouns}, ...)",
+        f"and {len(DRAWBACKS)} adjectives ({adjectives}, ...): {words}",
+    ]
+
+
+def _first_of_each(words: Iterable[Any]) -> list[Any]:
+    """The first word of each kind."""
+    first = {}
+    for word in words:
+        first.setdefault(word.sense, word)
+    return list(first.values())
+
+
+def program_name() -> str:
+    """How this program can be called again from here: `regard` where the shell finds it, else its path."""
+    own = Path(sys.argv[0]).absolute()
+    found = shutil.which("regard")
+    if found is not None and own.exists() and Path(found).samefile(own):
+        return "regard"
+    if own.name != "regard":  # python -m regard_lab
+        return f"{_from_here(Path(sys.executable))} -m regard_lab"
+    return str(_from_here(own))
+
+
+def _from_here(path: Path) -> Path:
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+def score_lines(result: Evaluation, report: PronounReport, agreement: float | None) -> list[str]:
+    """The scores in plain words; the names and signatures of the field come last."""
+    scores = result.scores
+    exact = round(scores.exact_match * scores.count)
+    lines = [
+        f"{exact:,} of {count_of(scores.count, 'translations')} are word for word those of the grammar.",
+        f"Pronouns: {percent(report.pronouns)} are right; always writing the commonest would get "
+        f"{percent(report.baseline)}.",
+        f"One word changed: in {percent(report.contrast)} of such pairs both pronouns are right.",
+        f"Another noun: {percent(report.swaps.followed)} of pronouns follow when a noun of another gender takes the "
+        f"place of theirs, and {percent(report.swaps.kept)} stay when the other noun is exchanged.",
+    ]
+    if agreement is not None:
+        lines.append(
+            f"Erased words: {percent(agreement)} of pronouns depend more on their own noun than on the other one."
+        )
+    found = report.agreement
+    if report.head is not None and found is not None:
+        lines.append(
+            f"What articles show, *it* looking at its noun, is rarer here: in the best head of the encoder (layer "
+            f"{report.head.layer}, head {report.head.head}, from 0, chosen on other sentences) *it* looks most at its "
+            f"noun in {percent(found.agreement)} of the sentences, by chance in {percent(found.chance)}. The encoder "
+            f"sees two words on each side; the decoder, which writes the pronoun, reads noun and adjective itself."
+        )
+        lines.append(HONESTY)
+    lines.append(
+        f"BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f}, perplexity {result.perplexity:.3f} per id "
+        f"({scores.bleu_signature}; {scores.chrf_signature})"
+    )
+    return lines
+
+
+def percent(share: float) -> str:
+    """A share in percent; one below 1 is never written as 100 %.
+
+    >>> percent(1.0), percent(0.9999), percent(0.413)
+    ('100 %', '99.9 %', '41.3 %')
+    """
+    return "100 %" if share >= 1 else f"{min(100 * share, 99.9):.1f} %"
+
+
+def draw_pair_picture(pair: Pair, path: Path) -> list[Path]:
+    """Draw the pair where both pronouns are right; the paths of what was drawn."""
+    if not pair.is_right:
+        return []
+    draw_pair(pair.known, path, PICTURE_NOTE)
+    return [path]

@@ -1,0 +1,182 @@
+"""Two English sentences that differ in one word, and their translations, whose pronouns differ with it: one picture."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regard_lab.seeing.canvas import Box, fill, saved_figure, text_width, wrapped, write_text
+from regard_lab.seeing.lenses import Relevance
+from regard_lab.seeing.palette import FAINT, LINES
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+EDGE = 0.35  # inches of margin
+GAP = 0.11  # between words
+WORD_SIZE, TITLE_SIZE, NOTE_SIZE = 13.0, 14.0, 9.5  # points
+LINE_OF_TEXT = 0.3  # inches from one line of words to the next
+BASELINE = 0.19  # from the upper edge of a word down to the line that it stands on
+BETWEEN_LANGUAGES = 0.95
+OF_A_SENTENCE = BETWEEN_LANGUAGES + LINE_OF_TEXT + 0.45
+LEAST_SHARE = 0.05  # a thinner line is not drawn
+THICKEST = 9.0  # points, of a line that has the whole share
+LANGUAGE_COLOUR = LINES[0]
+CHANGED_COLOUR = LINES[1]
+
+
+@dataclass(frozen=True)
+class PronounTranslation:
+    """A sentence with *it*, its translation, and what was read while the German pronoun was written.
+
+    Args:
+        source, written: the English and the German sentence.
+        changed: the English word that the other sentence lacks.
+        meant: the noun that the pronoun stands for, with its German article: "das Tier".
+        meant_in_english: the same in English: "the animal".
+        lens: by how much the log odds of the pronoun fall without each English word.
+        attention: how much one head of the decoder looked at each English word while the pronoun was written.
+    """
+
+    source: str
+    written: str
+    changed: str
+    meant: str
+    meant_in_english: str
+    lens: Relevance
+    attention: Relevance
+
+    @property
+    def pronoun(self) -> str:
+        return self.lens.word
+
+    @property
+    def looked_at(self) -> tuple[str, float]:
+        """The English word that the head looked at most, and its weight."""
+        pairs = zip(self.attention.source_words, self.attention.source_scores, strict=True)
+        return max(pairs, key=lambda pair: pair[1])
+
+    @property
+    def shares(self) -> dict[str, float]:
+        """How much of what speaks for the pronoun each English word brings; 0 for words that speak against it."""
+        pairs = list(zip(self.lens.source_words, self.lens.source_scores, strict=True))
+        total = sum(max(score, 0.0) for _, score in pairs)
+        return {word: max(score, 0.0) / total if total else 0.0 for word, score in pairs}
+
+    def probability_without(self, word: str) -> float:
+        """The probability of the pronoun, among es, er and sie, if an English word is erased."""
+        place = self.lens.source_words.index(word)
+        log_odds = self.lens.log_odds - self.lens.source_scores[place]
+        return 1 / (1 + math.exp(-log_odds)) if log_odds > -700 else 0.0
+
+
+def changed_words(first: str, second: str) -> tuple[str, str]:
+    """The first word in which two sentences differ, of each.
+
+    >>> changed_words("It was too tired.", "It was too wide.")
+    ('tired', 'wide')
+    """
+    for pair in zip(first.split(), second.split(), strict=False):
+        if pair[0] != pair[1]:
+            return pair[0].strip(".,"), pair[1].strip(".,")
+    return "", ""
+
+
+def draw_pair(pair: Sequence[PronounTranslation], path: str | Path, note: str = "") -> None:
+    """Draw sentences one below the other: the changed word in a frame, and from each pronoun lines to English words.
+
+    The thicker a line, the more the pronoun depends on the word.
+
+    Raises:
+        ArgumentError: a path that ends in neither .png, .svg nor .pdf, or a folder that does not exist.
+        CheckpointError: the file could not be written.
+        MissingPackageError: matplotlib is not installed.
+    """
+    longest = max(_width_of(text) for one in pair for text in (one.source, one.written))
+    width = max(longest + 2 * EDGE, 6.5)
+    words = wrapped(note, NOTE_SIZE, width - 2 * EDGE, lines=4)
+    height = EDGE + 0.5 + OF_A_SENTENCE * len(pair) + 0.2 * (words.count("\n") + 1) + EDGE
+    with saved_figure(path) as figure:
+        figure.set_size_inches(width, height)
+        title = "One word changes, and the pronoun with it"
+        write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
+        top = EDGE + 0.55
+        for one in pair:
+            _draw_sentence(figure, one, top)
+            top += OF_A_SENTENCE
+        write_text(figure, words, EDGE, top, NOTE_SIZE, color=FAINT)
+
+
+def _width_of(text: str) -> float:
+    words = text.split()
+    return sum(text_width(word, WORD_SIZE, "bold") for word in words) + GAP * len(words)
+
+
+def _draw_sentence(figure: Figure, one: PronounTranslation, top: float) -> None:
+    """English above, German below, and the lines between them."""
+    english = _places(one.source, EDGE)
+    german = _places(one.written, EDGE)
+    below = top + BETWEEN_LANGUAGES
+    pronoun = _first_place(german, one.pronoun, last=True)
+
+    shares = one.shares
+    for word, box in english:
+        share = shares.get(word.strip(".,"), 0.0)
+        if share >= LEAST_SHARE:
+            _draw_line(figure, box, pronoun, top, below, share)
+    for word, box in english:
+        if word.strip(".,") == one.changed:
+            frame = Box(box.left - 0.05, top - 0.05, box.width + 0.1, LINE_OF_TEXT + 0.02)
+            fill(figure, frame, "white", edge=CHANGED_COLOUR, line=1.6)
+        _write_word(figure, word, box.left, top)
+    for word, box in german:
+        is_pronoun = box is pronoun
+        style = {"weight": "bold", "color": LANGUAGE_COLOUR} if is_pronoun else {}
+        _write_word(figure, word, box.left, below, **style)
+    meaning = f"{one.pronoun} = {one.meant}, {one.meant_in_english}"
+    write_text(figure, meaning, EDGE, below + LINE_OF_TEXT, NOTE_SIZE, color=LANGUAGE_COLOUR)
+
+
+def _places(text: str, left: float) -> list[tuple[str, Box]]:
+    """Each word with the box that it fills from the left edge of its line on."""
+    places = []
+    for word in text.split():
+        width = text_width(word, WORD_SIZE)
+        places.append((word, Box(left, 0.0, width, LINE_OF_TEXT)))
+        left += width + GAP
+    return places
+
+
+def _first_place(places: list[tuple[str, Box]], word: str, *, last: bool = False) -> Box:
+    """The box of a word; with `last` that of its last occurrence, which is the pronoun behind the conjunction."""
+    found = [box for text, box in places if text.strip(".,").lower() == word]
+    return found[-1 if last else 0]
+
+
+def _draw_line(
+    figure: Figure, word: Box, pronoun: Box, top: float, below: float, share: float
+) -> None:
+    """A line from the pronoun up to an English word."""
+    from matplotlib.lines import Line2D
+
+    width, height = figure.get_size_inches()
+    start = (pronoun.left + pronoun.width / 2, below - 0.03)
+    stop = (word.left + word.width / 2, top + LINE_OF_TEXT)
+    line = Line2D(
+        [start[0] / width, stop[0] / width],
+        [1 - start[1] / height, 1 - stop[1] / height],
+        transform=figure.transFigure,
+        color=LANGUAGE_COLOUR,
+        alpha=0.6,
+        linewidth=THICKEST * share,
+        solid_capstyle="round",
+    )
+    figure.add_artist(line)
+
+
+def _write_word(figure: Figure, word: str, left: float, top: float, **style: Any) -> None:
+    """A word on the common line of its sentence, whatever letters it has."""
+    write_text(figure, word, left, top + BASELINE, WORD_SIZE, va="baseline", **style)
