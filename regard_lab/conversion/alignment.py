@@ -18,6 +18,7 @@ Align Attention Heads Before Merging Them, Jin et al. 2024 (arXiv 2412.20677).
 """
 
 from dataclasses import dataclass
+from itertools import chain
 
 import torch
 
@@ -26,6 +27,7 @@ from regard_lab.conversion.heads import KeySpace, Projections
 
 ROUNDS = 30  # of rotating each head towards the others of its group, at most
 PROGRESS = 1e-7  # relative; less than this in a round ends the search
+ROUNDING = 1e-12  # relative; a swap that improves groups by less does not count
 
 
 @dataclass(frozen=True)
@@ -48,25 +50,28 @@ class Alignment:
         Args:
             queries: whether queries are rotated with their keys; if not, `matrices` are.
         """
-        members, readers = layer.members, self._readers(layer.members)
-        keys, values = (
-            rotations.repeat_interleave(members, 0) for rotations in (self.keys, self.values)
-        )
+        readers = self._readers(layer.members)
+        q = layer.q[readers]
+        if queries:
+            q = self.keys.repeat_interleave(layer.members, 0) @ q
+        values_read = self.values.repeat_interleave(layer.members, 0)  # (heads, v_dim, v_dim)
         return Projections(
-            q=keys @ layer.q[readers] if queries else layer.q[readers],
+            q=q,
             k=self.keys @ layer.k[self.order],
             v=self.values @ layer.v[self.order],
-            o=torch.einsum("ohd,hed->ohe", layer.o[:, readers], values),
+            o=torch.einsum("ohd,hed->ohe", layer.o[:, readers], values_read),
         )
 
     def matrices(self, learned: torch.Tensor) -> torch.Tensor:
         """The matrices W of scores qᵀ W k (heads, query_dim, key_dim) for the rotated keys: W Rᵀ in the new order."""
         members = len(learned) // len(self.order)
-        return learned[self._readers(members)] @ self.keys.repeat_interleave(members, 0).mT
+        keys_read = self.keys.repeat_interleave(members, 0)
+        return learned[self._readers(members)] @ keys_read.mT
 
     def _readers(self, members: int) -> torch.Tensor:
         """The query heads in their new order, `members` for each key/value head."""
-        return (torch.tensor(self.order)[:, None] * members + torch.arange(members)).flatten()
+        first = torch.tensor(self.order) * members
+        return (first[:, None] + torch.arange(members)).flatten()
 
 
 def align(
@@ -86,27 +91,28 @@ def align(
         space: what the keys allow.
         regroup: whether heads may be regrouped; otherwise neighbours stay together.
     """
-    keys, values = (gram(heads, moment) for heads in (layer.k, layer.v))
+    keys = gram(layer.k, moment)
+    values = gram(layer.v, moment)
     size = layer.kv_heads // groups
     members = [list(range(first, first + size)) for first in range(0, layer.kv_heads, size)]
     if regroup and 1 < size < layer.kv_heads:
-        match = sum(
-            closest / closest.diagonal().sum()
-            for closest in (key_matches(keys, space), _nuclear(values))
-        )
-        assert isinstance(match, torch.Tensor)
+        match_of_keys = key_matches(keys, space)
+        match_of_values = _nuclear(values)
+        match = match_of_keys / match_of_keys.diagonal().sum()
+        match = match + match_of_values / match_of_values.diagonal().sum()
         members = grouped(match, members)
-    order = [head for group in members for head in group]
-    turned_keys = torch.cat([rotated_keys(_block(keys, group), space) for group in members])
-    turned_values = torch.cat([procrustes(_block(values, group)) for group in members])
-    return Alignment(order, turned_keys, turned_values)
+
+    order = list(chain.from_iterable(members))
+    key_rotations = [rotated_keys(_block(keys, group), space) for group in members]
+    value_rotations = [procrustes(_block(values, group)) for group in members]
+    return Alignment(order, torch.cat(key_rotations), torch.cat(value_rotations))
 
 
 def gram(heads: torch.Tensor, moment: torch.Tensor | None) -> torch.Tensor:
     """Mean products of the heads' outputs: (heads, size, heads, size) for heads (heads, size, dim + 1)."""
-    flat = heads.flatten(0, 1)
-    products = flat @ (flat if moment is None else flat @ moment).T
-    return products.reshape(*heads.shape[:2], *heads.shape[:2])
+    rows = heads.flatten(0, 1)
+    weighted = rows if moment is None else rows @ moment
+    return (rows @ weighted.T).reshape(*heads.shape[:2], *heads.shape[:2])
 
 
 def _block(products: torch.Tensor, group: list[int]) -> torch.Tensor:
@@ -121,25 +127,24 @@ def procrustes(products: torch.Tensor) -> torch.Tensor:
         products: (heads, size, heads, size), as from `gram`.
     """
     heads, size = products.shape[:2]
-    turns = torch.eye(size, dtype=products.dtype).repeat(heads, 1, 1)
-    # The head that is closest to the others comes first.
-    first = int(_nuclear(products).sum(1).argmax())
+    rotations = torch.eye(size, dtype=products.dtype).repeat(heads, 1, 1)
+    # Each head is turned to the one that is closest to the others, then to the mean of the others.
+    closest = int(_nuclear(products).sum(1).argmax())
     for head in range(heads):
-        turns[head], _ = _nearest_rotation(products[first, :, head])
-    before = 0.0
+        rotations[head], _ = _nearest_rotation(products[closest, :, head])
+
+    closeness_before = 0.0
     for _ in range(ROUNDS if heads > 2 else 1):
         closeness = 0.0
         for head in range(heads):
-            others = (
-                torch.einsum("hde,hef->df", turns, products[:, :, head])
-                - turns[head] @ products[head, :, head]
-            )
-            turns[head], one = _nearest_rotation(others)
-            closeness += one
-        if closeness - before <= PROGRESS * closeness:
+            of_all = torch.einsum("hde,hef->df", rotations, products[:, :, head])
+            of_others = of_all - rotations[head] @ products[head, :, head]
+            rotations[head], trace = _nearest_rotation(of_others)
+            closeness += trace
+        if closeness - closeness_before <= PROGRESS * closeness:
             break
-        before = closeness
-    return turns
+        closeness_before = closeness
+    return rotations
 
 
 def _nearest_rotation(products: torch.Tensor) -> tuple[torch.Tensor, float]:
@@ -151,32 +156,37 @@ def _nearest_rotation(products: torch.Tensor) -> tuple[torch.Tensor, float]:
 def rotated_keys(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
     """Rotations (heads, size, size) of keys that bring them close to their mean, of those that `space` allows."""
     heads, size = products.shape[:2]
-    turns = torch.zeros(heads, size, size, dtype=products.dtype)
+    rotations = torch.zeros(heads, size, size, dtype=products.dtype)
     pairs, rest = space.split(size)
     if len(pairs):
         first, second = pairs.T
         phases = _phases(_pair_products(products, pairs), signs=space.normed)  # (pairs, heads)
-        turns[:, first, first] = turns[:, second, second] = phases.real.T
-        turns[:, second, first], turns[:, first, second] = phases.imag.T, -phases.imag.T
+        rotations[:, first, first] = phases.real.T
+        rotations[:, second, second] = phases.real.T
+        rotations[:, second, first] = phases.imag.T
+        rotations[:, first, second] = -phases.imag.T
+
+    of_rest = products[:, rest][..., rest]
     if len(rest) and space.normed:
-        each = products[:, rest][..., rest].diagonal(dim1=1, dim2=3)  # (heads, heads, rest)
-        turns[:, rest, rest] = _phases(
-            each.permute(2, 0, 1).to(torch.complex128), signs=True
-        ).real.T
+        by_number = of_rest.diagonal(dim1=1, dim2=3).permute(2, 0, 1)  # (rest, heads, heads)
+        signs = _phases(by_number.to(torch.complex128), signs=True)
+        rotations[:, rest, rest] = signs.real.T
     elif len(rest):
-        turns[:, rest[:, None], rest] = procrustes(products[:, rest][..., rest])
-    return turns
+        rotations[:, rest[:, None], rest] = procrustes(of_rest)
+    return rotations
 
 
 def _pair_products(products: torch.Tensor, pairs: torch.Tensor) -> torch.Tensor:
     """Products of heads as complex numbers, conj(a) · b, for each rotary pair: (pairs, heads, heads)."""
     first, second = pairs.T
-    part = {
-        (x, y): products[:, i][..., j].diagonal(dim1=1, dim2=3).permute(2, 0, 1)
-        for x, i in enumerate((first, second))
-        for y, j in enumerate((first, second))
-    }
-    return torch.complex(part[0, 0] + part[1, 1], part[0, 1] - part[1, 0])
+
+    def between(left: torch.Tensor, right: torch.Tensor) -> torch.Tensor:
+        """Products of the left number of each pair in one head and the right one in another: (pairs, heads, heads)."""
+        return products[:, left][..., right].diagonal(dim1=1, dim2=3).permute(2, 0, 1)
+
+    real = between(first, first) + between(second, second)
+    imaginary = between(first, second) - between(second, first)
+    return torch.complex(real, imaginary)
 
 
 def _phases(products: torch.Tensor, *, signs: bool) -> torch.Tensor:
@@ -188,10 +198,9 @@ def _phases(products: torch.Tensor, *, signs: bool) -> torch.Tensor:
     phases = _unit(products[torch.arange(len(products)), start].conj(), signs)  # (pairs, heads)
     for _ in range(ROUNDS if heads > 2 else 1):
         for head in range(heads):
-            others = (phases.conj() * products[:, :, head]).sum(-1) - phases[
-                :, head
-            ].conj() * products[:, head, head]
-            phases[:, head] = _unit(others.conj(), signs)
+            of_all = (phases.conj() * products[:, :, head]).sum(-1)
+            of_others = of_all - phases[:, head].conj() * products[:, head, head]
+            phases[:, head] = _unit(of_others.conj(), signs)
     return phases
 
 
@@ -207,16 +216,16 @@ def _unit(numbers: torch.Tensor, signs: bool) -> torch.Tensor:
 def key_matches(products: torch.Tensor, space: KeySpace) -> torch.Tensor:
     """The largest product of each pair of heads over the rotations that `space` allows: (heads, heads)."""
     pairs, rest = space.split(products.shape[1])
-    found = products.new_zeros(len(products), len(products))
+    matches = products.new_zeros(len(products), len(products))
     if len(pairs):
-        turned = _pair_products(products, pairs)
-        found = found + (turned.real if space.normed else turned).abs().sum(0)
-    if len(rest):
-        left = products[:, rest][..., rest]
-        found = found + (
-            left.diagonal(dim1=1, dim2=3).abs().sum(-1) if space.normed else _nuclear(left)
-        )
-    return found
+        of_pairs = _pair_products(products, pairs)
+        matches = matches + (of_pairs.real if space.normed else of_pairs).abs().sum(0)
+    of_rest = products[:, rest][..., rest]
+    if len(rest) and space.normed:
+        matches = matches + of_rest.diagonal(dim1=1, dim2=3).abs().sum(-1)
+    elif len(rest):
+        matches = matches + _nuclear(of_rest)
+    return matches
 
 
 @threads(1)
@@ -225,9 +234,10 @@ def _nuclear(products: torch.Tensor) -> torch.Tensor:
     # Of two heads, either order gives the same.
     first, second = torch.triu_indices(len(products), len(products))
     sums = torch.linalg.svdvals(products[first, :, second]).sum(-1)
-    found = products.new_zeros(len(products), len(products))
-    found[first, second] = found[second, first] = sums
-    return found
+    matches = products.new_zeros(len(products), len(products))
+    matches[first, second] = sums
+    matches[second, first] = sums
+    return matches
 
 
 def grouped(match: torch.Tensor, groups: list[list[int]]) -> list[list[int]]:
@@ -239,17 +249,19 @@ def grouped(match: torch.Tensor, groups: list[list[int]]) -> list[list[int]]:
     group_of = torch.zeros(len(match), dtype=torch.long)
     for number, group in enumerate(groups):
         group_of[group] = number
-    off = match - torch.diag(match.diagonal())
+    between_heads = match - torch.diag(match.diagonal())
+    least_gain = ROUNDING * match.abs().sum()
     for _ in range(len(match) ** 2):
-        inside = off @ torch.nn.functional.one_hot(group_of, len(groups)).to(off)  # (heads, groups)
-        own = inside.gather(1, group_of[:, None])
-        there = inside[:, group_of]  # head a beside the group of head b
-        gain = there + there.T - own - own.T - 2 * off
+        is_member = torch.nn.functional.one_hot(group_of, len(groups)).to(match)  # (heads, groups)
+        to_group = between_heads @ is_member
+        to_own_group = to_group.gather(1, group_of[:, None])  # (heads, 1)
+        to_group_of = to_group[:, group_of]  # of head a to the group of head b
+        gain = to_group_of + to_group_of.T - to_own_group - to_own_group.T - 2 * between_heads
         gain[group_of[:, None] == group_of] = 0
-        best = int(gain.argmax())
-        a, b = divmod(best, len(match))
-        if gain[a, b] <= 1e-12 * match.abs().sum():
+
+        a, b = divmod(int(gain.argmax()), len(match))
+        if gain[a, b] <= least_gain:
             break
-        group_of[a], group_of[b] = group_of[b].clone(), group_of[a].clone()
-    found = [(group_of == number).nonzero().flatten().tolist() for number in range(len(groups))]
-    return sorted(found)
+        group_of[[a, b]] = group_of[[b, a]]
+    members = [(group_of == number).nonzero().flatten() for number in range(len(groups))]
+    return sorted(heads.tolist() for heads in members)

@@ -81,7 +81,9 @@ def convert_kv_heads(
 
 def method_of(method: str | None, text: object) -> str:
     """The method to use if none is given: "align" with a text to calibrate it on, otherwise "mean"."""
-    return method if method is not None else "mean" if text is None else "align"
+    if method is not None:
+        return method
+    return "mean" if text is None else "align"
 
 
 def is_hugging_face(folder: Path) -> bool:
@@ -95,42 +97,44 @@ def check_out(folder: Path, out: Path) -> None:
     check_apart(folder, out)
     if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
         return
+
+    way = "choose another folder, or delete it first"
     known = _files_of_conversion(out)
-    if known is None or (strangers := {path.name for path in out.iterdir()} - known):
-        what = (
-            "is not an earlier conversion"
-            if known is None
-            else f"holds {sorted(strangers)[0]} beside a conversion"
-        )
-        raise OccupiedError(f"{out} {what}; choose another folder, or delete it first")
+    if known is None:
+        raise OccupiedError(f"{out} is not an earlier conversion; {way}")
+    strangers = sorted({path.name for path in out.iterdir()} - known)
+    if strangers:
+        raise OccupiedError(f"{out} holds {strangers[0]} beside a conversion; {way}")
 
 
 def earlier_conversion(out: Path) -> str | None:
     """What the earlier conversion in `out` changed, such as "8 to 2 key/value heads by mean"; None if there is none."""
     if _files_of_conversion(out) is None:
         return None
-    about: Any = read_json(out / CONFIG_FILE).get(PROVENANCE)
-    heads = about.get("num_key_value_heads") if about else None
-    if about is None:
-        about = read_json(out / PROVENANCE_FILE)
-        if about.get("conversion") == "latent":
-            return f"keys and values to latents of {about.get('latent_dim')} numbers"
+    record: Any = read_json(out / CONFIG_FILE).get(PROVENANCE)
+    if record is not None:
+        heads = record.get("num_key_value_heads")
+    else:
+        record = read_json(out / PROVENANCE_FILE)
+        if record.get("conversion") == "latent":
+            return f"keys and values to latents of {record.get('latent_dim')} numbers"
         # A translator has two sides, which are converted alike.
-        heads = next(iter((about.get("kv_heads") or {}).values()), None)
+        of_sides = record.get("kv_heads") or {}
+        heads = next(iter(of_sides.values()), None)
     if not isinstance(heads, dict) or not {"before", "after"} <= heads.keys():
         return "what it changed is not written in it"
-    return f"{heads['before']} to {heads['after']} key/value heads by {about.get('method')}"
+    return f"{heads['before']} to {heads['after']} key/value heads by {record.get('method')}"
 
 
 def check_apart(folder: Path, out: Path) -> None:
     """Raise a CheckpointError if one of the two folders contains the other."""
-    here = folder.resolve()
-    there = out.resolve()
-    if here == there:
+    original = folder.resolve()
+    converted = out.resolve()
+    if original == converted:
         raise OccupiedError(
             f"{out} is the folder of the original, which is kept; choose another folder"
         )
-    if here in there.parents or there in here.parents:
+    if original in converted.parents or converted in original.parents:
         raise OccupiedError(
             f"{out} and {folder} contain each other; choose a separate folder, since the original is kept"
         )
@@ -141,12 +145,14 @@ def _files_of_conversion(out: Path) -> set[str] | None:
     if out.is_symlink() or not (out / CONFIG_FILE).is_file():
         return None
     config = read_json(out / CONFIG_FILE)
-    names = config.get("files")  # a model of regard: hashes by name
-    if PROVENANCE in config:
-        about = config[PROVENANCE]
-        names = about.get("files") if isinstance(about, dict) else None
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+    if PROVENANCE not in config:
+        hashes = config.get("files")  # by name; a model of regard has them
+        if not isinstance(hashes, dict) or PROVENANCE_FILE not in hashes:
             return None
-    elif not isinstance(names, dict) or PROVENANCE_FILE not in names:
+        return {CONFIG_FILE, *hashes}
+
+    record = config[PROVENANCE]
+    names = record.get("files") if isinstance(record, dict) else None
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         return None
     return {CONFIG_FILE, *names}

@@ -64,17 +64,20 @@ def resized(
             f"tensor has shape {tuple(tensor.shape)}, whose first axis does not divide into {before} key/value heads; "
             f"give the weight or bias of a projection to that many heads"
         )
+
     heads = tensor.unflatten(0, (before, -1))  # (before, size, ...)
     if after >= before:
         return heads.repeat_interleave(after // before, 0).flatten(0, 1)
+
     groups = heads.unflatten(0, (after, -1)).double()  # (after, before / after, size, ...)
-    if method == "random":
-        drawn = torch.randn(
-            groups[:, 0].shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64
-        )
-        pooled = drawn.to(groups.device) * groups.std(correction=0) + groups.mean()
+    if method == "mean":
+        pooled = groups.mean(1)
+    elif method == "first":
+        pooled = groups[:, 0]
     else:
-        pooled = groups[:, 0] if method == "first" else groups.mean(1)
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(groups[:, 0].shape, generator=generator, dtype=torch.float64)
+        pooled = drawn.to(groups.device) * groups.std(correction=0) + groups.mean()
     return pooled.to(tensor.dtype).flatten(0, 1).contiguous()  # (after · size, ...)
 
 
@@ -88,8 +91,10 @@ def pooled_by_loops(
     """
     if method == "random":
         return drawn
-    groups = heads.double().split(max(1, len(heads) // after))
-    return torch.stack([group[0] if method == "first" else group.mean(0) for group in groups])
+    pooled = []
+    for group in heads.double().split(max(1, len(heads) // after)):
+        pooled.append(group[0] if method == "first" else group.mean(0))
+    return torch.stack(pooled)
 
 
 def check_heads(before: int, after: int, method: str, methods: Sequence[str] = METHODS) -> int:
@@ -153,27 +158,31 @@ class Projections:
         """Query heads that read one key/value head."""
         return len(self.q) // len(self.k)
 
+    def is_finite(self) -> bool:
+        tensors = (self.q, self.k, self.v, self.o)
+        return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+    def rounded(self, dtype: torch.dtype) -> Projections:
+        """The projections as they are when they were stored in a dtype, in float64."""
+        tensors = (self.q, self.k, self.v, self.o)
+        return Projections(*(tensor.to(dtype).double() for tensor in tensors))
+
     def resized(self, kv_heads: int, method: str, seed: int = 0) -> Projections:
         """The same queries and output with another number of key/value heads, see `resized`."""
 
-        def new(heads: torch.Tensor, first_seed: int) -> torch.Tensor:
-            parts = heads.split([heads.shape[-1] - 1, 1], -1)  # weights and biases
-            return torch.cat(
-                [
-                    resized(part, len(part), kv_heads, method, own)
-                    for own, part in enumerate(parts, first_seed)
-                ],
-                -1,
-            )
+        def resize(heads: torch.Tensor, seed: int) -> torch.Tensor:
+            weights, biases = heads.split([heads.shape[-1] - 1, 1], -1)
+            weights = resized(weights, len(weights), kv_heads, method, seed)
+            biases = resized(biases, len(biases), kv_heads, method, seed + 1)
+            return torch.cat([weights, biases], -1)
 
-        return replace(self, k=new(self.k, 4 * seed), v=new(self.v, 4 * seed + 2))
+        return replace(self, k=resize(self.k, 4 * seed), v=resize(self.v, 4 * seed + 2))
 
     def repeated(self) -> Projections:
         """The same layer with one key/value head for each query head, by loops and without `resized`."""
-        k, v = (
-            torch.stack([heads[h // self.members] for h in range(len(self.q))])
-            for heads in (self.k, self.v)
-        )
+        read = [head // self.members for head in range(len(self.q))]
+        k = torch.stack([self.k[kv_head] for kv_head in read])
+        v = torch.stack([self.v[kv_head] for kv_head in read])
         return replace(self, k=k, v=v)
 
     def outputs(
@@ -186,15 +195,24 @@ class Projections:
             norms: weights (head_dim,) of the norms of queries and keys, if they have norms.
         """
         x = torch.cat([x, torch.ones_like(x[..., :1])], -1)
-        q, k, v = (torch.einsum("bni,hdi->bhnd", x, heads) for heads in (self.q, self.k, self.v))
+        q = torch.einsum("bni,hdi->bhnd", x, self.q)
+        k = torch.einsum("bni,hdi->bhnd", x, self.k)
+        v = torch.einsum("bni,hdi->bhnd", x, self.v)
         if norms:
-            q, k = (
-                a * a.square().mean(-1, keepdim=True).rsqrt() * norm
-                for a, norm in zip((q, k), norms, strict=True)
-            )
+            q_norm, k_norm = norms
+            q = _normed(q, q_norm)
+            k = _normed(k, k_norm)
         if space is not None and space.rotary is not None:
-            q, k = (space.rotary.rotate(a, torch.arange(a.shape[2])) for a in (q, k))
-        return torch.einsum("bhnd,ohd->bno", attention(q, k, v, pattern="causal"), self.o)
+            positions = torch.arange(x.shape[1])
+            q = space.rotary.rotate(q, positions)
+            k = space.rotary.rotate(k, positions)
+        z = attention(q, k, v, pattern="causal")
+        return torch.einsum("bhnd,ohd->bno", z, self.o)
+
+
+def _normed(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """x divided by its root mean square over the last axis, times weights."""
+    return x * x.square().mean(-1, keepdim=True).rsqrt() * weights
 
 
 def rows_of(projection: nn.Module) -> torch.Tensor:
@@ -208,7 +226,8 @@ def rows_of(projection: nn.Module) -> torch.Tensor:
 def set_rows(projection: nn.Module, rows: torch.Tensor) -> None:
     """The inverse of `rows_of`, in the dtype of the weight; a projection without a bias gets none."""
     for name, part in (("weight", rows[:, :-1]), ("bias", rows[:, -1])):
-        if (before := getattr(projection, name, None)) is not None:
+        before = getattr(projection, name, None)
+        if before is not None:
             setattr(projection, name, nn.Parameter(part.to(before.dtype).contiguous()))
 
 
@@ -231,23 +250,28 @@ class HeadedLayer:
     @torch.no_grad()
     def read(self) -> Projections:
         """The projections in float64."""
-        counts = [self.heads, self.kv_heads, self.kv_heads]
         if self.q is self.k:
+            counts = [self.heads, self.kv_heads, self.kv_heads]
             q, k, v = rows_of(self.q).unflatten(0, (sum(counts), -1)).split(counts)
         else:
-            parts = zip((self.q, self.k, self.v), counts, strict=True)
-            q, k, v = (rows_of(part).unflatten(0, (count, -1)) for part, count in parts)
-        return Projections(q, k, v, rows_of(self.o)[:, :-1].unflatten(1, (self.heads, -1)))
+            q = rows_of(self.q).unflatten(0, (self.heads, -1))
+            k = rows_of(self.k).unflatten(0, (self.kv_heads, -1))
+            v = rows_of(self.v).unflatten(0, (self.kv_heads, -1))
+        o = rows_of(self.o)[:, :-1].unflatten(1, (self.heads, -1))
+        return Projections(q, k, v, o)
 
     @torch.no_grad()
-    def write(self, made: Projections) -> None:
+    def write(self, projections: Projections) -> None:
         """Put projections in place of the layer's own; the bias of the output stays."""
         if self.q is self.k:
-            set_rows(self.q, torch.cat([made.q, made.k, made.v]).flatten(0, 1))
+            rows = torch.cat([projections.q, projections.k, projections.v])
+            set_rows(self.q, rows.flatten(0, 1))
         else:
-            for part, heads in ((self.q, made.q), (self.k, made.k), (self.v, made.v)):
-                set_rows(part, heads.flatten(0, 1))
-        set_rows(self.o, torch.cat([made.o.flatten(1), rows_of(self.o)[:, -1:]], 1))
+            set_rows(self.q, projections.q.flatten(0, 1))
+            set_rows(self.k, projections.k.flatten(0, 1))
+            set_rows(self.v, projections.v.flatten(0, 1))
+        bias = rows_of(self.o)[:, -1:]
+        set_rows(self.o, torch.cat([projections.o.flatten(1), bias], 1))
 
 
 def largest_difference(output: torch.Tensor, expected: torch.Tensor) -> float:
@@ -328,33 +352,36 @@ class Conversion:
 
     def to_dict(self) -> dict[str, Any]:
         """The report as JSON values."""
-        changes = {
-            name: {key: change._asdict() for key, change in getattr(self, name).items()}
-            for name in ("kv_heads", "kv_bytes")
-        }
-        more = {"parameters": self.parameters._asdict(), "parameters_removed": self.removed}
-        return {**asdict(self), **changes, **more}
+        values = asdict(self)
+        values["kv_heads"] = as_json(self.kv_heads)
+        values["kv_bytes"] = as_json(self.kv_bytes)
+        values["parameters"] = self.parameters._asdict()
+        values["parameters_removed"] = self.removed
+        return values
 
     def __str__(self) -> str:
         lines = [row("", "before", "after")]
-        for name, (before, after) in self._changes():
-            fewer = after and before > after and before % after == 0
-            lines.append(
-                row(
-                    name,
-                    f"{before:,}",
-                    f"{after:,}",
-                    f"1/{before // after} of before" if fewer else "",
-                )
-            )
+        for name, change in self.kv_heads.items():
+            lines.append(_row_of_change(name.replace("_", " "), change))
+        for name, change in self.kv_bytes.items():
+            lines.append(_row_of_change(f"KV bytes per {name}", change))
+        before, after = self.parameters
         removed = f"{self.removed:,} removed" if self.removed > 0 else ""
-        return "\n".join(
-            [*lines, row("parameters", *(f"{count:,}" for count in self.parameters), removed)]
-        )
+        lines.append(row("parameters", f"{before:,}", f"{after:,}", removed))
+        return "\n".join(lines)
 
-    def _changes(self) -> list[tuple[str, Change]]:
-        heads = [(name.replace("_", " "), change) for name, change in self.kv_heads.items()]
-        return heads + [(f"KV bytes per {name}", change) for name, change in self.kv_bytes.items()]
+
+def as_json(changes: Mapping[str, Change]) -> dict[str, dict[str, int]]:
+    """Numbers before and after by name, as JSON values."""
+    return {name: change._asdict() for name, change in changes.items()}
+
+
+def _row_of_change(name: str, change: Change) -> str:
+    before, after = change
+    remark = ""
+    if after and before > after and before % after == 0:
+        remark = f"1/{before // after} of before"
+    return row(name, f"{before:,}", f"{after:,}", remark)
 
 
 def row(name: str, before: str, after: str, remark: str = "") -> str:

@@ -54,84 +54,114 @@ class LatentSizes:
     def checked(self, keys: int, values: int, rotary: bool) -> tuple[int, int]:
         """(latent_dim, rope_dim) for a layer with so many numbers in all keys and all values of a token."""
         latent = whole("latent_dim", self.latent_dim, 1)
-        rope = self.rope_dim
-        rope = (
-            min(keys, latent + latent % 2) * rotary if rope is None else whole("rope_dim", rope, 0)
-        )
-        if rope % 2 or not 2 * rotary <= rope <= keys * rotary or latent > keys - rope + values:
+        least = 2 if rotary else 0  # rotated numbers
+        most = keys if rotary else 0
+        rope = min(most, latent + latent % 2)
+        if self.rope_dim is not None:
+            rope = whole("rope_dim", self.rope_dim, 0)
+        if rope % 2 or not least <= rope <= most or latent > keys - rope + values:
             raise ArgumentError(
                 f"latent_dim is {latent} and rope_dim {rope}; a token has {keys} numbers in keys and {values} in "
-                f"values: give an even rope_dim from {2 * rotary} to {keys * rotary}, and latent_dim up to the rest"
+                f"values: give an even rope_dim from {least} to {most}, and latent_dim up to the rest"
             )
         return latent, rope
 
 
-def principal_axes(
-    layer: Projections, moment: torch.Tensor, space: KeySpace
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """The rows of an orthogonal matrix for the keys of all heads, which commutes with Rotary: two rows for each axis of
-    each rotated pair (pairs, kv_heads, 2, kv_heads · head_dim), the largest first, and those of unrotated numbers."""
+@dataclass(frozen=True)
+class KeyAxes:
+    """The rows of an orthogonal matrix for the keys of all heads, which commutes with Rotary.
+
+    Args:
+        rotated: two rows for each axis of each rotated pair (pairs, kv_heads, 2, kv_heads · head_dim), the largest axis
+            first.
+        unrotated: those of the numbers that no position rotates (numbers, kv_heads · head_dim).
+    """
+
+    rotated: torch.Tensor
+    unrotated: torch.Tensor
+
+
+def principal_axes(layer: Projections, moment: torch.Tensor, space: KeySpace) -> KeyAxes:
+    """The axes of the keys of a layer in which few numbers hold most of each rotated pair.
+
+    Args:
+        moment: (dim + 1, dim + 1), the mean of x xᵀ for inputs with a 1 as last number.
+    """
     heads, size, _ = layer.k.shape
     pairs, rest = space.split(size)
-    at, first, second = torch.arange(len(pairs)), *pairs.T
-    k = torch.complex(layer.k[:, first], layer.k[:, second]).transpose(
-        0, 1
-    )  # (pairs, kv_heads, dim + 1)
-    mix = torch.linalg.eigh(k @ moment.to(k.dtype) @ k.mH).eigenvectors.flip(-1).mH
-    rows = layer.k.new_zeros(len(pairs), heads, 2, heads, size)
-    rows[at, :, 0, :, first], rows[at, :, 0, :, second] = mix.real, -mix.imag
-    rows[at, :, 1, :, first], rows[at, :, 1, :, second] = mix.imag, mix.real
-    alone = torch.eye(heads * size, dtype=rows.dtype).unflatten(0, (heads, size))[:, rest]
-    return rows.flatten(-2), alone.flatten(0, 1)
+    first, second = pairs.T
+    k = torch.complex(layer.k[:, first], layer.k[:, second])
+    k = k.transpose(0, 1)  # (pairs, kv_heads, dim + 1)
+    products = k @ moment.to(k.dtype) @ k.mH  # (pairs, kv_heads, kv_heads)
+    mix = torch.linalg.eigh(products).eigenvectors.flip(-1).mH
+
+    pair = torch.arange(len(pairs))
+    rotated = layer.k.new_zeros(len(pairs), heads, 2, heads, size)
+    rotated[pair, :, 0, :, first] = mix.real
+    rotated[pair, :, 0, :, second] = -mix.imag
+    rotated[pair, :, 1, :, first] = mix.imag
+    rotated[pair, :, 1, :, second] = mix.real
+    identity = torch.eye(heads * size, dtype=rotated.dtype).unflatten(0, (heads, size))
+    return KeyAxes(rotated.flatten(-2), identity[:, rest].flatten(0, 1))
 
 
-def contributions(layer: Projections, moment: torch.Tensor, rows: torch.Tensor) -> torch.Tensor:
+def contributions(layer: Projections, moment: torch.Tensor, rotated: torch.Tensor) -> torch.Tensor:
     """How much each axis of each pair contributes to scores, (pairs, kv_heads): E|q|² · E|k|²."""
-    q = layer.q.unflatten(0, (layer.kv_heads, -1))  # (kv_heads, members, head_dim, dim + 1)
-    keys = torch.einsum("...n,nw->...w", rows, layer.k.flatten(0, 1))
-    queries = torch.einsum(
-        "...gd,gmdw->...gmw", rows.unflatten(-1, (layer.kv_heads, -1)), q
-    ).flatten(3, 4)
-    of_keys, of_queries = (((one @ moment) * one).sum(-1) for one in (keys, queries))
-    return of_keys.sum(2) * of_queries.sum((2, 3))
+    kv_heads = layer.kv_heads
+    q = layer.q.unflatten(0, (kv_heads, -1))  # (kv_heads, members, head_dim, dim + 1)
+    keys = torch.einsum("...n,nw->...w", rotated, layer.k.flatten(0, 1))
+    of_heads = rotated.unflatten(-1, (kv_heads, -1))
+    queries = torch.einsum("...gd,gmdw->...gmw", of_heads, q).flatten(3, 4)
+    return _mean_squares(keys, moment).sum(2) * _mean_squares(queries, moment).sum((2, 3))
+
+
+def _mean_squares(rows: torch.Tensor, moment: torch.Tensor) -> torch.Tensor:
+    """The mean of (row · x)² for rows (..., dim + 1)."""
+    return ((rows @ moment) * rows).sum(-1)
 
 
 def factorised(
     layer: Projections,
     moment: torch.Tensor,
-    axes: tuple[torch.Tensor, torch.Tensor],
-    kept: torch.Tensor,
+    axes: KeyAxes,
+    stays_rotated: torch.Tensor,
     size: int,
 ) -> dict[str, torch.Tensor]:
     """The matrices to_q, to_latent, to_k and to_v of a LatentAttention; the last column of the first two is the bias.
 
-    `moment` (dim + 1, dim + 1) is the mean of x xᵀ for inputs with a 1 as last number; `kept`, bool (pairs, kv_heads),
-    says which axes of `principal_axes` stay rotated; `size` is that of the latents.
+    Args:
+        moment: (dim + 1, dim + 1), the mean of x xᵀ for inputs with a 1 as last number.
+        axes: those of `principal_axes`.
+        stays_rotated: bool (pairs, kv_heads), for each axis of each pair.
+        size: that of the latents.
     """
-    rows, rest = axes
-    group = torch.arange(len(layer.q)) // layer.members  # the key/value head of each head
+    kv_heads = layer.kv_heads
+    read_by = torch.arange(len(layer.q)) // layer.members  # the key/value head of each head
     # Halves: first numbers of all pairs, then second ones.
-    rotated = rows[kept].transpose(0, 1).flatten(0, 1)
-    plain = torch.cat([rows[~kept].flatten(0, 1), rest])
-    of_heads, reading = (
-        one.unflatten(1, (layer.kv_heads, -1))[:, group] for one in (rotated, plain)
-    )
+    rotated = axes.rotated[stays_rotated].transpose(0, 1).flatten(0, 1)
+    plain = torch.cat([axes.rotated[~stays_rotated].flatten(0, 1), axes.unrotated])
+    rotated_of_heads = rotated.unflatten(1, (kv_heads, -1))[:, read_by]
+    plain_of_heads = plain.unflatten(1, (kv_heads, -1))[:, read_by]
+
     k = layer.k.flatten(0, 1)
     v = layer.v.flatten(0, 1)
-    queries = torch.einsum("nhd,hde,mhe->nm", reading, layer.q @ moment @ layer.q.mT, reading)
-    outputs = (
-        torch.einsum("ohv,ohw->hvw", layer.o, layer.o).unflatten(0, (layer.kv_heads, -1)).sum(1)
-    )
-    down, up = compressed((plain @ k, v), (queries, torch.block_diag(*outputs)), moment, size)
-    of_keys, of_values = up.split([len(plain), len(v)])
+    products_of_q = layer.q @ moment @ layer.q.mT
+    weights_of_keys = torch.einsum("nhd,hde,mhe->nm", plain_of_heads, products_of_q, plain_of_heads)
+    products_of_o = torch.einsum("ohv,ohw->hvw", layer.o, layer.o)
+    weights_of_values = torch.block_diag(*products_of_o.unflatten(0, (kv_heads, -1)).sum(1))
+    weights = (weights_of_keys, weights_of_values)
+    down, up = compressed((plain @ k, v), weights, moment, size)
+    up_to_keys, up_to_values = up.split([len(plain), len(v)])
+
     # A LatentAttention divides by the root of both sizes.
     scale = (1 + len(rotated) / layer.q.shape[1]) ** 0.5
-    q = torch.cat([layer.q, torch.einsum("nhd,hdw->hnw", of_heads, layer.q)], 1)
+    rotated_q = torch.einsum("nhd,hdw->hnw", rotated_of_heads, layer.q)
+    q = torch.cat([layer.q, rotated_q], 1)
     return {
         "to_q": scale * q.flatten(0, 1),
         "to_latent": torch.cat([down, rotated @ k]),
-        "to_k": torch.einsum("nhd,nl->hdl", reading, of_keys).flatten(0, 1),
-        "to_v": of_values.unflatten(0, (layer.kv_heads, -1))[group].flatten(0, 1),
+        "to_k": torch.einsum("nhd,nl->hdl", plain_of_heads, up_to_keys).flatten(0, 1),
+        "to_v": up_to_values.unflatten(0, (kv_heads, -1))[read_by].flatten(0, 1),
     }
 
 
@@ -150,12 +180,16 @@ def compressed(
     rows = torch.cat(parts)
     if size == len(rows):
         return rows, torch.eye(size, dtype=rows.dtype)
-    lost = [(each @ one @ moment @ one.T).trace() for one, each in zip(parts, weights, strict=True)]
-    counted = [each / one.clamp(min=1e-30) for one, each in zip(lost, weights, strict=True)]
-    values, vectors = torch.linalg.eigh(torch.block_diag(*counted))
+
+    scaled = []
+    for part, weight in zip(parts, weights, strict=True):
+        error_if_lost = (weight @ part @ moment @ part.T).trace()
+        scaled.append(weight / error_if_lost.clamp(min=1e-30))
+    values, vectors = torch.linalg.eigh(torch.block_diag(*scaled))
     root = values.clamp(min=FLOOR * float(values.mean())).sqrt()
     weighted = root[:, None] * (vectors.mT @ rows)
-    chosen = torch.linalg.eigh(weighted @ moment @ weighted.mT).eigenvectors.flip(-1)[:, :size]
+    components = torch.linalg.eigh(weighted @ moment @ weighted.mT).eigenvectors.flip(-1)
+    chosen = components[:, :size]
     return chosen.mT @ weighted, vectors / root @ chosen
 
 
@@ -200,24 +234,28 @@ def load_latent(
     saved, model = load_original(folder)
     moments = _moments(model, calibration)
     keys, values = _numbers(model)
+
+    lossless = LatentSizes(keys + values)
+    if model.config.positions == "rotary":
+        lossless = LatentSizes(latent_dim=values, rope_dim=keys)
     wide = deepcopy(model).double()
-    lossless = (
-        LatentSizes(values, keys)
-        if model.config.positions == "rotary"
-        else LatentSizes(keys + values)
-    )
     largest = difference(_converted(wide, lossless, moments), wide)
-    exact = within_rounding(largest, "latents that lose nothing change the outputs of the model")
-    other = _converted(model, sizes, moments)
-    record = {
-        "conversion": "latent",
-        "latent_dim": other.config.latent_dim,
-        "rope_dim": other.config.rope_dim,
-    }
-    kept = other.config.latent_dim + (other.config.rope_dim or 0)
-    numbers = {"numbers of a token, each layer": Change(keys + values, kept)}
+    invariance = within_rounding(
+        largest, "latents that lose nothing change the outputs of the model"
+    )
+
+    converted = _converted(model, sizes, moments)
+    latent_dim = converted.config.latent_dim
+    rope_dim = converted.config.rope_dim
+    numbers = Change(keys + values, latent_dim + (rope_dim or 0))
     return compared(
-        saved, model, other, record, method="latent", kv_heads=numbers, invariance=exact
+        saved,
+        model,
+        converted,
+        {"conversion": "latent", "latent_dim": latent_dim, "rope_dim": rope_dim},
+        method="latent",
+        kv_heads={"numbers of a token, each layer": numbers},
+        invariance=invariance,
     )
 
 
@@ -235,16 +273,14 @@ def _moments(model: LanguageModel, calibration: Calibration | None) -> Moments:
         )
     calibration = checked_calibration(calibration)
     layers = attention_layers(model)
-    if other := [
-        str(one.mechanism.declared)
-        for one in layers.values()
-        if one.mechanism.declared != Softmax()
-    ]:
-        raise UnsupportedError(
-            f"latents compute softmax of scaled dot products, and this model has {other[0]}"
-        )
+    for layer in layers.values():
+        if layer.mechanism.declared != Softmax():
+            raise UnsupportedError(
+                f"latents compute softmax of scaled dot products, and this model has {layer.mechanism.declared}"
+            )
     if model.config.special:
         raise UnsupportedError(f"latents have none of {model.config.special}, which this model has")
+
     if calibration is None:
         return {
             name: torch.eye(layer.dim + 1, dtype=torch.float64) for name, layer in layers.items()
@@ -257,38 +293,43 @@ def _moments(model: LanguageModel, calibration: Calibration | None) -> Moments:
 @torch.no_grad()
 def _converted(model: LanguageModel, sizes: LatentSizes, moments: Moments) -> LanguageModel:
     config = model.config
-    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    rotary = config.positions == "rotary"
+    has_rotary = config.positions == "rotary"
+    latent_dim, rope_dim = sizes.checked(*_numbers(model), has_rotary)
     layers = attention_layers(model)
-    latent_dim, rope_dim = sizes.checked(*_numbers(model), rotary)
-    before = {name: headed(layer).read() for name, layer in layers.items()}
     space = KeySpace(next(iter(layers.values())).positions)
-    axes = {name: principal_axes(layer, moments[name], space) for name, layer in before.items()}
-    total = torch.stack(
-        [contributions(layer, moments[name], axes[name][0]) for name, layer in before.items()]
-    ).sum(0)
-    kept = torch.zeros(total.numel(), dtype=torch.bool)
-    kept[total.flatten().topk(rope_dim // 2).indices] = (
-        True  # the same pairs in all layers, as the config has them
-    )
-    kept = kept.view(total.shape)
-    turns = frequencies(config.head_dim, config.rotary_base, torch.device("cpu"))
-    own = (
-        {"rope_dim": rope_dim, "rope_frequencies": tuple(turns[kept.nonzero()[:, 0]].tolist())}
-        if rotary
-        else {}
-    )
-    with torch.device("meta"):
-        changed = replace(
-            config, kv_heads=config.heads, latent_dim=latent_dim, latent_norms=False, **own
+    projections = {}
+    axes = {}
+    contributions_of_layers = []
+    for name, layer in layers.items():
+        projections[name] = headed(layer).read()
+        axes[name] = principal_axes(projections[name], moments[name], space)
+        contributions_of_layers.append(
+            contributions(projections[name], moments[name], axes[name].rotated)
         )
-        other = LanguageModel(changed)
-    for name, layer in before.items():
-        for part, rows in factorised(layer, moments[name], axes[name], kept, latent_dim).items():
+
+    # The same axes stay rotated in all layers, since the config has one list of frequencies.
+    total = torch.stack(contributions_of_layers).sum(0)  # (pairs, kv_heads)
+    largest = total.flatten().topk(rope_dim // 2).indices
+    stays_rotated = torch.zeros(total.numel(), dtype=torch.bool)
+    stays_rotated[largest] = True
+    stays_rotated = stays_rotated.view(total.shape)
+
+    settings = {"kv_heads": config.heads, "latent_dim": latent_dim, "latent_norms": False}
+    if has_rotary:
+        of_pairs = frequencies(config.head_dim, config.rotary_base, torch.device("cpu"))
+        settings["rope_dim"] = rope_dim
+        settings["rope_frequencies"] = tuple(of_pairs[stays_rotated.nonzero()[:, 0]].tolist())
+    with torch.device("meta"):
+        converted = LanguageModel(replace(config, **settings))
+
+    state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    for name, layer in projections.items():
+        matrices = factorised(layer, moments[name], axes[name], stays_rotated, latent_dim)
+        for part, rows in matrices.items():
             has_bias = part in ("to_q", "to_latent")
             state[f"{name}.{part}.weight"] = rows[:, :-1] if has_bias else rows
             state[f"{name}.{part}.bias"] = rows[:, -1]
     dtype = next(model.parameters()).dtype
-    weights = {name: state[name].to(dtype).contiguous() for name in other.state_dict()}
-    other.load_state_dict(weights, assign=True)
-    return other.requires_grad_(True).train(model.training)
+    weights = {name: state[name].to(dtype).contiguous() for name in converted.state_dict()}
+    converted.load_state_dict(weights, assign=True)
+    return converted.requires_grad_(True).train(model.training)

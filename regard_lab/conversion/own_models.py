@@ -2,10 +2,11 @@
 
 import json
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -25,6 +26,7 @@ from regard_lab.conversion.heads import (
     Conversion,
     HeadedLayer,
     KeySpace,
+    as_json,
     check_heads,
     hash_of_tensors,
     largest_difference,
@@ -76,7 +78,9 @@ def with_kv_heads(
     of_kind("model", model, (LanguageModel, TextEncoder, TranslationTransformer), needs)
     _changes(model, kv_heads, method)
     calibration = checked_calibration(calibration)
-    source = _like(turned(model, kv_heads, calibration), model) if method == "align" else model
+    source = model
+    if method == "align":
+        source = _like(turned(model, kv_heads, calibration), model)
     return _pooled(source, kv_heads, method)
 
 
@@ -119,6 +123,7 @@ def load_converted(
     changes = _changes(model, kv_heads, method)
     calibration = checked_calibration(calibration)
     repeats = all(change.after >= change.before for change in changes.values())
+
     source = model
     invariance = None
     if method == "align" and not repeats:
@@ -126,46 +131,58 @@ def load_converted(
         fault = "with rotated heads the outputs of the model change"
         invariance = within_rounding(difference(rotated, model), fault)
         source = _like(rotated, model)
-    other = _pooled(source, kv_heads, method)
+    converted = _pooled(source, kv_heads, method)
+
     largest = None
     if check:
-        twin = model if repeats else _reference(source, other, method)
-        if strange := [
-            name for name, tensor in twin.state_dict().items() if not tensor.isfinite().all()
-        ]:
-            raise CheckpointError(
-                f"{strange[0]!r} of the model is not finite, so the conversion cannot be checked"
-            )
-        largest = within_rounding(
-            difference(other, twin), "the converted model and its reference differ"
-        )
+        reference = model if repeats else _reference(source, converted, method)
+        _refuse_not_finite(reference)
+        fault = "the converted model and its reference differ"
+        largest = within_rounding(difference(converted, reference), fault)
+
     method = "repeat" if repeats else method
-    checks = {"difference": largest, "invariance": invariance}
-    heads = {"kv_heads": {name: change._asdict() for name, change in changes.items()}}
     return compared(
-        saved, model, other, provenance(method, heads), method=method, kv_heads=changes, **checks
+        saved,
+        model,
+        converted,
+        provenance(method, {"kv_heads": as_json(changes)}),
+        method=method,
+        kv_heads=changes,
+        difference=largest,
+        invariance=invariance,
     )
+
+
+def _refuse_not_finite(model: Model) -> None:
+    for name, tensor in model.state_dict().items():
+        if not tensor.isfinite().all():
+            raise CheckpointError(
+                f"{name!r} of the model is not finite, so the conversion cannot be checked"
+            )
 
 
 def compared(
-    saved: SavedModel, model: Model, other: Model, record: dict[str, Any], **about: Any
+    saved: SavedModel, model: Model, converted: Model, record: dict[str, Any], **about: Any
 ) -> Converted:
-    """The old and the new model, the report of what changed, and the record that is saved with the new model; `about`
-    are the fields of the report that cannot be computed from the models."""
-    kept = kept_of_one(model)
-    fewer = kept_of_one(other)
+    """The old and the new model, and the report of what changed.
+
+    Args:
+        record: what the new model records of its conversion.
+        about: the fields of the report that cannot be computed from the models.
+    """
+    bytes_before = kept_of_one(model)
+    bytes_after = kept_of_one(converted)
     report = Conversion(
         kind=saved.kind,
         heads=model.config.heads,
-        parameters=Change(
-            *(sum(part.numel() for part in each.parameters()) for each in (model, other))
-        ),
-        kv_bytes={name: Change(count, fewer[name]) for name, count in kept.items()},
+        parameters=Change(count_of_parameters(model), count_of_parameters(converted)),
+        kv_bytes={name: Change(count, bytes_after[name]) for name, count in bytes_before.items()},
         measured=True,
         **about,
     )
-    text = json.dumps({**record, "source_sha256": hash_of_tensors(saved.state)}, indent=2) + "\n"
-    return Converted(model, other, report, {**saved.extra_files, PROVENANCE_FILE: text})
+    record = {**record, "source_sha256": hash_of_tensors(saved.state)}
+    files = {**saved.extra_files, PROVENANCE_FILE: json.dumps(record, indent=2) + "\n"}
+    return Converted(model, converted, report, files)
 
 
 def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
@@ -194,15 +211,18 @@ def checked_calibration(calibration: object) -> Calibration | None:
 def _changes(model: Model, kv_heads: int, method: str) -> dict[str, Change]:
     """The numbers of heads before and after, by setting; a number that cannot be is refused."""
     kv_heads = whole("kv_heads", kv_heads)
-    now = {name: getattr(model.config, name) or model.config.heads for name in _settings(model)}
-    if all(before == kv_heads for before in now.values()):
+    changes = {}
+    for name in _settings(model):
+        before = getattr(model.config, name) or model.config.heads
+        changes[name] = Change(before, kv_heads)
+    if all(change.before == kv_heads for change in changes.values()):
         raise ArgumentError(
             f"this model has {kv_heads} key/value heads already; give another number"
         )
-    for before in now.values():
-        check_heads(before, kv_heads, method)
-    _unfilled(model, kv_heads)
-    return {name: Change(before, kv_heads) for name, before in now.items()}
+    for change in changes.values():
+        check_heads(change.before, kv_heads, method)
+    _unfilled(model, kv_heads)  # its config may refuse the number
+    return changes
 
 
 def _settings(model: Model) -> tuple[str, ...]:
@@ -231,42 +251,45 @@ def attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
     }
 
 
-def _headed(model: Model, other: Model) -> Iterator[tuple[str, int, int]]:
-    """The tensors with key/value heads in their first axis, of which two models have different numbers.
+def _tensors_of_heads(model: Model, converted: Model) -> Iterator[tuple[str, Change]]:
+    """The tensors with key/value heads in their first axis, and their heads where the two models differ in them.
 
     These are projections of keys and values, and parameters of mechanisms for each key/value head.
     """
-    after = attention_layers(other)
+    layers_after = attention_layers(converted)
     for name, layer in attention_layers(model).items():
-        wanted = after[name].state_dict()
+        layer_after = layers_after[name]
+        state_after = layer_after.state_dict()
         for part, tensor in layer.state_dict().items():
-            if tensor.shape != wanted[part].shape:
+            if tensor.shape != state_after[part].shape:
                 # Differences have two keys for each value.
                 parts = layer.terms if part.startswith("to_k") else 1
-                yield f"{name}.{part}", parts * layer.kv_heads, parts * after[name].kv_heads
+                heads = Change(parts * layer.kv_heads, parts * layer_after.kv_heads)
+                yield f"{name}.{part}", heads
 
 
 def _pooled(model: ModelT, kv_heads: int, method: str) -> ModelT:
     """The model with its heads pooled or repeated; it shares no weights with the original."""
-    other = _unfilled(model, kv_heads)
+    converted = _unfilled(model, kv_heads)
+    pooling = "mean" if method == "align" else method
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
-    for name, before, after in _headed(model, other):
-        pooling = "mean" if method == "align" else method
+    for name, (before, after) in _tensors_of_heads(model, converted):
         state[name] = resized(state[name], before, after, pooling, zlib.crc32(name.encode()))
-    other.load_state_dict(state, assign=True)
-    return other.requires_grad_(True).train(model.training)
+    converted.load_state_dict(state, assign=True)
+    return converted.requires_grad_(True).train(model.training)
 
 
-def _reference(model: ModelT, other: ModelT, method: str) -> ModelT:
+def _reference(model: ModelT, converted: ModelT, method: str) -> ModelT:
     """The original model with each key/value head replaced by its pooled group."""
-    twin = deepcopy(model)
-    state = twin.state_dict()
-    drawn = other.state_dict()
-    for name, before, after in _headed(model, other):
+    reference = deepcopy(model)
+    state = reference.state_dict()
+    state_after = converted.state_dict()
+    for name, (before, after) in _tensors_of_heads(model, converted):
         heads = state[name].unflatten(0, (before, -1))  # (before, size, ...)
-        pooled = pooled_by_loops(heads, after, method, drawn[name].unflatten(0, (after, -1)))
+        drawn = state_after[name].unflatten(0, (after, -1))
+        pooled = pooled_by_loops(heads, after, method, drawn)
         heads.copy_(pooled.repeat_interleave(before // after, 0))
-    return twin
+    return reference
 
 
 # Alignment
@@ -283,46 +306,55 @@ def turned(
         calibration: runs the model on a text; None for closeness without a text.
         regroup: whether heads may be regrouped, where query heads differ in their projections only.
     """
-    moved = [name for name in LAYER_OPTIONS if name != "qk_norm"]
-    if given := [name for name in moved if getattr(model.config, name, 0)]:
+    hindering = [name for name in LAYER_OPTIONS if name != "qk_norm"]
+    given = [name for name in hindering if getattr(model.config, name, 0)]
+    if given:
         raise UnsupportedError(
             f"align rotates values and lets heads change places, which {', '.join(given)} of this model does not "
             f"allow; use method mean or first"
         )
-    after = attention_layers(_unfilled(model, kv_heads))
-    groups = {
-        name: after[name].kv_heads
-        for name, layer in attention_layers(model).items()
-        if after[name].kv_heads < layer.kv_heads
-    }
-    for name in groups:
-        if not isinstance(
-            _score(layer := attention_layers(model)[name]), ScaledDot | Dot | General
-        ):
+    layers_after = attention_layers(_unfilled(model, kv_heads))
+    groups = {}  # key/value heads after the conversion, of each layer that gets fewer
+    for name, layer in attention_layers(model).items():
+        if layers_after[name].kv_heads >= layer.kv_heads:
+            continue
+        groups[name] = layers_after[name].kv_heads
+        if not isinstance(_score(layer), ScaledDot | Dot | General):
             raise UnsupportedError(
                 f"align rotates keys, which changes the results of {layer.mechanism.declared} in {name}; "
                 f"use method mean or first"
             )
+
     copy = deepcopy(model).double().eval()
     layers = attention_layers(copy)
-    keys = {name: headed(layers[name]).k for name in groups}
-    moments = {} if calibration is None else moments_of(keys, lambda: calibration(copy))
+    moments: dict[str, torch.Tensor] = {}
+    if calibration is not None:
+        keys = {name: headed(layers[name]).k for name in groups}
+        moments = moments_of(keys, lambda: calibration(copy))
     for name, count in groups.items():
         layer = layers[name]
-        moment = moments.get(name)
-        before = headed(layer).read()
-        rotary = layer.positions if isinstance(layer.positions, Rotary) else None
-        space = KeySpace(rotary, normed=layer.q_norm is not None)
-        alignment = align(
-            before, count, moment, space, regroup=regroup and not differs_by_head(copy, layer)
-        )
-        has_matrix = isinstance(_score(layer), General)
-        rotated = alignment.applied(before, queries=not has_matrix)
-        headed(layer).write(rotated)
-        if has_matrix:
-            matrix = layer.mechanism.learned["weight"]
-            matrix.copy_(alignment.matrices(matrix))
+        may_regroup = regroup and not differs_by_head(copy, layer)
+        _turn(layer, count, moments.get(name), may_regroup)
     return copy
+
+
+def _turn(
+    layer: MultiHeadAttention, groups: int, moment: torch.Tensor | None, regroup: bool
+) -> None:
+    """Rotate and regroup the heads of a layer in place."""
+    modules = headed(layer)
+    projections = modules.read()
+    rotary = layer.positions if isinstance(layer.positions, Rotary) else None
+    space = KeySpace(rotary, normed=layer.q_norm is not None)
+    alignment = align(projections, groups, moment, space, regroup=regroup)
+    if not isinstance(_score(layer), General):
+        modules.write(alignment.applied(projections))
+        return
+
+    # The matrix between queries and keys is rotated in place of the queries.
+    modules.write(alignment.applied(projections, queries=False))
+    matrix = layer.mechanism.learned["weight"]
+    matrix.copy_(alignment.matrices(matrix))
 
 
 def headed(layer: MultiHeadAttention) -> HeadedLayer:
@@ -338,22 +370,21 @@ def moments_of(
     sums: dict[str, torch.Tensor] = {}
     counts = dict.fromkeys(modules, 0)
 
-    def observe(name: str, x: torch.Tensor) -> None:
-        flat = x.detach().double().flatten(0, -2)
-        flat = torch.cat([flat, flat.new_ones(len(flat), 1)], 1)
-        sums[name] = sums.get(name, 0) + flat.T @ flat
-        counts[name] += len(flat)
+    def observe(name: str, module: nn.Module, inputs: tuple[torch.Tensor, ...]) -> None:
+        rows = inputs[0].detach().double().flatten(0, -2)
+        rows = torch.cat([rows, rows.new_ones(len(rows), 1)], 1)
+        sums[name] = sums.get(name, 0) + rows.T @ rows
+        counts[name] += len(rows)
 
     with ExitStack() as hooks:
         for name, module in modules.items():
-            hooks.enter_context(
-                module.register_forward_pre_hook(lambda _, x, name=name: observe(name, x[0]))
-            )
+            hooks.enter_context(module.register_forward_pre_hook(partial(observe, name)))
         run()
-    if missing := [name for name, count in counts.items() if not count]:
-        raise ArgumentError(
-            f"the calibration did not run {missing[0]!r} of the model; let it call the model on a text"
-        )
+    for name, count in counts.items():
+        if not count:
+            raise ArgumentError(
+                f"the calibration did not run {name!r} of the model; let it call the model on a text"
+            )
     return {name: product / counts[name] for name, product in sums.items()}
 
 
@@ -379,7 +410,13 @@ def difference(model: Model, other: Model) -> float:
     length = min(11, model.config.max_length)
     ids = torch.randint(1, model.config.vocab_size, (2, 3, length), generator=generator)
     inputs = tuple(ids) if isinstance(model, TranslationTransformer) else (ids[0],)
-    return largest_difference(*(deepcopy(each).double().eval()(*inputs) for each in (model, other)))
+    output = deepcopy(model).double().eval()(*inputs)
+    expected = deepcopy(other).double().eval()(*inputs)
+    return largest_difference(output, expected)
+
+
+def count_of_parameters(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
 
 
 @torch.no_grad()
@@ -391,24 +428,29 @@ def kept_of_one(model: Model) -> dict[str, int]:
     """
     if isinstance(model, TextEncoder):
         return {}
-    one = torch.ones(1, 1, dtype=torch.int64)
-    state: Any = model.start(one)
+    text = torch.ones(1, 1, dtype=torch.int64)
+    state: Any = model.start(text)
     if isinstance(model, TranslationTransformer):
-        model.step(one[0], state)
+        model.step(text[0], state)
         return {"source token": _bytes(state.contexts), "target token": _bytes(state.caches)}
-    caches = [cache for texts in state.groups for cache in texts.caches.each]
+
+    caches = []
+    for texts in state.groups:
+        caches += texts.caches.each
     growing = [cache for cache in caches if isinstance(cache, Cache)]
-    counts = {
-        "token": _bytes(growing),
-        "state": sum(cache.nbytes for cache in caches if cache not in growing),
-    }
+    constant = [cache for cache in caches if not isinstance(cache, Cache)]
+    counts = {"token": _bytes(growing), "state": sum(cache.nbytes for cache in constant)}
     return {name: count for name, count in counts.items() if count}
 
 
-def _bytes(parts: list[Cache] | list[ProjectedContext]) -> int:
+def _bytes(parts: Iterable[Cache | ProjectedContext]) -> int:
     """Bytes of keys and values, without free room."""
-    # The values of joined caches are the first numbers of their keys.
-    joined = [part.keys for part in parts if isinstance(part, Cache) and part.joined]
-    tensors = joined or [x for part in parts for x in (part.keys, part.values)]
-    # All of them are tensors: no int8 cache is among them, and no ring.
-    return sum(x.numel() * x.element_size() for x in tensors if isinstance(x, torch.Tensor))
+    count = 0
+    for part in parts:
+        # The values of a joined cache are the first numbers of its keys.
+        is_joined = isinstance(part, Cache) and part.joined
+        tensors = [part.keys] if is_joined else [part.keys, part.values]
+        for tensor in tensors:
+            assert isinstance(tensor, torch.Tensor)  # no int8 cache is among them, and no ring
+            count += tensor.numel() * tensor.element_size()
+    return count

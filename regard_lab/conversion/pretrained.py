@@ -25,6 +25,7 @@ from regard_lab.conversion.heads import (
     HeadedLayer,
     KeySpace,
     Projections,
+    as_json,
     check_heads,
     hash_of_tensors,
     largest_difference,
@@ -32,7 +33,7 @@ from regard_lab.conversion.heads import (
     provenance,
     within_rounding,
 )
-from regard_lab.conversion.own_models import Calibration, moments_of
+from regard_lab.conversion.own_models import Calibration, count_of_parameters, moments_of
 
 CONFIG_FILE = "config.json"
 INDEX_FILE = "model.safetensors.index.json"
@@ -55,8 +56,9 @@ ROTARY = (
     "phi",
     "stablelm",
 )
-LENGTH = 5  # positions at which each layer is compared
-ROW, ROWS = 256, 32  # ids in a row of the calibration text, and the most rows
+COMPARED_POSITIONS = 5  # at which each layer is compared
+ROW_IDS = 256  # in a row of the calibration text
+MOST_ROWS = 32
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -67,7 +69,7 @@ def read_json(path: Path) -> dict[str, Any]:
     return content
 
 
-def row_ids(folder: Path, text: str, rows: int = ROWS) -> torch.Tensor:
+def row_ids(folder: Path, text: str) -> torch.Tensor:
     """The beginning of a text as ids of the folder's own tokeniser, in rows of equal length: (rows, length)."""
     with needed("transformers", "a text for a Hugging Face folder", "transformers"):
         from transformers import AutoTokenizer
@@ -82,8 +84,9 @@ def row_ids(folder: Path, text: str, rows: int = ROWS) -> torch.Tensor:
         raise ArgumentError(
             f"the text has {count_of(len(ids), 'ids')} of this model's tokeniser; it needs at least 2"
         )
-    length = min(ROW, len(ids))
-    return ids[: len(ids) // length * length].reshape(-1, length)[:rows]
+    length = min(ROW_IDS, len(ids))
+    whole_rows = len(ids) // length
+    return ids[: whole_rows * length].reshape(-1, length)[:MOST_ROWS]
 
 
 @contextmanager
@@ -91,15 +94,15 @@ def quiet() -> Generator[None]:
     """Without the progress bars and warnings of transformers."""
     from transformers.utils import logging
 
-    shown = logging.is_progress_bar_enabled()
-    loud = logging.get_verbosity()
+    has_progress_bar = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
         yield
     finally:
-        logging.set_verbosity(loud)
-        if shown:
+        logging.set_verbosity(verbosity)
+        if has_progress_bar:
             logging.enable_progress_bar()
 
 
@@ -107,23 +110,44 @@ def load_folder(folder: Path) -> Any:
     """The model of a folder in its own dtype, as transformers loads it from safetensors, with every tensor in place."""
     with needed("transformers", "a Hugging Face folder", "transformers"):
         import transformers
-        from safetensors import SafetensorError, safe_open
     config = read_json(folder / CONFIG_FILE)
     if "quantization_config" in config:
         raise UnsupportedError(
             f"{folder} is quantised, and pooling needs floats; convert the model it was made from"
         )
+    _check_files_of_weights(folder)
+    model_class = _model_class(folder, config, transformers)
+    try:
+        with quiet():
+            model, loading_info = model_class.from_pretrained(
+                folder, dtype="auto", use_safetensors=True, output_loading_info=True
+            )
+    except Exception as error:
+        raise CheckpointError(f"transformers cannot load {folder}: {_first_line(error)}") from error
+    for kind, names in loading_info.items():  # such as missing_keys
+        if names:
+            fault = f"{kind.replace('_', ' ')} such as {min(map(str, names))!r}"
+            raise CheckpointError(
+                f"{folder} has {fault}; save the whole model again with save_pretrained"
+            )
+    return model.eval()
+
+
+def _check_files_of_weights(folder: Path) -> None:
+    """Raise unless the weights are whole files of safetensors inside of the folder."""
+    from safetensors import SafetensorError, safe_open
+
     pickled = sorted(path.name for path in folder.iterdir() if path.suffix in PICKLED)
     if pickled and not any(folder.glob("*.safetensors")):
         raise UnsupportedError(
             f"{folder} has its weights in {pickled[0]}, a pickle, which can run any code when it is loaded; load it "
             f"where you trust it and write safetensors with save_pretrained"
         )
-    if (folder / INDEX_FILE).exists():
-        for name in dict.fromkeys(
-            (read_json(folder / INDEX_FILE).get("weight_map") or {}).values()
-        ):
-            check_name(name, folder / INDEX_FILE)
+    index = folder / INDEX_FILE
+    if index.exists():
+        file_of_tensor = read_json(index).get("weight_map") or {}
+        for name in dict.fromkeys(file_of_tensor.values()):
+            check_name(name, index)
     for path in folder.glob("*.safetensors"):
         try:
             with safe_open(path, "pt"):  # which checks the header
@@ -132,34 +156,22 @@ def load_folder(folder: Path) -> Any:
             raise CheckpointError(
                 f"{path} is damaged; put a whole file there: {_first_line(error)}"
             ) from error
-    named = str((config.get("architectures") or ["AutoModelForCausalLM"])[0])
-    kind = getattr(transformers, named, None)
-    kinds = transformers.PreTrainedModel | transformers.AutoModelForCausalLM
-    if not (isinstance(kind, type) and issubclass(kind, kinds)):
+
+
+def _model_class(folder: Path, config: dict[str, Any], transformers: Any) -> Any:
+    """The class of transformers that a config names, of the type that it names too."""
+    name = str((config.get("architectures") or ["AutoModelForCausalLM"])[0])
+    model_class = getattr(transformers, name, None)
+    loadable = transformers.PreTrainedModel | transformers.AutoModelForCausalLM
+    if not isinstance(model_class, type) or not issubclass(model_class, loadable):
         raise UnsupportedError(
-            f"{folder} holds a model of class {named[:80]!r}, which transformers does not have"
+            f"{folder} holds a model of class {name[:80]!r}, which transformers does not have"
         )
-    of_kind = getattr(getattr(kind, "config_class", None), "model_type", config.get("model_type"))
-    if config.get("model_type") != of_kind:
-        raise UnsupportedError(
-            f"{folder} says that its {named} is of type {str(config.get('model_type'))[:80]!r}"
-        )
-    try:
-        with quiet():
-            model, about = kind.from_pretrained(
-                folder, dtype="auto", use_safetensors=True, output_loading_info=True
-            )
-    except Exception as error:
-        raise CheckpointError(f"transformers cannot load {folder}: {_first_line(error)}") from error
-    if wrong := {name: found for name, found in about.items() if found}:
-        wrong = next(
-            f"{name.replace('_', ' ')} such as {min(map(str, found))!r}"
-            for name, found in wrong.items()
-        )
-        raise CheckpointError(
-            f"{folder} has {wrong}; save the whole model again with save_pretrained"
-        )
-    return model.eval()
+    model_type = config.get("model_type")
+    config_class = getattr(model_class, "config_class", None)
+    if getattr(config_class, "model_type", model_type) != model_type:
+        raise UnsupportedError(f"{folder} says that its {name} is of type {str(model_type)[:80]!r}")
+    return model_class
 
 
 def _first_line(error: Exception) -> str:
@@ -174,7 +186,8 @@ class PretrainedConversion:
     """
 
     def __init__(self, folder: Path, kv_heads: int, method: str) -> None:
-        self.folder, self.kv_heads = folder, kv_heads
+        self.folder = folder
+        self.kv_heads = kv_heads
         self.model = load_folder(folder)
         self.config = self.model.config
         self.family = str(self.config.model_type)
@@ -193,18 +206,19 @@ class PretrainedConversion:
                 f"a model of {', '.join(ROTARY)}"
             )
         self.head_dim = getattr(self.config, "head_dim", None) or self.config.hidden_size // heads
-        self.layers = {
-            name: self._layer(name, module)
-            for name, module in self.model.named_modules()
-            if hasattr(module, "k_proj") or hasattr(module, "qkv_proj")
-        }
+        self.layers = {}
+        for name, module in self.model.named_modules():
+            if hasattr(module, "k_proj") or hasattr(module, "qkv_proj"):
+                self.layers[name] = self._layer(name, module)
         if not self.layers:
             raise UnsupportedError(
                 f"no layer of {self.family!r} has k_proj or qkv_proj, so nothing is converted"
             )
         self.digest = hash_of_tensors(self.model.state_dict())
-        self.parameters = self._parameters()
-        self.differences, self.changes = list[float](), list[float]()
+        self.parameters = count_of_parameters(self.model)
+        # Of each layer: from the reference with repeated heads, and from the layer before its heads were rotated.
+        self.differences: list[float] = []
+        self.changes: list[float] = []
 
     def _heads_of_config(self) -> int:
         config = self.config
@@ -226,30 +240,32 @@ class PretrainedConversion:
 
     def _layer(self, name: str, module: nn.Module) -> HeadedLayer:
         """The projections of an attention layer, of which every parameter is understood."""
-        names = ["qkv_proj"] * 3 if hasattr(module, "qkv_proj") else ["q_proj", "k_proj", "v_proj"]
-        output = next((part for part in OUTPUTS if hasattr(module, part)), OUTPUTS[0])
         heads = self.config.num_attention_heads
-        width = self.head_dim
         dim = self.config.hidden_size
-        rows = dict.fromkeys(names, 0)
-        for part, count in zip(names, (heads, self.before, self.before), strict=True):
-            rows[part] += count * width
-        wanted: dict[str, tuple[int, ...]] = {
-            f"{part}.weight": (count, dim) for part, count in rows.items()
-        }
-        wanted |= {f"{part}.bias": (count,) for part, count in rows.items()}
-        wanted |= {f"{output}.weight": (dim, heads * width), f"{output}.bias": (dim,)}
-        wanted |= {f"{norm}.weight": (width,) for norm in NORMS}
+        output = next((part for part in OUTPUTS if hasattr(module, part)), OUTPUTS[0])
+        if hasattr(module, "qkv_proj"):
+            names = ["qkv_proj"] * 3
+            rows = {"qkv_proj": (heads + 2 * self.before) * self.head_dim}
+        else:
+            names = ["q_proj", "k_proj", "v_proj"]
+            rows = dict.fromkeys(names, self.before * self.head_dim)
+            rows["q_proj"] = heads * self.head_dim
+
+        shapes: dict[str, tuple[int, ...]] = {}
+        for part, count in rows.items():
+            shapes[f"{part}.weight"] = (count, dim)
+            shapes[f"{part}.bias"] = (count,)
+        shapes[f"{output}.weight"] = (dim, heads * self.head_dim)
+        shapes[f"{output}.bias"] = (dim,)
+        for norm in NORMS:
+            shapes[f"{norm}.weight"] = (self.head_dim,)
         for part, parameter in module.named_parameters():
-            if wanted.get(part) != tuple(parameter.shape):
+            if shapes.get(part) != tuple(parameter.shape):
                 raise UnsupportedError(
                     f"{name}.{part} of {self.family!r} is {tuple(parameter.shape)}, and may depend on the key/value "
                     f"heads, so nothing is converted"
                 )
         return HeadedLayer(*map(module.get_submodule, [*names, output]), heads, self.before)
-
-    def _parameters(self) -> int:
-        return sum(parameter.numel() for parameter in self.model.parameters())
 
     @torch.no_grad()
     def convert(self, calibration: Calibration | None = None, *, check: bool = True) -> None:
@@ -261,13 +277,11 @@ class PretrainedConversion:
             moments = moments_of(queries, lambda: calibration(self.model.base_model))
         for name, layer in self.layers.items():
             self._convert_layer(name, layer, moments.get(name), check)
+
         self.config.num_key_value_heads = self.kv_heads
         with torch.device("meta"):
-            needed = {
-                name: tensor.shape
-                for name, tensor in type(self.model)(self.config).state_dict().items()
-            }
-        if needed != {name: tensor.shape for name, tensor in self.model.state_dict().items()}:
+            unfilled = type(self.model)(self.config)
+        if _shapes(unfilled) != _shapes(self.model):
             raise UnsupportedError(
                 f"{self.family!r} would not load with {count_of(self.kv_heads, 'key/value heads')}"
             )
@@ -275,53 +289,52 @@ class PretrainedConversion:
     def _convert_layer(
         self, name: str, layer: HeadedLayer, moment: torch.Tensor | None, check: bool
     ) -> None:
-        before = turned = layer.read()
-        if not all(part.isfinite().all() for part in (before.q, before.k, before.v, before.o)):
+        projections = layer.read()
+        if not projections.is_finite():
             raise CheckpointError(
                 f"{name} of {self.folder} holds weights that are not finite; nothing was written"
             )
         if self.method == "align":
-            turned = self._aligned(name, before, moment)
+            projections = self._aligned(name, projections, moment)
         pooling = self.method if self.method in POOLINGS else "mean"
-        layer.write(turned.resized(self.kv_heads, pooling, zlib.crc32(name.encode())))
-        if check:
-            written = replace(layer, kv_heads=self.kv_heads).read()
-            k, v = (
-                pooled_by_loops(heads, self.kv_heads, pooling, drawn)
-                for heads, drawn in ((turned.k, written.k), (turned.v, written.v))
-            )
-            parts = (part.to(self.model.dtype).double() for part in (turned.q, k, v, turned.o))
-            expected = Projections(*parts).repeated()
-            difference = largest_difference(
-                written.outputs(self._inputs()), expected.outputs(self._inputs())
-            )
-            fault = f"{name} and the same layer with its heads repeated differ"
-            self.differences.append(within_rounding(difference, fault))
+        layer.write(projections.resized(self.kv_heads, pooling, zlib.crc32(name.encode())))
+        if not check:
+            return
+
+        written = replace(layer, kv_heads=self.kv_heads).read()
+        k = pooled_by_loops(projections.k, self.kv_heads, pooling, written.k)
+        v = pooled_by_loops(projections.v, self.kv_heads, pooling, written.v)
+        repeated = replace(projections, k=k, v=v).rounded(self.model.dtype).repeated()
+        x = self._inputs()
+        difference = largest_difference(written.outputs(x), repeated.outputs(x))
+        fault = f"{name} and the same layer with its heads repeated differ"
+        self.differences.append(within_rounding(difference, fault))
 
     def _aligned(self, name: str, layer: Projections, moment: torch.Tensor | None) -> Projections:
         """The layer with rotated heads; the change of its outputs is noted."""
         module = self.model.get_submodule(name)
-        norms = [
-            module.get_parameter(f"{norm}.weight").double()
-            for norm in NORMS
-            if hasattr(module, norm)
-        ]
+        norms = []
+        for norm in NORMS:
+            if hasattr(module, norm):
+                norms.append(module.get_parameter(f"{norm}.weight").double())
         rope = getattr(self.config, "rope_parameters", None) or {}
         dims = int(self.head_dim * rope.get("partial_rotary_factor", 1.0))
         space = KeySpace(Rotary(dims=dims), normed=bool(norms))
-        turned = align(layer, self.kv_heads, moment, space).applied(layer)
+
+        rotated = align(layer, self.kv_heads, moment, space).applied(layer)
+        x = self._inputs()
         change = largest_difference(
-            *(each.outputs(self._inputs(), space, norms) for each in (turned, layer))
+            rotated.outputs(x, space, norms), layer.outputs(x, space, norms)
         )
-        self.changes.append(
-            within_rounding(change, f"{name}: with rotated heads its outputs change")
-        )
-        return turned
+        fault = f"{name}: with rotated heads its outputs change"
+        self.changes.append(within_rounding(change, fault))
+        return rotated
 
     def _inputs(self) -> torch.Tensor:
-        return torch.randn(
-            1, LENGTH, self.config.hidden_size, generator=torch.Generator().manual_seed(0)
-        ).double()
+        """Random inputs of a layer, the same in each call."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (1, COMPARED_POSITIONS, self.config.hidden_size)
+        return torch.randn(shape, generator=generator).double()
 
     def save(self, out: Path) -> None:
         """Write the converted model, its tokeniser, generation settings and licences into a folder, atomically."""
@@ -330,22 +343,16 @@ class PretrainedConversion:
             with quiet():
                 self.model.save_pretrained(aside)
             for path in sorted(self.folder.iterdir()):
-                is_wanted = path.suffix in COPIED or path.name.startswith(COPIED_NAMES)
-                if (
-                    path.is_file()
-                    and is_wanted
-                    and path.name != INDEX_FILE
-                    and not (aside / path.name).exists()
-                ):
+                if _is_copied(path) and not (aside / path.name).exists():
                     shutil.copyfile(path, aside / path.name)
-            heads = {"num_key_value_heads": {"before": self.before, "after": self.kv_heads}}
-            files = sorted(path.name for path in aside.iterdir())
+            heads = as_json({"num_key_value_heads": Change(self.before, self.kv_heads)})
             record = {
                 **provenance(self.method, heads),
                 "source_sha256": self.digest,
-                "files": files,
+                "files": sorted(path.name for path in aside.iterdir()),
             }
-            if earlier := getattr(self.config, PROVENANCE, None):
+            earlier = getattr(self.config, PROVENANCE, None)
+            if earlier:
                 record["earlier"] = earlier
             setattr(self.config, PROVENANCE, record)
             self.config.save_pretrained(aside)
@@ -354,14 +361,25 @@ class PretrainedConversion:
 
     def report(self) -> Conversion:
         """The report; bytes of the cache are computed from the sizes."""
-        width = 2 * len(self.layers) * self.head_dim * self.model.dtype.itemsize
+        bytes_of_head = 2 * len(self.layers) * self.head_dim * self.model.dtype.itemsize
         return Conversion(
             kind=self.family,
             method=self.method,
             heads=self.config.num_attention_heads,
             kv_heads={"num_key_value_heads": Change(self.before, self.kv_heads)},
-            parameters=Change(self.parameters, self._parameters()),
-            kv_bytes={"token": Change(self.before * width, self.kv_heads * width)},
+            parameters=Change(self.parameters, count_of_parameters(self.model)),
+            kv_bytes={"token": Change(self.before * bytes_of_head, self.kv_heads * bytes_of_head)},
             difference=max(self.differences, default=None),
             invariance=max(self.changes, default=None),
         )
+
+
+def _shapes(model: nn.Module) -> dict[str, torch.Size]:
+    return {name: tensor.shape for name, tensor in model.state_dict().items()}
+
+
+def _is_copied(path: Path) -> bool:
+    """Whether a file beside the weights belongs to the converted model too."""
+    if not path.is_file() or path.name == INDEX_FILE:
+        return False
+    return path.suffix in COPIED or path.name.startswith(COPIED_NAMES)

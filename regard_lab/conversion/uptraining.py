@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -47,6 +47,8 @@ from regard_lab.training.recipes.translation import TranslationTask
 from regard_lab.training.record import Showing
 
 CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
+MEASURED_ROWS = 8  # of the held-out text; their logits are kept while the other model is loaded
+LARGEST_EXPONENT = 700.0  # of a loss whose perplexity is a number
 
 
 @dataclass(frozen=True)
@@ -69,72 +71,82 @@ class PredictionAgreement:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON values, with the perplexities."""
-        return {**asdict(self), "perplexity": [math.exp(min(loss, 700.0)) for loss in self.loss]}
+        perplexities = [math.exp(min(loss, LARGEST_EXPONENT)) for loss in self.loss]
+        return {**asdict(self), "perplexity": perplexities}
 
 
-def agreement(
-    batches: Iterable[tuple[torch.Tensor, torch.Tensor, torch.Tensor]],
-) -> PredictionAgreement:
-    """Compare predictions: logits of the original and of the converted model (ids, vocab_size), and the targets."""
-    loss = [0.0, 0.0]
+class Predictions(NamedTuple):
+    """Logits of the original and of the converted model (ids, vocab_size), and the ids that follow (ids,)."""
+
+    original: torch.Tensor
+    converted: torch.Tensor
+    targets: torch.Tensor
+
+
+def agreement(batches: Iterable[Predictions]) -> PredictionAgreement:
+    """Compare the predictions of two models."""
+    loss_of_original = 0.0
+    loss_of_converted = 0.0
     divergence = 0.0
     same = 0
     ids = 0
-    for expected, logits, targets in batches:
-        first, second = (each.float().log_softmax(-1) for each in (expected, logits))
-        for number, each in enumerate((first, second)):
-            loss[number] += float(F.nll_loss(each, targets, reduction="sum"))
-        divergence += float((first.exp() * (first - second)).sum())
-        same += int((expected.argmax(-1) == logits.argmax(-1)).sum())
+    for original, converted, targets in batches:
+        log_p = original.float().log_softmax(-1)
+        log_q = converted.float().log_softmax(-1)
+        loss_of_original += float(F.nll_loss(log_p, targets, reduction="sum"))
+        loss_of_converted += float(F.nll_loss(log_q, targets, reduction="sum"))
+        divergence += float((log_p.exp() * (log_p - log_q)).sum())
+        same += int((original.argmax(-1) == converted.argmax(-1)).sum())
         ids += len(targets)
     count = max(1, ids)
-    return PredictionAgreement(
-        ids, (loss[0] / count, loss[1] / count), divergence / count, same / count
-    )
+    loss = (loss_of_original / count, loss_of_converted / count)
+    return PredictionAgreement(ids, loss, divergence / count, same / count)
 
 
 @torch.no_grad()
-def agreement_on_task(model: nn.Module, other: nn.Module, task: Task) -> PredictionAgreement:
+def agreement_on_task(model: nn.Module, converted: nn.Module, task: Task) -> PredictionAgreement:
     """The agreement of two models of regard on what a task holds out."""
+    model.eval()
+    converted.eval()
 
-    def batches() -> Iterator[tuple[torch.Tensor, torch.Tensor, torch.Tensor]]:
+    def predictions() -> Iterator[Predictions]:
         for batch in task.validation_batches():
-            found = [_logits(each.eval(), task, batch) for each in (model, other)]
+            original_logits = _logits(model, task, batch)
+            converted_logits = _logits(converted, task, batch)
             following = getattr(batch, "next", None)
             if following is None:  # hidden words, of which every logit counts
-                yield found[0], found[1], batch.words
+                yield Predictions(original_logits, converted_logits, batch.words)
             else:
                 counts = following != PAD
-                yield found[0][counts], found[1][counts], following[counts]
+                yield Predictions(
+                    original_logits[counts], converted_logits[counts], following[counts]
+                )
 
-    return agreement(batches())
+    return agreement(predictions())
 
 
 def _logits(model: nn.Module, task: Task, batch: Batch) -> torch.Tensor:
     """What the model returns to the loss of a task."""
-    found: list[torch.Tensor] = []
-    with model.register_forward_hook(lambda module, inputs, output: found.append(output)):
+    outputs: list[torch.Tensor] = []
+    with model.register_forward_hook(lambda module, inputs, output: outputs.append(output)):
         task.validation_loss(model, batch)
-    return found[0]
-
-
-MEASURED_ROWS = 8  # of the held-out text; their logits are kept while the other model is loaded
+    return outputs[0]
 
 
 @torch.no_grad()
 def agreement_of_folders(folder: Path, out: Path, ids: torch.Tensor) -> PredictionAgreement:
     """The agreement of the models of two folders on ids (rows, length); one of them is in memory at a time."""
-    found = []
-    for each in (folder, out):
-        model = load_folder(each)
-        found.append(
-            [
-                model(row[None], use_cache=False).logits[0, :-1].float()
-                for row in ids[:MEASURED_ROWS]
-            ]
-        )
-        del model
-    return agreement(zip(*found, [row[1:] for row in ids[:MEASURED_ROWS]], strict=True))
+    rows = ids[:MEASURED_ROWS]
+    original_logits = _logits_of_folder(folder, rows)
+    converted_logits = _logits_of_folder(out, rows)
+    targets = [row[1:] for row in rows]
+    return agreement(map(Predictions, original_logits, converted_logits, targets))
+
+
+def _logits_of_folder(folder: Path, rows: torch.Tensor) -> list[torch.Tensor]:
+    """The logits for each row but those of its last id."""
+    model = load_folder(folder)
+    return [model(row[None], use_cache=False).logits[0, :-1].float() for row in rows]
 
 
 @dataclass(frozen=True)
@@ -156,14 +168,18 @@ class Losses:
     def __str__(self) -> str:
         remark = ""
         if self.uptrained is not None:
-            share = self.recovered
-            back = "" if share is None else f": {share:.0%} of what was lost is back"
-            if share is not None and share < 0:
-                back = ": more than before them; try another learning rate"
-            if share is not None and share > 1:
-                back = ": lower than before, since these steps also trained what the first training left"
-            remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}{back}"
+            remark = f"{self.uptrained:.4f} after {count_of(self.steps, 'steps', ',')}"
+            if self.recovered is not None:
+                remark += f": {_say_recovered(self.recovered)}"
         return row("loss, nats per id", f"{self.before:.4f}", f"{self.converted:.4f}", remark)
+
+
+def _say_recovered(share: float) -> str:
+    if share < 0:
+        return "more than before them; try another learning rate"
+    if share > 1:
+        return "lower than before, since these steps also trained what the first training left"
+    return f"{share:.0%} of what was lost is back"
 
 
 @dataclass(frozen=True)
@@ -182,19 +198,21 @@ class Uptrained:
         """The losses on the held-out text; None without a text."""
         if self.agreement is None:
             return None
-        trained = () if self.training is None else (self.training.valid_loss, self.training.steps)
-        return Losses(*self.agreement.loss, *trained)
+        before, converted = self.agreement.loss
+        if self.training is None:
+            return Losses(before, converted)
+        return Losses(before, converted, self.training.valid_loss, self.training.steps)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values, losses in nats per id."""
+        values = {**self.report.to_dict(), "losses": None, "predictions": None}
         losses = self.losses
-        measured = (
-            None
-            if losses is None
-            else {**asdict(losses), "recovered": losses.recovered, "unit": "nats an id"}
-        )
-        predictions = None if self.agreement is None else self.agreement.to_dict()
-        return {**self.report.to_dict(), "losses": measured, "predictions": predictions}
+        if losses is not None:
+            recovered = losses.recovered
+            values["losses"] = {**asdict(losses), "recovered": recovered, "unit": "nats an id"}
+        if self.agreement is not None:
+            values["predictions"] = self.agreement.to_dict()
+        return values
 
     def __str__(self) -> str:
         return str(self.report) if self.losses is None else f"{self.report}\n{self.losses}"
@@ -242,20 +260,22 @@ class Uptraining:
 
         def training_config(self) -> TrainingConfig:
             assert self.steps is not None
-            often = max(1, self.steps // 5)
+            fifth = max(1, self.steps // 5)
             return TrainingConfig(
                 steps=self.steps,
                 learning_rate=self.learning_rate,
                 warmup_steps=self.steps // 10,
                 schedule=RunConfig.schedule,
                 weight_decay=RunConfig.weight_decay,
-                validate_every=often,
-                save_every=often,
+                validate_every=fifth,
+                save_every=fifth,
                 seed=self.seed,
             )
 
     def __init__(self, config: Config, tell: Tell = silent, showing: Showing = nullcontext) -> None:
-        self.config, self.tell, self.showing = config, tell, showing
+        self.config = config
+        self.tell = tell
+        self.showing = showing
 
     def convert(self, folder: str | Path, out: str | Path, to: int | LatentSizes) -> Uptrained:
         """Convert, measure and train as far as the settings want.
@@ -265,62 +285,71 @@ class Uptraining:
             out: a new folder; the same call goes on with the run that is there.
             to: key/value heads of each layer, or the sizes of its latents.
         """
-        config = self.config
         folder = Path(folder)
         out = Path(out)
         self._check(folder, out)
-        method = method_of(config.method, config.texts or None)
-        load: Callable[..., Converted]
         if isinstance(to, LatentSizes):
-            if is_hugging_face(folder):
-                raise UnsupportedError(
-                    f"{folder} is a folder of Hugging Face; latents are made of our own language models"
-                )
-            load = partial(load_latent, folder, to)
-        elif not config.texts:
+            return self._convert_to_latents(folder, out, to)
+        method = method_of(self.config.method, self.config.texts or None)
+        if not self.config.texts:
             return Uptrained(convert_kv_heads(folder, out, to, method=method))
-        elif is_hugging_face(folder):
+        if is_hugging_face(folder):
             return self._convert_folder(folder, out, to, method)
-        else:
-            load = partial(load_converted, folder, to, method)
-        if not config.texts:
-            (converted := load()).save(out)
-            return Uptrained(converted.report)
+        load = partial(load_converted, folder, to, method)
+        return self._convert_and_train(folder, out, load, is_calibrated=method == "align")
+
+    def _convert_to_latents(self, folder: Path, out: Path, sizes: LatentSizes) -> Uptrained:
+        if is_hugging_face(folder):
+            raise UnsupportedError(
+                f"{folder} is a folder of Hugging Face; latents are made of our own language models"
+            )
+        load = partial(load_latent, folder, sizes)
+        if self.config.texts:
+            return self._convert_and_train(folder, out, load, is_calibrated=True)
+        converted = load()
+        converted.save(out)
+        return Uptrained(converted.report)
+
+    def _convert_and_train(
+        self, folder: Path, out: Path, load: Callable[..., Converted], is_calibrated: bool
+    ) -> Uptrained:
+        """Convert a model of ours by `load`, measure it on the texts, and train it for the steps of the settings."""
         saved, model = load_original(folder)
-        # The ids of a training text, if the folder is a run of ours.
-        trained = (read_settings(folder) or {}).get("block")
-        config = replace(
-            config, block=config.block or (trained if isinstance(trained, int) else None)
-        )
-        task = held_out_task(model, saved.extra_files, config, self.tell)
+        task = held_out_task(model, saved.extra_files, self._with_block_of_run(folder), self.tell)
 
         def read_batches(model: Any) -> None:
             for index in range(CALIBRATION_BATCHES):
                 task.loss(model, task.batch(index))
 
-        calibrated = isinstance(to, LatentSizes) or method == "align"
-        converted = load(calibration=read_batches if calibrated else None)
+        converted = load(calibration=read_batches if is_calibrated else None)
         measured = agreement_on_task(converted.before, converted.after, task)
         if not measured.ids:
             raise ArgumentError("--text is too short: none of it is left to measure on")
-        if config.steps is None:
+        if self.config.steps is None:
             converted.save(out)
             return Uptrained(converted.report, measured)
-        model = converted.after
+
         with self.showing() as progress:
             result = train(
-                model,
+                converted.after,
                 task,
-                config.training_config(),
+                self.config.training_config(),
                 out,
                 kind=converted.report.kind,
-                model_config=model.config.to_dict(),
+                model_config=converted.after.config.to_dict(),
                 extra_files=converted.files,
                 resume=True,
                 progress=progress,
-                cpu=config.cpu,
+                cpu=self.config.cpu,
             )
         return Uptrained(converted.report, measured, result)
+
+    def _with_block_of_run(self, folder: Path) -> Config:
+        """The settings, with the block of the training where the folder is a run of ours."""
+        block_of_run = (read_settings(folder) or {}).get("block")
+        if self.config.block or not isinstance(block_of_run, int):
+            return self.config
+        return replace(self.config, block=block_of_run)
 
     def _check(self, folder: Path, out: Path) -> None:
         """Refuse settings that exclude each other, and an `out` that holds something else."""
@@ -329,7 +358,8 @@ class Uptraining:
             raise ArgumentError("--uptrain-steps needs --text: a file to learn from")
         if config.steps is None:
             check_out(folder, out)
-            if earlier := earlier_conversion(out):
+            earlier = earlier_conversion(out)
+            if earlier:
                 self.tell(
                     f"{out} holds an earlier conversion ({earlier}); it is replaced once this one is complete"
                 )
@@ -343,13 +373,14 @@ class Uptraining:
 
     def _convert_folder(self, folder: Path, out: Path, kv_heads: int, method: str) -> Uptrained:
         """Convert a folder of Hugging Face, calibrated and measured on the texts."""
-        config = self.config
         conversion = PretrainedConversion(folder, kv_heads, method)
-        train, valid = read_running_text(RunConfig(data=config.texts, seed=config.seed), self.tell)
-        ids, held_out = (row_ids(folder, "\n".join(part)) for part in (train, valid))
+        texts = RunConfig(data=self.config.texts, seed=self.config.seed)
+        train_texts, held_out_texts = read_running_text(texts, self.tell)
+        ids = row_ids(folder, "\n".join(train_texts))
+        held_out_ids = row_ids(folder, "\n".join(held_out_texts))
         conversion.convert(lambda model: model(ids))
         conversion.save(out)
-        return Uptrained(conversion.report(), agreement_of_folders(folder, out, held_out))
+        return Uptrained(conversion.report(), agreement_of_folders(folder, out, held_out_ids))
 
 
 def held_out_task(
@@ -368,9 +399,9 @@ def held_out_task(
         **share_of_work(),
     }
     if isinstance(model, LanguageModel):
-        block = config.block or LanguageModelTraining.Config.block
-        longest = model.config.max_length if model.config.positions == "learned" else block
-        block = min(block, longest, config.batch_tokens)
+        block = min(config.block or LanguageModelTraining.Config.block, config.batch_tokens)
+        if model.config.positions == "learned":
+            block = min(block, model.config.max_length)
         return LanguageTask(*read_running_text(texts, tell), tokeniser, block=block, **shared)
     if isinstance(model, TranslationTransformer):
         data = load_translation_data(config.texts, (), config.seed)

@@ -89,14 +89,15 @@ def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
     layer = headed(made.get_submodule("blocks.0.attention")).read()
     space = KeySpace(made.blocks[0].attention.positions)
     moment = torch.eye(25, dtype=torch.float64)
-    rows, rest = principal_axes(layer, moment, space)
+    axes = principal_axes(layer, moment, space)
+    rows = axes.rotated
     every = rows.flatten(0, 2)
     torch.testing.assert_close(every @ every.T, torch.eye(12, dtype=torch.float64))
     mix = torch.complex(
         rows[:, :, 0].unflatten(-1, (3, 4))[..., :2], rows[:, :, 1].unflatten(-1, (3, 4))[..., :2]
     )
     kept = torch.tensor([[True, False, False], [True, False, True]])
-    weights = factorised(layer, moment, (rows, rest), kept, 18)
+    weights = factorised(layer, moment, axes, kept, 18)
     x, y = torch.randn(2, 25, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     # angles between positions 9 and 2
     turns = (9 - 2) * torch.tensor([1.0, 0.01], dtype=torch.float64)
@@ -130,8 +131,8 @@ def test_the_numbers_that_stay_rotated_are_those_that_are_large_and_read():
         attention.to_q.weight.view(6, 4, 24)[:, [0, 2]] /= 99
     layer = headed(made.get_submodule("blocks.0.attention")).read()
     moment = torch.eye(25, dtype=torch.float64)
-    rows, _ = principal_axes(layer, moment, KeySpace(attention.positions))
-    found = contributions(layer, moment, rows)
+    axes = principal_axes(layer, moment, KeySpace(attention.positions))
+    found = contributions(layer, moment, axes.rotated)
     pairs = [[0, 2], [1, 3]]
     wanted = [layer.k[0, pair].square().sum() * layer.q[:, pair].square().sum() for pair in pairs]
     torch.testing.assert_close(found[:, 0], torch.stack(wanted))
