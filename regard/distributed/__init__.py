@@ -3,13 +3,15 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from regard.distributed.needs import Layout, shard, unshard
+from regard.distributed.layout import Layout, shard, unshard
 
 # These modules import torch.distributed.tensor, which takes seconds, so they are imported on first use.
 if TYPE_CHECKING:
-    from regard.distributed.api import ContextParallel, SharedDetail, attention, attention_detail
+    from regard.distributed.api import SharedDetail, attention, attention_detail
+    from regard.distributed.context_parallel import ContextParallel
+    from regard.distributed.fsdp import shard_model
     from regard.distributed.planning import Traffic, bytes_exchanged
-    from regard.distributed.tensor_parallel import TensorParallel, shard_model, tensor_parallel_plan
+    from regard.distributed.tensor_parallel import TensorParallel, tensor_parallel_plan
 
 __all__ = [
     "ContextParallel",
@@ -27,9 +29,11 @@ __all__ = [
 ]
 
 _IMPORTED_ON_FIRST_USE = {
-    "api": ("ContextParallel", "SharedDetail", "attention", "attention_detail"),
+    "api": ("SharedDetail", "attention", "attention_detail"),
+    "context_parallel": ("ContextParallel",),
     "planning": ("Traffic", "bytes_exchanged"),
-    "tensor_parallel": ("TensorParallel", "shard_model", "tensor_parallel_plan"),
+    "fsdp": ("shard_model",),
+    "tensor_parallel": ("TensorParallel", "tensor_parallel_plan"),
 }
 
 

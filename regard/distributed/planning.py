@@ -14,8 +14,9 @@ import torch
 from regard.arguments import count_of, shown, whole
 from regard.core.problem import checked_q_start
 from regard.core.tensors import DTYPES
-from regard.distributed.group import CallHeader
-from regard.distributed.needs import Layout, Needs
+from regard.distributed.agreement import CallHeader
+from regard.distributed.layout import Layout
+from regard.distributed.needs import Needs
 from regard.errors import ArgumentError
 from regard.patterns import Pattern, as_pattern
 from regard.reprs import brief

@@ -18,7 +18,7 @@ from regard.backends.documents import unpadded_keys
 from regard.core.problem import Problem
 from regard.distributed.function import refuse_second_derivatives
 from regard.distributed.group import Group
-from regard.distributed.needs import Layout
+from regard.distributed.layout import Layout
 from regard.errors import UnsupportedError
 from regard.layers.caches.state import Summed, add
 from regard.mechanisms.recurrent import Recurrent
@@ -29,12 +29,12 @@ SUMS = ("total", "log", "mass", "met")
 
 
 class Chain(NamedTuple):
-    """One call as one process runs it; `names` are those of the mechanism's parameters."""
+    """One call as one process runs it; `parameters` are the names of those of the mechanism."""
 
     group: Group
     layout: Layout
     problem: Problem
-    names: tuple[str, ...]
+    parameters: tuple[str, ...]
 
     @property
     def heads(self) -> int:
@@ -104,12 +104,14 @@ def attend_by_state(
         log_decay = mechanism.constant_log_decay(v[:, :, :, :0].to(chain.dtype))
         if log_decay is not None:
             parameters = {**parameters, "log_decay": log_decay.expand(1, -1, v.shape[2])}
-            chain = chain._replace(names=tuple(parameters))
-    tensors = (q, k, v, *(parameters[name] for name in chain.names))
+            chain = chain._replace(parameters=tuple(parameters))
+    tensors = (q, k, v, *(parameters[name] for name in chain.parameters))
     return _AttentionByState.apply(chain, *tensors)
 
 
 class _AttentionByState(torch.autograd.Function):
+    """The forward pass sends the sums of each head to the next process, the backward pass their gradients back."""
+
     @staticmethod
     def forward(ctx: Any, chain: Chain, *tensors: torch.Tensor) -> torch.Tensor:
         learning = chain.problem.needs_grad  # needs_input_grad is true under no_grad too
@@ -205,11 +207,13 @@ def _compute_piece(
     start = chain.layout.chunks[chain.group.rank][0].start
     stop = start + length
     grid = Grid(length, stop, start, range(length), range(start, stop), device)
-    live = unpadded_keys(problem.pattern, grid)
-    parameters = dict(zip(chain.names, inputs[3:], strict=True))
+    visible = unpadded_keys(problem.pattern, grid)
+    parameters = dict(zip(chain.parameters, inputs[3:], strict=True))
     with torch.set_grad_enabled(learning), torch.autocast(device.type, enabled=False):
         sums = Summed(**before) if before else None
-        output, after = add(problem.mechanism, sums, *inputs[:3], live, problem.scale, parameters)
+        output, after = add(
+            problem.mechanism, sums, *inputs[:3], visible, problem.scale, parameters
+        )
     return HeadPiece(inputs, output, before, after.tensors)
 
 

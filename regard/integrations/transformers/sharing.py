@@ -23,16 +23,11 @@ from torch import nn
 from transformers import PreTrainedModel
 
 from regard.arguments import shown
+from regard.distributed.agreement import Announcement, agree, refuse_together, refusing_together
 from regard.distributed.api import attention
-from regard.distributed.group import (
-    Announcement,
-    Group,
-    about_weights,
-    agree,
-    refuse_together,
-    refusing_together,
-)
-from regard.distributed.needs import Layout, check_division, shard
+from regard.distributed.contents import about_weights
+from regard.distributed.group import Group
+from regard.distributed.layout import Layout, check_division, shard
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside
 from regard.patterns import Pattern

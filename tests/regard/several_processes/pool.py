@@ -1,4 +1,4 @@
-"""Processes that know each other by gloo on loopback. They are started once, and each test hands them a function.
+"""Processes that know each other by gloo on loopback. They are started once, and each test gives them a function.
 
 With backend="nccl" each process has a GPU of its own.
 """
@@ -90,7 +90,7 @@ class Pool:
 
 
 def serve(rank: int, count: int, store: str, end: Connection, timeout: int, backend: str) -> None:
-    """What each process does: join the group, then call what it is handed until the other end closes."""
+    """What each process does: join the group, then call the functions that arrive until the other end closes."""
     import torch
 
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"

@@ -13,7 +13,7 @@ from torch.distributed.tensor.parallel import parallelize_module
 
 import regard
 from regard.distributed import ContextParallel, Layout, TensorParallel, shard, shard_model, unshard
-from regard.distributed.group import about_weights
+from regard.distributed.contents import about_weights
 from regard.errors import ArgumentError
 from regard.layers import LatentAttention, MultiHeadAttention
 from several_processes.calls import on_a_linear_layer, with_a_recording
