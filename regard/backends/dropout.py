@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 
 from regard.patterns import Grid
+from regard.patterns.random_blocks import signed
 
 _BITS = 53
 # Odd constants: of the batch row, the head, the query position and the key position.
@@ -50,7 +51,7 @@ def row_states(seed: int, batch: int, heads: int, grid: Grid) -> torch.Tensor:
         torch.arange(heads, device=grid.device).view(1, -1, 1, 1),
         grid.q_pos,
     )
-    state = torch.tensor(_signed(seed), device=grid.device)
+    state = torch.tensor(signed(seed), device=grid.device)
     for counter, stride in zip(counters, _STRIDES[:-1], strict=True):
         state = state + (counter + 1) * stride
         _scramble(state, torch.empty_like(state))
@@ -98,7 +99,3 @@ def _scramble(state: torch.Tensor, spare: torch.Tensor) -> None:
 def _shifted(state: torch.Tensor, bits: int, out: torch.Tensor) -> torch.Tensor:
     torch.bitwise_right_shift(state, bits, out=out)
     return out.bitwise_and_((1 << (64 - bits)) - 1)  # a logical shift: zeros enter from the left
-
-
-def _signed(number: int) -> int:
-    return (number + 2**63) % 2**64 - 2**63

@@ -19,6 +19,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends import flash
+from regard.backends.documents import is_causal
 from regard.backends.limits import Limited, no_weights, on_mechanism, where
 from regard.backends.merging import merge
 from regard.backends.second_order import Piece, gradients
@@ -28,7 +29,6 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.mechanisms import LSH
 from regard.mechanisms.lsh import rows_at
-from regard.patterns import Causal
 from regard.patterns.visible import visible_keys
 
 MOST_PAIRS = 1 << 19  # computed at once; a larger tile is computed alone
@@ -349,7 +349,7 @@ def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
     has_no_key = (own == len(grid.keys))[:, None, :, None]
     call = HashedCall(
         mechanism,
-        _is_causal(problem),
+        is_causal(problem),
         problem.scale,
         q=operands.q.to(wide).masked_fill(has_no_key, 0),
         hashed=operands.k,
@@ -364,10 +364,6 @@ def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
     return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
 
 
-def _is_causal(problem: Problem) -> bool:
-    return Causal() in problem.pattern.factors
-
-
 def _has_few_queries(problem: Problem, mechanism: LSH, keys: int) -> bool:
     return min(problem.q_len, keys) <= mechanism.chunk
 
@@ -379,7 +375,7 @@ def _cost(problem: Problem, mechanism: LSH) -> Cost:
     size = problem.head_dim + problem.v_dim
     rounds = mechanism.rounds
     learning = problem.needs_grad
-    tiling = Tiling.of(keys, mechanism.chunk, _is_causal(problem), problem.scale)
+    tiling = Tiling.of(keys, mechanism.chunk, is_causal(problem), problem.scale)
     if _has_few_queries(problem, mechanism, keys):
         pairs = held = units * problem.q_len * keys
         moved = units * keys * size

@@ -45,7 +45,7 @@ from regard.patterns.one_call import placed
 
 STEP = 16  # the most queries of a step of decoding
 # What `Call.key` and the look-up of a key may raise.
-UNKNOWN = (AttributeError, TypeError, ValueError, RuntimeError)
+LOOKUP_ERRORS = (AttributeError, TypeError, ValueError, RuntimeError)
 _SOFTMAX = Softmax()
 _NUMBERS = ("softcap", "scale", "dropout", "q_start", "sink")
 _ANY_KEYS: Any = torch.empty(0, device="cpu")  # in the place of k and v in the key of a step

@@ -22,7 +22,7 @@ from regard.core.backend import (
     check_backend,
     short,
 )
-from regard.core.call import UNKNOWN, Call
+from regard.core.call import LOOKUP_ERRORS, Call
 from regard.core.hidden import (
     CallGrid,
     contained,
@@ -124,7 +124,7 @@ class Plan:
         try:
             key = call.key()
             call_grid = self._grids.get(key)
-        except UNKNOWN:
+        except LOOKUP_ERRORS:
             pass
         if call_grid is not None:
             return self.compute(call, call_grid)

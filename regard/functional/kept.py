@@ -14,7 +14,7 @@ import torch
 
 from regard.backends import BACKENDS
 from regard.core.backend import check_backend
-from regard.core.call import UNKNOWN, Call
+from regard.core.call import LOOKUP_ERRORS, Call
 from regard.core.hidden import CallGrid, looks_sound
 from regard.core.newest import Newest
 from regard.core.plan import Plan, make_plan, make_plan_of_shapes
@@ -72,7 +72,7 @@ class KeptPlans:
             known = self.calls.get(key)
             if known is None and self.unequal:
                 known = self.unequal.get(key)
-        except UNKNOWN:
+        except LOOKUP_ERRORS:
             return None
         return known
 
@@ -83,7 +83,7 @@ class KeptPlans:
         try:
             key = call.key()
             known = self.calls.get(key) or self.unequal.get(key)
-        except UNKNOWN:
+        except LOOKUP_ERRORS:
             pass
         if known is not None:
             plan, call_grid = known
@@ -116,12 +116,13 @@ class KeptPlans:
 
         While decoding, k_len grows by one each call. The first call of a kind is planned, as is the second with another
         k_len. Then the shortest and the longest k_len between two powers of two are planned; if both choose one
-        backend, it computes every length between.
+        backend, it computes every length between. The last lines repeat `_output_of_step`, since each layer of each
+        step passes here.
         """
         try:
             key = call.step_key()
             step = self.steps.get(key)
-        except UNKNOWN:
+        except LOOKUP_ERRORS:
             return None
         if key is None:
             return None
@@ -148,7 +149,7 @@ class KeptPlans:
             return lambda call: plan.compute(call, call_grid).output
         try:
             step = self.steps.get(call.step_key())
-        except UNKNOWN:
+        except LOOKUP_ERRORS:
             return None
         if step is None or step is _seen_once or step is _planned_each:
             return None

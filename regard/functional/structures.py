@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard.backends import BACKENDS
-from regard.core.call import UNKNOWN, Call
+from regard.core.call import LOOKUP_ERRORS, Call
 from regard.core.hidden import CallGrid, looks_sound
 from regard.core.newest import Newest
 from regard.core.plan import Plan, make_plan
@@ -85,7 +85,7 @@ class StructurePlans:
         try:
             key = call.structure_key(row_keys.structure)
             plan = self.kept.get(key)
-        except UNKNOWN:
+        except LOOKUP_ERRORS:
             return None
         if key is None:
             return None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
+from typing import Self
 
 import torch
 
@@ -21,24 +22,38 @@ from regard.reprs import brief
 
 
 @dataclass(frozen=True)
-class KeySet(Pattern):
+class PositionSet(Pattern, enrol=False):
+    """A pattern of the positions of some ranges."""
+
+    runs: Ranges
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "runs", union(spans("runs", self.runs)))
+
+    @classmethod
+    def read(cls, reader: Reader) -> Self:
+        return cls(reader.spans())
+
+    def lattice_ends(self) -> set[int]:
+        return set(_edges(self.runs))
+
+    def on_lattice(self, stride: int, residue: int) -> Pattern:
+        return type(self)(_on_lattice(self.runs, stride, residue))
+
+    def __str__(self) -> str:
+        return f"{self.text_name}({words(self.runs)})"
+
+
+@dataclass(frozen=True)
+class KeySet(PositionSet):
     """Every query may look at the keys of these ranges, and at no other.
 
     >>> KeySet((range(0, 1), range(2, 3))).dense(1, 4).int().tolist()
     [[1, 0, 1, 0]]
     """
 
-    runs: Ranges
-
     query_free = True
     compares_positions = False
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", union(spans("runs", self.runs)))
-
-    @classmethod
-    def read(cls, reader: Reader) -> KeySet:
-        return cls(reader.spans())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return _inside(self.runs, k_pos).expand(common_shape(q_pos.shape, k_pos.shape))
@@ -53,32 +68,14 @@ class KeySet(Pattern):
         keys = common(self.runs, everything(k_len))
         return Segments(keys, keys)
 
-    def lattice_ends(self) -> set[int]:
-        return set(_edges(self.runs))
-
-    def on_lattice(self, stride: int, residue: int) -> Pattern:
-        return KeySet(_on_lattice(self.runs, stride, residue))
-
-    def __str__(self) -> str:
-        return f"key_set({words(self.runs)})"
-
 
 @dataclass(frozen=True)
-class QuerySet(Pattern):
+class QuerySet(PositionSet):
     """The queries at the positions of these ranges may look at every key, the others at none.
 
     >>> QuerySet((range(1, 2),)).dense(2, 2).int().tolist()
     [[0, 0], [1, 1]]
     """
-
-    runs: Ranges
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "runs", union(spans("runs", self.runs)))
-
-    @classmethod
-    def read(cls, reader: Reader) -> QuerySet:
-        return cls(reader.spans())
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return _inside(self.runs, q_pos).expand(common_shape(q_pos.shape, k_pos.shape))
@@ -88,15 +85,6 @@ class QuerySet(Pattern):
         full = everything(k_len) if covers(self.runs, queries) else ()
         some = everything(k_len) if meets(self.runs, queries) else ()
         return Segments(full, some)
-
-    def lattice_ends(self) -> set[int]:
-        return set(_edges(self.runs))
-
-    def on_lattice(self, stride: int, residue: int) -> Pattern:
-        return QuerySet(_on_lattice(self.runs, stride, residue))
-
-    def __str__(self) -> str:
-        return f"query_set({words(self.runs)})"
 
 
 def _inside(runs: Ranges, positions: torch.Tensor) -> torch.Tensor:

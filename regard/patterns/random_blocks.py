@@ -164,8 +164,8 @@ def draw(seed: int, place: torch.Tensor, step: int, choices: torch.Tensor) -> to
         step: which draw at that place.
         choices: int64 that broadcasts with `place`, 1 to 2**31.
     """
-    state = _scramble((place + 1) * -7046029254386353131 + _signed(seed))
-    state = _scramble(state + _signed((step + 1) * -4417276706812531889))
+    state = _scramble((place + 1) * -7046029254386353131 + signed(seed))
+    state = _scramble(state + signed((step + 1) * -4417276706812531889))
     return (_shifted(state, 32) * choices) >> 32
 
 
@@ -181,5 +181,6 @@ def _shifted(state: torch.Tensor, bits: int) -> torch.Tensor:
     return (state >> bits) & ((1 << (64 - bits)) - 1)
 
 
-def _signed(number: int) -> int:
+def signed(number: int) -> int:
+    """The number of 64 bits with a sign that has the same bits."""
     return (number + 2**63) % 2**64 - 2**63

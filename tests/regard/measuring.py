@@ -16,7 +16,7 @@ import regard
 ROOT = Path(regard.__file__).parent
 
 
-class Results(TorchDispatchMode):
+class NotedResults(TorchDispatchMode):
     """Notes each tensor that an operation returns."""
 
     def note(self, x: torch.Tensor, is_new: bool) -> None:
@@ -32,7 +32,7 @@ class Results(TorchDispatchMode):
         return results
 
 
-class Largest(Results):
+class Largest(NotedResults):
     """The largest tensor that any operation returns, in numbers stored; of one dtype if it is given."""
 
     def __init__(self, dtype: torch.dtype | None = None) -> None:
@@ -45,7 +45,7 @@ class Largest(Results):
             self.held = max(self.held, x.untyped_storage().nbytes() // x.element_size())
 
 
-class MostAlive(Results):
+class MostAlive(NotedResults):
     """The most bytes of results that were alive at once."""
 
     def __init__(self) -> None:
@@ -66,7 +66,7 @@ class MostAlive(Results):
         self.held = max(self.held, alive)
 
 
-class NewNumbers(Results):
+class NewNumbers(NotedResults):
     """Counts the numbers in memory that operations make."""
 
     made = 0

@@ -28,7 +28,7 @@ CONTEXTS = {0: B, 1: C}
 ROWS = {0: B}
 
 
-class Calling(nn.Module):
+class CalledLayer(nn.Module):
     """A layer that is called by a function."""
 
     def __init__(self, call: Callable[..., torch.Tensor], **options: Any) -> None:
@@ -87,7 +87,7 @@ CALLS: dict[str, tuple[Any, dict[str, Any], Any, Any]] = {
 
 @pytest.mark.parametrize(("call", "options", "inputs", "axes"), CALLS.values(), ids=CALLS)
 def test_one_exported_program_serves_every_batch_and_every_length(call, options, inputs, axes):
-    layer = Calling(call, **options)
+    layer = CalledLayer(call, **options)
     program = export(layer, inputs(2, 7), dynamic_shapes=(axes,)).module()
     for batch, length in ((3, 5), (2, 13), (7, 3)):
         tensors = inputs(batch, length)
@@ -133,7 +133,7 @@ torch.save(torch.export.load(sys.argv[1]).module()(x), sys.argv[2])
 
 
 def test_a_saved_program_is_loaded_in_a_process_that_has_only_imported_torch_and_regard(tmp_path):
-    layer = Calling(lambda layer, x: layer(x), pattern="causal")
+    layer = CalledLayer(lambda layer, x: layer(x), pattern="causal")
     torch.export.save(export(layer, (vectors(1, 5),)), tmp_path / "program.pt2")
     files = [str(tmp_path / name) for name in ("program.pt2", "output.pt")]
     command = [sys.executable, "-c", LOADING, *files]

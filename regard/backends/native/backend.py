@@ -24,7 +24,7 @@ from regard.backends.native import recurrence as native_recurrence
 from regard.backends.native.bands import RowBand, row_band_of
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import lists_of, lists_read
+from regard.backends.native.lowering import lists_to_lower, lists_to_read
 from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import (
@@ -139,7 +139,7 @@ class Native(Limited):
         assert isinstance(library, Library)
         if problem.precise and problem.dtype in HALF:  # lists are read in float32 alone
             wide = replace(problem, dtype=torch.float32, storage=torch.float32)
-            if lists_read(wide) is not None:
+            if lists_to_read(wide) is not None:
                 offer = self.offer(wide)
                 assert isinstance(offer, Offer)
                 return replace(offer, run=partial(_in_float32, offer.run), takes_stored=False)
@@ -242,7 +242,7 @@ def _pairs_of_pattern(pattern: Pattern, problem: Problem, tile: tuple[int, int])
     band = row_band_of(pattern)
     if band is not None:
         return _pairs_of_band(band, problem, tile)[0]
-    lists = lists_of(pattern)
+    lists = lists_to_lower(pattern)
     if lists is not None:
         return lists.pairs(problem.q_start, problem.q_len, problem.reachable_keys)
     return _pairs_of_schedule(pattern, problem, tile[1])

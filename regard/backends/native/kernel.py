@@ -22,7 +22,7 @@ from regard.backends.native.filling import (
     output_layout,
 )
 from regard.backends.native.library import MOST_TOP, CStatistics, Library
-from regard.backends.native.lowering import Lowered, lists_read, lower
+from regard.backends.native.lowering import Lowered, lists_to_read, lower
 from regard.backends.native.row_keys import RowSchedules
 from regard.backends.statistics.second_pass import (
     compute_statistics,
@@ -179,7 +179,7 @@ class Kernel:
         self._lowered: dict[tuple[range, bool], Lowered] = {}
         # What the costs of the kernel depend on as well.
         self.band = row_band_of_problem(problem)
-        self.lists = None if self.band is not None else lists_read(problem)
+        self.lists = None if self.band is not None else lists_to_read(problem)
         self._reads_tiles = self.lists is not None and self.lists.in_tiles
         # Structs that no call uses. A call takes one by `pop`, which no other thread can divide, and gives it back when
         # it is computed: what an exception left half written is never used again, and a call that begins inside another

@@ -99,7 +99,7 @@ def lower(problem: Problem, keys: range, starts: list[int], backward: bool = Fal
             return Lowered(schedules, None)
         rows = torch.arange(len(schedules), dtype=torch.int32, device="cpu")[:, None]
         return Lowered(schedules, rows.expand(batch, heads).contiguous())
-    lists = lists_read(problem)
+    lists = lists_to_read(problem)
     if lists is not None and not (backward and lists.in_tiles):
         return lists.as_read(starts, problem.q_len, keys)
     return _lower_by_pairs(problem, keys, starts)
@@ -139,7 +139,7 @@ def _schedule(problem: Problem, pattern: Pattern, start: int, keys: range) -> tu
     if band is not None:
         (schedule,) = band_schedules(band, [start], q_len, keys)
         return schedule
-    lists = lists_of(pattern)
+    lists = lists_to_lower(pattern)
     if lists is not None:
         return lists.arrays(start, q_len, keys)
     origin = min(pattern.key_range(0, k_len - 1, k_len).start, keys.stop)
@@ -196,6 +196,22 @@ class ListedBands:
 
     lists: Chosen
     band: RowBand
+
+    @classmethod
+    def of(cls, pattern: Pattern) -> ListedBands | None:
+        """The one factor of a pattern that is lists, within the bands of the others; None for any other pattern."""
+        lists: list[Chosen] = []
+        others: list[Pattern] = []
+        for part in pattern.factors:
+            placed = placed_lists(part)
+            if placed is None:
+                others.append(part)
+            else:
+                lists.append(placed)
+        if len(lists) != 1:
+            return None
+        band = row_band_of(both(*others))
+        return None if band is None else cls(lists[0], band)
 
     @property
     def in_tiles(self) -> bool:
@@ -290,49 +306,36 @@ class ListedBands:
         return int((hi - lo).clamp(max=most_keys).sum()) // len(lo)
 
 
-def lists_of(pattern: Pattern) -> ListedBands | None:
-    """The pattern as lists of blocks of keys for many rows, alone or joined with bands by `&`; None for any other."""
-    listed = _listed(pattern)
-    if listed is None or listed.lists.block < LEAST_LISTED:
+def lists_to_lower(pattern: Pattern) -> ListedBands | None:
+    """The lists of a pattern that become a schedule with a run for each block; None where there are no such lists.
+
+    They are the same for all batch rows and heads, and their blocks are so large that a run pays.
+    """
+    lists = ListedBands.of(pattern)
+    if lists is None or lists.lists.block < LEAST_LISTED:
         return None
-    if listed.lists.listed.shape[:2] != (1, 1) or len(listed.band.spans) > 1:
+    if lists.lists.listed.shape[:2] != (1, 1) or len(lists.band.spans) > 1:
         return None
-    return listed
+    return lists
 
 
-def lists_read(problem: Problem) -> ListedBands | None:
-    """The lists of a problem, if the kernel reads them itself; None with options and in other dtypes, where a list is
-    lowered to a schedule. They are looked for once."""
-    return problem.once(_lists_read)
+def lists_to_read(problem: Problem) -> ListedBands | None:
+    """The lists of a problem that the kernel reads itself; None where there are none, and with options and in other
+    dtypes, for which a list is lowered to a schedule. They are looked for once."""
+    return problem.once(_find_lists_to_read)
 
 
-def _lists_read(problem: Problem) -> ListedBands | None:
+def _find_lists_to_read(problem: Problem) -> ListedBands | None:
     if problem.bias is not None or problem.dropout or problem.softcap:
         return None
     if not set(problem.want) <= {"log_sum_exp"}:
         return None
     if problem.dtype not in (torch.float32, torch.float64) or problem.storage != problem.dtype:
         return None
-    listed = _listed(problem.pattern)
-    if listed is None or not listed.lists.listed.numel():
+    lists = ListedBands.of(problem.pattern)
+    if lists is None or not lists.lists.listed.numel():
         return None
-    return listed
-
-
-def _listed(pattern: Pattern) -> ListedBands | None:
-    """The one factor of a pattern that is lists, within the bands of the others."""
-    lists: list[Chosen] = []
-    others: list[Pattern] = []
-    for part in pattern.factors:
-        listed = placed_lists(part)
-        if listed is None:
-            others.append(part)
-        else:
-            lists.append(listed)
-    if len(lists) != 1:
-        return None
-    band = row_band_of(both(*others))
-    return None if band is None else ListedBands(lists[0], band)
+    return lists
 
 
 def _int32(numbers: list[Any]) -> torch.Tensor:

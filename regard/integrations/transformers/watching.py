@@ -147,15 +147,22 @@ def _one_name(names: list[str]) -> str:
     return f"{first[: digits.start()]}{{{inside}}}{first[digits.end() :]}"
 
 
-class _Explaining:
-    """Collects the calls of one forward pass."""
+class _EveryModule:
+    """Asks the modules of a model for no statistics, and knows their names."""
 
     def __init__(self, model: nn.Module) -> None:
         self.names = {id(module): name for name, module in model.named_modules()}
-        self.taken: list[tuple[str, ModuleCall, Plan]] = []
 
     def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
         return () if id(module) in self.names else None
+
+
+class _Explaining(_EveryModule):
+    """Collects the calls of one forward pass."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__(model)
+        self.taken: list[tuple[str, ModuleCall, Plan]] = []
 
     def take(
         self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: torch.Tensor
@@ -430,16 +437,13 @@ def _checked_heads(heads: Any) -> tuple[int, ...]:
     return tuple(whole("one of heads", number, 0) for number in numbers)
 
 
-class _Intervening:
+class _Intervening(_EveryModule):
     """Gives the output of each module to a function, and the model what that returns."""
 
     def __init__(self, model: nn.Module, change: Callable[[str, Tensor], Tensor]) -> None:
-        self.names = {id(module): name for name, module in model.named_modules()}
+        super().__init__(model)
         self.change = change
         self.called = False
-
-    def wants(self, module: nn.Module) -> tuple[Want, ...] | None:
-        return () if id(module) in self.names else None
 
     def take(
         self, module: nn.Module, call: ModuleCall, detail: AttentionDetail, output: Tensor

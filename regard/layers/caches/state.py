@@ -14,7 +14,7 @@ from regard.backends.documents import unpadded_keys
 from regard.backends.kernelised import Sums, Text, follow
 from regard.backends.native.recurrence import engine_on
 from regard.backends.recurrence import RecurrenceInputs, Rule, scan, without_unseen
-from regard.core.call import UNKNOWN, Call
+from regard.core.call import LOOKUP_ERRORS, Call
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.layers.caches.base import Owned, checked_rows
@@ -383,7 +383,7 @@ class RecurrentState(Owned):
         tensors are known to have their numbers in their memory."""
         try:
             key = call.key()
-        except UNKNOWN:
+        except LOOKUP_ERRORS:
             key = None
         last_key, problem = self._last_problem
         if key is None or key != last_key:

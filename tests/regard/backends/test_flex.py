@@ -26,6 +26,7 @@ from regard.core.plan import make_plan
 from regard.core.problem import Problem
 from regard.patterns import Grid
 from regard.patterns.bands import Diagonals
+from regard.patterns.grid import four_axes
 from regard.testing import Budget, answer, make_qkv
 
 TRACED = Flex(devices=("cpu",), compiled=False)
@@ -64,7 +65,7 @@ LENGTHS = {
 
 
 @dataclass(frozen=True)
-class Place:
+class FlexPlace:
     """A pattern with the lengths and the first position of a call, by their names."""
 
     pattern_name: str
@@ -99,15 +100,15 @@ class Place:
         return f"{self.pattern_name}, {self.lengths}"
 
 
-def two_lengths_of(number: int, name: str) -> tuple[Place, Place]:
+def two_lengths_of(number: int, name: str) -> tuple[FlexPlace, FlexPlace]:
     """A pattern with two of the lengths, in turn."""
     lengths = [*LENGTHS]
     first = number + number // 4
-    return Place(name, lengths[first % 4]), Place(name, lengths[(first + 2) % 4])
+    return FlexPlace(name, lengths[first % 4]), FlexPlace(name, lengths[(first + 2) % 4])
 
 
-FIRST_PLACES: list[Place] = []
-PLACES: list[Place] = []
+FIRST_PLACES: list[FlexPlace] = []
+PLACES: list[FlexPlace] = []
 for number, name in enumerate(PATTERNS):
     first_place, second_place = two_lengths_of(number, name)
     FIRST_PLACES.append(first_place)
@@ -159,7 +160,7 @@ def assert_equals_the_oracle(
     allowed = pattern.dense(q.shape[2], k.shape[2], q_start=q_start)
     wide = [x.double() for x in qkv]
     scale = q.shape[3] ** -0.5 if scale is None else scale
-    added = None if bias is None else with_four_axes(bias.double()).numpy()
+    added = None if bias is None else four_axes(bias.double()).numpy()
     expected = answer(*wide, allowed, scale=scale, softcap=softcap, bias=added)
     budget = Budget.of(*wide, q.dtype, scale=scale, bias=bias)
     assert found.output.dtype == q.dtype
@@ -167,13 +168,8 @@ def assert_equals_the_oracle(
     assert budget.share("log_sum_exp", found.log_sum_exp, expected.log_sum_exp) <= 1
 
 
-def with_four_axes(x: torch.Tensor) -> torch.Tensor:
-    missing_axes = 4 - x.dim()
-    return x[(None,) * missing_axes]
-
-
 @pytest.mark.parametrize("place", FIRST_PLACES, ids=str)
-def test_every_pattern_equals_the_oracle(place: Place, request: pytest.FixtureRequest) -> None:
+def test_every_pattern_equals_the_oracle(place: FlexPlace, request: pytest.FixtureRequest) -> None:
     """One of each kind of mask is traced as well; the slow test below compiles every pattern."""
     if place.pattern_name not in TRACED_NAMES:
         request.getfixturevalue("untraced")
@@ -239,10 +235,10 @@ CPU = torch.device("cpu")
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(place: Place) -> None:
+def test_tiles_are_those_that_torch_finds_by_looking_at_every_pair(place: FlexPlace) -> None:
     q_len = place.q_len
     keys = place.k_len - FIRST_KEY
-    allowed = with_four_axes(place.dense()[..., FIRST_KEY:]).expand(2, 4, -1, -1)
+    allowed = four_axes(place.dense()[..., FIRST_KEY:]).expand(2, 4, -1, -1)
     tiles = tile_map(place.pattern.canonical(), place.grid_from(FIRST_KEY), 2, 4)
     found = block_mask(tiles, q_len, keys, CPU)
 
@@ -280,7 +276,7 @@ def pairs_of(mask: Any, q_len: int, k_len: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("place", PLACES, ids=str)
-def test_the_pairs_inside_of_tiles_are_those_of_the_pattern(place: Place) -> None:
+def test_the_pairs_inside_of_tiles_are_those_of_the_pattern(place: FlexPlace) -> None:
     """A band's by its limits, those of patterns with few runs of keys by their ends, and the others by bits."""
     q_len = place.q_len
     keys = place.k_len - FIRST_KEY
@@ -292,7 +288,7 @@ def test_the_pairs_inside_of_tiles_are_those_of_the_pattern(place: Place) -> Non
     assert (tiles.limits is not None) == is_band
     assert mask.mask_mod.__qualname__ == f"_by_{told_by}.<locals>.allows"
     found = pairs_of(mask, q_len, keys)
-    assert torch.equal(found, with_four_axes(allowed).expand(found.shape))
+    assert torch.equal(found, four_axes(allowed).expand(found.shape))
 
 
 def test_a_run_of_keys_goes_on_over_full_tiles() -> None:
@@ -320,7 +316,7 @@ def test_pairs_of_tiles_are_counted(name: str, first_key: int) -> None:
     pattern = PATTERNS[name].canonical()
     grid = Grid.whole(257, 300)
     grid = grid.block(grid.rows, range(first_key, 300))
-    allowed = with_four_axes(pattern.dense(257, 300)).expand(2, 4, -1, -1)
+    allowed = four_axes(pattern.dense(257, 300)).expand(2, 4, -1, -1)
     expected = pairs_of_tiles_with_a_pair(allowed[..., first_key:])
     assert pairs_of_tiles(pattern, grid, 2, 4) == expected
 

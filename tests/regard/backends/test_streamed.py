@@ -3,7 +3,7 @@
 import pytest
 import torch
 from asking import ask, cut
-from measuring import Largest, Results
+from measuring import Largest, NotedResults
 
 import regard as rg
 from regard import mechanisms as m
@@ -92,7 +92,7 @@ def test_a_plan_prefers_streaming_a_tanh_of_all_pairs_and_knows_what_the_formula
     assert dict(plan.others)["reference"].peak_bytes >= 4 * 2048 * 2048 * 128
 
 
-class StoragesOf(Results):
+class StoragesOf(NotedResults):
     """The addresses of storages of so many bytes or more."""
 
     def __init__(self, least_bytes: int) -> None:

@@ -1,10 +1,10 @@
 """A recurrent state: continuing a text equals computing it at once, in memory that does not grow."""
 
 import copy
-from dataclasses import dataclass
 
 import pytest
 import torch
+from mechanism_tensors import MechanismTensors
 from torch.overrides import TorchFunctionMode
 
 import regard as rg
@@ -30,29 +30,21 @@ every = pytest.mark.parametrize("mechanism", MECHANISMS, ids=str)
 LENGTH = 139
 
 
-@dataclass
-class Text:
+class StateText(MechanismTensors):
     """Queries, keys and values of a text, and the parameters that a mechanism takes for its keys."""
 
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    parameters: dict[str, torch.Tensor]
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        return [self.q, self.k, self.v, *self.parameters.values()]
-
-    def part(self, places: slice) -> "Text":
+    def part(self, places: slice) -> "StateText":
         parameters = {name: x[:, :, places] for name, x in self.parameters.items()}
-        return Text(self.q[:, :, places], self.k[:, :, places], self.v[:, :, places], parameters)
+        return StateText(
+            self.q[:, :, places], self.k[:, :, places], self.v[:, :, places], parameters
+        )
 
     def whole_output(self, mechanism, pattern="causal", **options) -> torch.Tensor:
         options |= {"mechanism": mechanism, "parameters": self.parameters}
         return rg.attention(self.q, self.k, self.v, pattern=pattern, **options)
 
 
-def draw_text(mechanism=MECHANISMS[0], length=LENGTH, dtype=torch.float64) -> Text:
+def draw_text(mechanism=MECHANISMS[0], length=LENGTH, dtype=torch.float64) -> StateText:
     q = torch.randn(2, 6, length, 5, dtype=dtype)
     k = torch.randn(2, 3, length, 5, dtype=dtype)
     v = torch.randn(2, 3, length, 7, dtype=dtype)
@@ -60,14 +52,14 @@ def draw_text(mechanism=MECHANISMS[0], length=LENGTH, dtype=torch.float64) -> Te
     for name, shape in mechanism.parameter_shapes(Sizes(2, 6, 3, length, 5)).items():
         share = torch.rand(shape, dtype=dtype)
         parameters[name] = {"log_decay": -share, "strength": share / 5}.get(name, share)
-    return Text(q, k, v, parameters)
+    return StateText(q, k, v, parameters)
 
 
 def new_state(mechanism=MECHANISMS[0], **options) -> RecurrentState:
     return RecurrentState(mechanism, 2, 3, 5, 7, **{"dtype": torch.float64, **options})
 
 
-def go_on(state: RecurrentState, text: Text, steps: list[int], **options) -> torch.Tensor:
+def go_on(state: RecurrentState, text: StateText, steps: list[int], **options) -> torch.Tensor:
     """The outputs of so many positions at a time, from where the state is."""
     outputs = []
     for step in steps:
@@ -109,7 +101,7 @@ def test_gradients_of_gates_are_as_exact_as_those_of_the_whole_text(values, step
     def gradients(dtype, compute):
         leaves = [x.to(dtype).requires_grad_() for x in text.tensors]
         q, k, v, gate = leaves
-        output = compute(Text(q, k, v, {"gate": gate}))
+        output = compute(StateText(q, k, v, {"gate": gate}))
         return torch.autograd.grad(output.square().sum(), leaves)
 
     expected = gradients(

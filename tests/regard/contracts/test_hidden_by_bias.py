@@ -21,7 +21,7 @@ FILLINGS = (math.nan, math.inf, -math.inf, 3e38)
 SPOILT = ((math.nan, "k"), (math.nan, "v"), (math.inf, "v"), (-math.inf, "k"), (3e38, "v"))
 
 
-class Near(Bias):
+class NearKeys(Bias):
     """Masks the keys that are more than three positions away; heads from the third on also the keys after the query."""
 
     plan_key = None
@@ -59,9 +59,9 @@ HIDDEN = {
         {"bias": torch.zeros(2, 1, 1, 1).masked_fill(SECOND[..., None], -math.inf)},
         SECOND | (KEYS < 0),
     ),
-    "bias by distance": ({"bias": Near(), "q_start": 6}, KEYS < 3),
+    "bias by distance": ({"bias": NearKeys(), "q_start": 6}, KEYS < 3),
     "bias by distance, and pattern": (
-        {"bias": Near(), "q_start": 6, "pattern": p.DilatedWindow(16, 4)},
+        {"bias": NearKeys(), "q_start": 6, "pattern": p.DilatedWindow(16, 4)},
         KEYS < 6,
     ),
     "bias by pair, and pattern": ({"bias": biased(7, 11, masked=LATE), **CAUSAL}, KEYS == 8),

@@ -32,8 +32,16 @@ class Added:
     sides: bool = True
 
 
+class Placed:
+    """A case with sizes and the position of its first query."""
+
+    @property
+    def places(self: Any) -> Places:
+        return Places(self.batch, self.heads, self.q_len, self.k_len, start_of(self))
+
+
 @dataclass(frozen=True)
-class Case:
+class SoftmaxCase(Placed):
     """Everything that a call is made of; `seed` decides its numbers."""
 
     seed: int
@@ -69,12 +77,8 @@ class Case:
         ""  # the dtype in which a cache keeps keys and values, which have no gradient then
     )
 
-    @property
-    def places(self) -> Places:
-        return Places(self.batch, self.heads, self.q_len, self.k_len, start_of(self))
-
     def __str__(self) -> str:
-        return described(self, Case(0))
+        return described(self, SoftmaxCase(0))
 
 
 def start_of(case: Any) -> tuple[int, ...]:
@@ -91,10 +95,10 @@ def described(case: Any, plain: Any) -> str:
         value = getattr(case, field.name)
         if field.name == "seed" or value != getattr(plain, field.name):
             values.append(f"{field.name}={value!s}")
-    return f"Case({', '.join(values)})"
+    return f"{type(case).__name__}({', '.join(values)})"
 
 
-def draw_case(seed: int) -> Case:
+def draw_case(seed: int) -> SoftmaxCase:
     """The call that this number stands for."""
     r = random.Random(seed)
     q_len, k_len = _lengths(r)
@@ -114,7 +118,7 @@ def draw_case(seed: int) -> Case:
         learners = tuple(name for name in learners if name != "bias")
     has_want = r.random() < 0.35
     want = _want(r, q_len, group * kv_heads) if has_want else ()
-    case = Case(
+    case = SoftmaxCase(
         seed,
         batch,
         kv_heads * group,
@@ -228,14 +232,16 @@ def _want(r: random.Random, q_len: int, heads: int) -> tuple[Any, ...]:
     return tuple(want)
 
 
-def simpler(case: Case) -> Iterator[Case]:
+def simpler(case: SoftmaxCase) -> Iterator[SoftmaxCase]:
     """Cases with one thing less, the largest steps first."""
     options = (
         "bias sink dropout softcap scale hidden stored layouts grad_layout blocks second spelled"
     )
     if case.want:
         yield replace(case, want=(), pulled=())
-    for less in with_default(case, Case(case.seed), f"{options} q_start learners dtype gain"):
+    for less in with_default(
+        case, SoftmaxCase(case.seed), f"{options} q_start learners dtype gain"
+    ):
         gone = {"bias"} if less.bias is None else set()
         gone |= {"sink"} if not less.sink else set()
         yield replace(less, learners=tuple(name for name in less.learners if name not in gone))

@@ -21,9 +21,10 @@ import torch
 import regard as rg
 
 from .cases import described, halved, with_default
-from .judging import NAMES, Options, Verdict, cut, declares, detail_of, raised
+from .judging import NAMES, CaseVerdict, Options, cut, declares, detail_of, raised
 from .meanings import FULL, LEAVES, Node, Places, build, drawn, mask_of, plain_leaf
 from .oracle import Tensors, detached, named
+from .tensors import DrawnNumbers
 
 LOW = "the lowest number"
 HIGH = "the largest number"
@@ -109,33 +110,30 @@ def _pattern(r: random.Random, n: int) -> Node:
     return plain_leaf(r, "strided", n) if turn < 0.5 else drawn(r, n, list(LEAVES))
 
 
-class FarCall:
+class FarCall(DrawnNumbers):
     """The tensors of a case, and its scores in float64 before they are rounded."""
 
     def __init__(self, case: FarCase) -> None:
         self.case = case
         self.dtype = getattr(torch, case.dtype)
         self.wide = torch.promote_types(self.dtype, torch.float32)
-        self._drawn = torch.Generator().manual_seed(case.seed % 2**63)
+        self.seed(case.seed)
         at = Places(case.batch, case.heads, case.q_len, case.k_len, (case.k_len - case.q_len,))
         q, k = self._queries_and_keys()
         self.q = q.to(self.dtype)
         self.k = k.to(self.dtype)
         self.bias = self._drawn_bias()
         self.has_bias = case.hides > 0 or case.offsets != (0.0,)
-        self.sink = self._numbers(case.heads).to(self.wide) if case.sink else None
+        self.sink = self.numbers(case.heads).to(self.wide) if case.sink else None
         self.pattern = build(case.pattern, at)
-        self.grad = self._numbers(*at.shape).to(self.dtype)
+        self.grad = self.numbers(*at.shape).to(self.dtype)
         self._weigh(torch.from_numpy(mask_of(case.pattern, at).copy()))
-
-    def _numbers(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=self._drawn, dtype=torch.float64)
 
     def _queries_and_keys(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Products of keys that overflow are -inf, 0 or, for the share `above`, inf."""
         case = self.case
-        q = self._numbers(case.batch, case.heads, case.q_len, case.head_dim)
-        k = self._numbers(case.batch, case.kv_heads, case.k_len, case.head_dim)
+        q = self.numbers(case.batch, case.heads, case.q_len, case.head_dim)
+        k = self.numbers(case.batch, case.kv_heads, case.k_len, case.head_dim)
         if case.gain != OVERFLOW:
             return case.gain * q, case.gain * k
         size = torch.finfo(self.wide).max ** 0.52
@@ -227,27 +225,27 @@ def compute_far(call: FarCall, backend: str, dtype: torch.dtype, precise: bool) 
     return detached(results)
 
 
-def judge_far(case: FarCase, backends: tuple[str, ...] = NAMES) -> list[Verdict]:
+def judge_far(case: FarCase, backends: tuple[str, ...] = NAMES) -> list[CaseVerdict]:
     """The verdict on every backend."""
     with cut(case.blocks):
         call = FarCall(case)
         return [_verdict(call, backend) for backend in backends]
 
 
-def _verdict(call: FarCall, backend: str) -> Verdict:
+def _verdict(call: FarCall, backend: str) -> CaseVerdict:
     case = call.case
     try:
         results = compute_far(call, backend, call.dtype, case.precise)
-        shares = _Comparison(call, results).shares()
+        shares = _FarComparison(call, results).shares()
         if case.precise and backend != "auto":  # which may choose another one in float32
             shares |= _shares_of_rounding(call, backend, results)
     except rg.UnsupportedError as refusal:
-        return Verdict(backend, _outcome_of(call, backend, str(refusal)), str(refusal))
+        return CaseVerdict(backend, _outcome_of(call, backend, str(refusal)), str(refusal))
     except Exception:
         return raised(backend)
     worst = max(shares, key=shares.__getitem__)
     reason = f"{worst} is {shares[worst]:.3g} times its bound"
-    return Verdict(backend, "off" if shares[worst] > 1 else "right", reason, shares[worst])
+    return CaseVerdict(backend, "off" if shares[worst] > 1 else "right", reason, shares[worst])
 
 
 def _outcome_of(call: FarCall, backend: str, refusal: str) -> str:
@@ -271,7 +269,7 @@ def _shares_of_rounding(call: FarCall, backend: str, results: Tensors) -> dict[s
     return shares
 
 
-class _Comparison:
+class _FarComparison:
     """The claims about the results of a case."""
 
     def __init__(self, call: FarCall, results: Tensors) -> None:

@@ -19,7 +19,7 @@ from regard.core.problem import Problem
 from regard.core.result import checked_wants
 
 from .bounds import SLACK, errors
-from .cases import Case, name_of
+from .cases import SoftmaxCase, name_of
 from .oracle import Expected, Tensors, at_keys, detached, differentiated, expect, named
 from .tensors import SoftmaxCall, moved
 
@@ -81,7 +81,7 @@ def cut(blocks: str) -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class Verdict:
+class CaseVerdict:
     """What became of a case on a backend: "right", "refused" or "off", and `share`, its largest error in bounds."""
 
     backend: str
@@ -90,9 +90,9 @@ class Verdict:
     share: float = 0.0
 
 
-def raised(backend: str) -> Verdict:
+def raised(backend: str) -> CaseVerdict:
     """The verdict while an exception is handled."""
-    return Verdict(backend, "off", "raised " + traceback.format_exc(limit=-4))
+    return CaseVerdict(backend, "off", "raised " + traceback.format_exc(limit=-4))
 
 
 def declares(backend: str, refusal: str, leaves: Tensors, want: Any, options: Options) -> bool:
@@ -129,7 +129,9 @@ def detail_of(
     return rg.attention_detail(q, k, v, backend=backend, want=want, **options)
 
 
-def judge(case: Case, backends: tuple[str, ...] = NAMES, device: str = "cpu") -> list[Verdict]:
+def judge(
+    case: SoftmaxCase, backends: tuple[str, ...] = NAMES, device: str = "cpu"
+) -> list[CaseVerdict]:
     """The verdict on every backend; what it is compared with is computed on the CPU."""
     with cut(case.blocks):
         call = SoftmaxCall(case, device)
@@ -140,7 +142,7 @@ def judge(case: Case, backends: tuple[str, ...] = NAMES, device: str = "cpu") ->
         return [_verdict(call, expected, backend) for backend in backends]
 
 
-def _verdict(call: SoftmaxCall, expected: _Expected, backend: str) -> Verdict:
+def _verdict(call: SoftmaxCall, expected: _Expected, backend: str) -> CaseVerdict:
     case = call.case
     second = case.second and bool(case.learners) and (SECOND is None or backend in SECOND)
     try:
@@ -149,7 +151,7 @@ def _verdict(call: SoftmaxCall, expected: _Expected, backend: str) -> Verdict:
         leaves, options = _arguments(call, bad=False)
         with torch.set_grad_enabled(bool(case.learners)):
             declared = declares(backend, str(refusal), leaves, call.wants(), options)
-        return Verdict(backend, "refused" if declared else "off", str(refusal))
+        return CaseVerdict(backend, "refused" if declared else "off", str(refusal))
     except Exception:
         return raised(backend)
 
@@ -164,7 +166,7 @@ def _verdict(call: SoftmaxCall, expected: _Expected, backend: str) -> Verdict:
         for name, x in results.items():
             if not _same(x, clean[name], bits=backend == "native"):
                 wrong.append(f"{name} changed with a hidden {case.hidden}")
-    return Verdict(backend, "off" if wrong else "right", "; ".join(wrong), share)
+    return CaseVerdict(backend, "off" if wrong else "right", "; ".join(wrong), share)
 
 
 def _same(x: torch.Tensor, y: torch.Tensor, bits: bool) -> bool:

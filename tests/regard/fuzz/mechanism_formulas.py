@@ -31,7 +31,7 @@ Moved = Callable[[torch.Tensor], torch.Tensor]
 
 
 @dataclass(frozen=True)
-class Kernel:
+class KernelFormula:
     """A mechanism of features: how a case declares it, φ of vectors in float64, and the least weight there can be."""
 
     declare: Callable[[Any], Any]
@@ -68,20 +68,22 @@ def _random(case: Any, gated: bool) -> m.RandomFeature:
 
 
 SIGMA = 1.5
-KERNELS: dict[str, Kernel] = {
-    "linear": Kernel(lambda case: m.LinearTransformer(), _elu),
-    "relu": Kernel(
+KERNELS: dict[str, KernelFormula] = {
+    "linear": KernelFormula(lambda case: m.LinearTransformer(), _elu),
+    "relu": KernelFormula(
         lambda case: m.LinearTransformer(Relu(0.1)),
         lambda case, x, moved: moved(x.clamp_min(0) + 0.1),
     ),
-    "performer": Kernel(
+    "performer": KernelFormula(
         lambda case: m.Performer(case.features, seed=case.seed % 5, orthogonal=case.seed % 2 == 0),
         _positive,
     ),
-    "features": Kernel(lambda case: _random(case, gated=False), _waves, math.exp(-2 / SIGMA**2)),
-    "gated": Kernel(lambda case: _random(case, gated=True), _waves, math.exp(-2 / SIGMA**2)),
+    "features": KernelFormula(
+        lambda case: _random(case, gated=False), _waves, math.exp(-2 / SIGMA**2)
+    ),
+    "gated": KernelFormula(lambda case: _random(case, gated=True), _waves, math.exp(-2 / SIGMA**2)),
 }
-FOUND = {name: Kernel(**formula) for name, formula in formulas("mechanisms").items()}
+FOUND = {name: KernelFormula(**formula) for name, formula in formulas("mechanisms").items()}
 KERNELS |= FOUND
 
 

@@ -14,12 +14,13 @@ from regard.backends.native.library import load
 from regard.layers.caches import RecurrentState
 from regard.mechanisms.draws import directions
 
-from .cases import DTYPES, described, halved, start_of, with_default
+from .cases import DTYPES, Placed, described, halved, with_default
 from .found import TESTS, module_of
-from .judging import SECOND, Verdict, raised, share_of
-from .meanings import FULL, Node, Places, build, mask_of, plain_leaf
+from .judging import SECOND, CaseVerdict, raised, share_of
+from .meanings import FULL, Node, build, mask_of, plain_leaf
 from .mechanism_formulas import CORRECTING, FOUND, KERNELS, RECURRENT, Tensors, expected
 from .oracle import detached, differentiated, named
+from .tensors import DrawnNumbers
 
 KINDS = (
     "linear",
@@ -59,7 +60,7 @@ SPANS = ("key_span", "spans_by_row")
 
 
 @dataclass(frozen=True)
-class MechanismCase:
+class MechanismCase(Placed):
     """A call of one of KINDS; `seed` decides its numbers."""
 
     seed: int
@@ -82,12 +83,8 @@ class MechanismCase:
     value_group: int = 1
     chunks: int = 0  # the length of chunks by which a state continues the text; 0: computed at once
 
-    @property
-    def places(self) -> Places:
-        return Places(self.batch, self.heads, self.q_len, self.k_len, start_of(self))
-
     def __str__(self) -> str:
-        return f"mechanisms.{described(self, MechanismCase(0))}"
+        return described(self, MechanismCase(0))
 
 
 def draw_mechanism(seed: int) -> MechanismCase:
@@ -157,7 +154,7 @@ def _q_start(r: random.Random, k_len: int) -> int | None:
     return None if r.random() < 0.6 else r.randint(-3, k_len + 3)
 
 
-class MechanismCall:
+class MechanismCall(DrawnNumbers):
     """What a case is called with."""
 
     def __init__(self, case: MechanismCase) -> None:
@@ -165,7 +162,7 @@ class MechanismCall:
         self.at = case.places
         self.dtype = getattr(torch, case.dtype)
         self.mask = torch.from_numpy(mask_of(case.pattern, self.at).copy())
-        self._drawn = torch.Generator().manual_seed(case.seed % 2**63)
+        self.seed(case.seed)
         self.given = {name: x.to(self.dtype) for name, x in self._tensors().items()}
         self.hidden = self._hidden()
         self.learners = tuple(name for name in case.learners if name in self.given)
@@ -178,9 +175,6 @@ class MechanismCall:
         self.scale = case.head_dim**-0.5 if case.scale is None else case.scale
         if case.kind == "lsh":
             self.seen = self._seen()
-
-    def numbers(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=self._drawn, dtype=torch.float64)
 
     def _tensors(self) -> Tensors:
         case = self.case
@@ -282,7 +276,7 @@ class MechanismCall:
         return build(self.case.pattern, self.at)
 
 
-def judge_mechanism(case: MechanismCase) -> list[Verdict]:
+def judge_mechanism(case: MechanismCase) -> list[CaseVerdict]:
     """The verdict on every backend that computes the mechanism."""
     call = MechanismCall(case)
     names = ("state",) if case.chunks else ("auto", "reference", FAST.get(case.kind, "linear"))
@@ -300,12 +294,14 @@ def judge_mechanism(case: MechanismCase) -> list[Verdict]:
 
 def _verdict(
     call: MechanismCall, backend: str, second: bool, expected: Tensors, errors: Tensors
-) -> Verdict:
+) -> CaseVerdict:
     name = f"{call.case.kind} {backend}"
     try:
         results = _continued(call) if backend == "state" else _compute(call, backend, second)
     except rg.UnsupportedError as refusal:
-        return Verdict(name, "off" if backend in ("auto", "reference") else "refused", str(refusal))
+        return CaseVerdict(
+            name, "off" if backend in ("auto", "reference") else "refused", str(refusal)
+        )
     except Exception:
         return raised(name)
     wrong = []
@@ -315,7 +311,7 @@ def _verdict(
         worst = max(worst, share)
         if share > 1:
             wrong.append(reason)
-    return Verdict(name, "off" if wrong else "right", "; ".join(wrong), worst)
+    return CaseVerdict(name, "off" if wrong else "right", "; ".join(wrong), worst)
 
 
 def _compute(call: MechanismCall, backend: str, second: bool) -> Tensors:

@@ -11,7 +11,7 @@ import torch
 
 from .cases import draw_case, simpler
 from .far import FarCase, draw_far, judge_far, simpler_far
-from .judging import Verdict, judge
+from .judging import CaseVerdict, judge
 from .mechanisms import MechanismCase, draw_mechanism, judge_mechanism, simpler_mechanism
 
 SHRINKING = 400  # cases tried at most
@@ -23,7 +23,7 @@ class Off:
 
     seed: int
     case: Any
-    verdicts: tuple[Verdict, ...]
+    verdicts: tuple[CaseVerdict, ...]
     smaller: Any = None
 
     def __str__(self) -> str:
@@ -44,7 +44,7 @@ class Tally:
     off: list[Off] = field(default_factory=list)
     cases: int = 0
 
-    def add(self, verdicts: Iterable[Verdict]) -> None:
+    def add(self, verdicts: Iterable[CaseVerdict]) -> None:
         self.cases += 1
         for verdict in verdicts:
             backend = verdict.backend
@@ -71,7 +71,7 @@ def case_of(seed: int) -> Any:
     return draw_mechanism(seed) if seed % 10 == 8 else draw_case(seed)
 
 
-def verdicts_of(case: Any) -> list[Verdict]:
+def verdicts_of(case: Any) -> list[CaseVerdict]:
     if isinstance(case, FarCase):
         return judge_far(case)
     return judge_mechanism(case) if isinstance(case, MechanismCase) else judge(case)
@@ -83,7 +83,7 @@ def _simpler(case: Any) -> Iterator[Any]:
     return simpler_mechanism(case) if isinstance(case, MechanismCase) else simpler(case)
 
 
-def judged(seed: int, shrink: bool = True) -> tuple[list[Verdict], Off | None]:
+def judged(seed: int, shrink: bool = True) -> tuple[list[CaseVerdict], Off | None]:
     """The verdicts on a seed, and what to say if one is off."""
     case = case_of(seed)
     verdicts = verdicts_of(case)
@@ -94,7 +94,7 @@ def judged(seed: int, shrink: bool = True) -> tuple[list[Verdict], Off | None]:
     return verdicts, Off(seed, case, wrong, smaller)
 
 
-def _smallest(case: Any, wrong: Verdict) -> Any:
+def _smallest(case: Any, wrong: CaseVerdict) -> Any:
     """The simplest case found that is still off on the same backend, with the same kind of reason."""
     tried = 0
     while True:
@@ -109,7 +109,7 @@ def _smallest(case: Any, wrong: Verdict) -> Any:
             return case
 
 
-def _is_off_alike(case: Any, wrong: Verdict) -> bool:
+def _is_off_alike(case: Any, wrong: CaseVerdict) -> bool:
     """Whether a case is off on the same backend with another number, or with the same last line of an error."""
     raised = wrong.reason.startswith("raised")
     last_line = wrong.reason.strip().splitlines()[-1] if raised else ""

@@ -1,6 +1,6 @@
 """The numbers of a case, as they lie in memory, and as float64 for the oracle."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,7 +12,7 @@ from regard import bias as b
 from regard.core.tensors import Stored
 from regard.layers.caches.rounding import rounded
 
-from .cases import Added, Case, name_of
+from .cases import Added, SoftmaxCase, name_of
 from .counting import kept_weights
 from .meanings import LEAVES, TENSORS, build, mask_of
 
@@ -75,17 +75,28 @@ def bucket(offset: np.ndarray, bias: Added) -> np.ndarray:
     return buckets + count * (offset > 0) if bias.sides else buckets
 
 
+class DrawnNumbers:
+    """What draws standard normal numbers, the same for equal seeds."""
+
+    _drawn: torch.Generator
+
+    def seed(self, seed: int) -> None:
+        self._drawn = torch.Generator().manual_seed(seed % 2**63)
+
+    def numbers(self, *shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=self._drawn, dtype=torch.float64)
+
+
 @dataclass
-class SoftmaxCall:
+class SoftmaxCall(DrawnNumbers):
     """What a case is called with, and what the oracle is given."""
 
-    case: Case
+    case: SoftmaxCase
     device: str = "cpu"  # of what a call is given
-    _drawn: torch.Generator = field(init=False)
 
     def __post_init__(self) -> None:
         case = self.case
-        self._drawn = torch.Generator().manual_seed(case.seed % 2**63)
+        self.seed(case.seed)
         self.dtype = getattr(torch, case.dtype)
         self.at = case.places
         self.mask = mask_of(case.pattern, self.at)
@@ -112,9 +123,6 @@ class SoftmaxCall:
         if "sink" in case.learners:
             assert self.sink is not None
             self.directions["sink"] = self.numbers(*self.sink.shape).to(self.dtype)
-
-    def numbers(self, *shape: int) -> torch.Tensor:
-        return torch.randn(shape, generator=self._drawn, dtype=torch.float64)
 
     @property
     def scale(self) -> float:

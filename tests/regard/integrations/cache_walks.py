@@ -94,7 +94,7 @@ def models(name: str) -> tuple[Any, Any]:
 
 
 @dataclass
-class Pair:
+class CachePair:
     """A cache of the attached model, and one of the other, which hides by a mask what the first one dropped."""
 
     ours: DynamicCache
@@ -129,12 +129,12 @@ def tensors_of(held: DynamicCache) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 
 @dataclass
-class Walk:
+class CacheWalk:
     """One walk; `log` says what was done."""
 
     name: str
     seed: int
-    pairs: list[Pair] = field(default_factory=list)
+    pairs: list[CachePair] = field(default_factory=list)
     taken: list[tuple[torch.Tensor, torch.Tensor]] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     worst: float = 0.0
@@ -154,7 +154,7 @@ class Walk:
             self.note(taken, copied_then)
         return self.worst
 
-    def changes(self, pair: Pair) -> list[Callable[[Pair], None]]:
+    def changes(self, pair: CachePair) -> list[Callable[[CachePair], None]]:
         """What may be done with a pair; going on is drawn most often."""
         changes = [self.go_on, self.go_on, self.go_on, self.reorder, self.select]
         if len(self.pairs) < MOST_CACHES:
@@ -180,11 +180,11 @@ class Walk:
 
     def begin(self) -> None:
         ours, theirs = (DynamicCache(config=model.config) for model in models(self.name))
-        pair = Pair(ours, theirs, torch.ones(self.draw.randint(1, 2), 0, dtype=torch.int64))
+        pair = CachePair(ours, theirs, torch.ones(self.draw.randint(1, 2), 0, dtype=torch.int64))
         self.pairs.append(pair)
         self.go_on(pair, self.draw.randint(3, 9))
 
-    def go_on(self, pair: Pair, count: int = 0) -> None:
+    def go_on(self, pair: CachePair, count: int = 0) -> None:
         count = count or self.draw.choice([1, 1, 1, 2, 5])
         if pair.length + count > LONGEST:
             return
@@ -203,29 +203,31 @@ class Walk:
         self.log.append(f"go on by {count}")
         self.note(ours, theirs)
 
-    def copy(self, pair: Pair) -> None:
-        self.pairs.append(Pair(*pair.both(copied), pair.live))
+    def copy(self, pair: CachePair) -> None:
+        self.pairs.append(CachePair(*pair.both(copied), pair.live))
         self.log.append("copy")
 
-    def copy_deeply(self, pair: Pair) -> None:
-        self.pairs.append(Pair(*pair.both(copy.deepcopy), pair.live))
+    def copy_deeply(self, pair: CachePair) -> None:
+        self.pairs.append(CachePair(*pair.both(copy.deepcopy), pair.live))
         self.log.append("deepcopy")
 
-    def pickle(self, pair: Pair) -> None:
-        self.pairs.append(Pair(*pair.both(lambda x: pickle.loads(pickle.dumps(x))), pair.live))
+    def pickle(self, pair: CachePair) -> None:
+        self.pairs.append(CachePair(*pair.both(lambda x: pickle.loads(pickle.dumps(x))), pair.live))
         self.log.append("pickle")
 
-    def take(self, pair: Pair) -> None:
+    def take(self, pair: CachePair) -> None:
         for keys, values in tensors_of(pair.ours):
             self.taken += [(keys, keys.clone()), (values, values.clone())]
         self.log.append("take tensors")
 
-    def begin_from_its_tensors(self, pair: Pair) -> None:
+    def begin_from_its_tensors(self, pair: CachePair) -> None:
         if len(self.pairs) < MOST_CACHES:
-            self.pairs.append(Pair(*pair.both(lambda x: DynamicCache(tensors_of(x))), pair.live))
+            self.pairs.append(
+                CachePair(*pair.both(lambda x: DynamicCache(tensors_of(x))), pair.live)
+            )
             self.log.append("begin from its tensors")
 
-    def crop(self, pair: Pair) -> None:
+    def crop(self, pair: CachePair) -> None:
         count = self.draw.randint(0, min(4, pair.length - 1))
         entries = set(pair.live[:, : pair.length - count].sum(1).tolist())
         if len(entries) != 1 or 0 in entries:
@@ -234,25 +236,25 @@ class Walk:
         pair.live = pair.live[:, : pair.length - count]
         self.log.append(f"crop by {count}")
 
-    def reorder(self, pair: Pair) -> None:
+    def reorder(self, pair: CachePair) -> None:
         index = torch.tensor([self.draw.randrange(pair.rows) for _ in range(pair.rows)])
         pair.both(lambda x: x.reorder_cache(index))
         pair.live = pair.live[index]
         self.log.append(f"reorder {index.tolist()}")
 
-    def select(self, pair: Pair) -> None:
+    def select(self, pair: CachePair) -> None:
         chosen = sorted(self.draw.sample(range(pair.rows), self.draw.randint(1, pair.rows)))
         index = torch.tensor(chosen)
         pair.both(lambda x: select(x, index))
         pair.live = pair.live[index]
         self.log.append(f"select {chosen}")
 
-    def repeat(self, pair: Pair) -> None:
+    def repeat(self, pair: CachePair) -> None:
         pair.both(lambda x: repeat(x, 2))
         pair.live = pair.live.repeat_interleave(2, 0)
         self.log.append("repeat")
 
-    def keep(self, pair: Pair) -> None:
+    def keep(self, pair: CachePair) -> None:
         """Keep some entries, the last one among them, as many of each row."""
         held = [row.nonzero()[:, 0].tolist() for row in pair.live]
         count = self.draw.randint(1, len(held[0]))
@@ -286,7 +288,7 @@ def main() -> None:
     arguments = parser.parse_args()
     off = 0
     for seed in range(arguments.first, arguments.first + arguments.walks):
-        walk = Walk(list(MODELS)[seed % len(MODELS)], seed)
+        walk = CacheWalk(list(MODELS)[seed % len(MODELS)], seed)
         worst = walk.run()
         if not worst < WIDER.get(walk.name, BOUND):
             off += 1

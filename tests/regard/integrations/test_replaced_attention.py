@@ -275,7 +275,7 @@ def test_a_model_of_diffusers_whose_last_processor_cannot_be_attached_stays_as_i
         __slots__ = ()  # so its copies cannot get another class
         __call__ = Processor.__call__
 
-    class Layer(nn.Module):
+    class ProcessorLayer(nn.Module):
         def __init__(self, processor):
             super().__init__()
             self.processor = processor
@@ -284,7 +284,7 @@ def test_a_model_of_diffusers_whose_last_processor_cannot_be_attached_stays_as_i
             self.processor = processor
 
     processors = [Processor(), Sealed()]
-    model = nn.Sequential(*map(Layer, processors))
+    model = nn.Sequential(*map(ProcessorLayer, processors))
     with pytest.raises(TypeError):
         attach(model)
     assert [layer.processor for layer in model] == processors

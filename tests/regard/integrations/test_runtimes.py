@@ -26,7 +26,7 @@ Tensors = tuple[torch.Tensor, ...]
 Run = Callable[[Tensors], Tensors]
 
 
-class Calling(nn.Module):
+class CalledModules(nn.Module):
     """A function with the modules that it calls."""
 
     def __init__(self, call: Callable[..., Any], **modules: nn.Module) -> None:
@@ -83,7 +83,9 @@ def attached(kind: str) -> nn.Module:
     config = getattr(transformers, f"{kind}Config")(vocab_size=30, **sizes)
     model = getattr(transformers, f"{kind}Model")(config).eval()
     attach(model)
-    return Calling(lambda held, ids, mask: held.model(ids, attention_mask=mask)[0], model=model)
+    return CalledModules(
+        lambda held, ids, mask: held.model(ids, attention_mask=mask)[0], model=model
+    )
 
 
 def padded(batch: int, length: int) -> Tensors:
@@ -92,7 +94,7 @@ def padded(batch: int, length: int) -> Tensors:
 
 def layer(call: Callable[..., Any] = lambda held, x: held.layer(x), **options: Any) -> nn.Module:
     torch.manual_seed(0)
-    return Calling(call, layer=rg.MultiHeadAttention(dim=16, heads=4, **options))
+    return CalledModules(call, layer=rg.MultiHeadAttention(dim=16, heads=4, **options))
 
 
 TEXTS = {0: B, 1: S}
@@ -127,12 +129,12 @@ CASES: dict[str, tuple[Callable[[], nn.Module], Callable[[int, int], Tensors], A
         ((TEXTS, {0: B}),),
     ),
     "language model": (
-        lambda: Calling(lambda held, x: held.model(x), model=language_model()),
+        lambda: CalledModules(lambda held, x: held.model(x), model=language_model()),
         lambda b, n: (ids(b, n),),
         ((TEXTS,),),
     ),
     "language model with a cache": (
-        lambda: Calling(step, model=language_model()),
+        lambda: CalledModules(step, model=language_model()),
         lambda b, n: (ids(b, 1), *(vectors(b, 2, n, 4) for _ in range(4))),
         (({0: B}, *[{0: B, 2: S}] * 4),),
     ),

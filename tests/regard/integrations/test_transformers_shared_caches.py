@@ -9,7 +9,7 @@ pytest.importorskip(
 )
 
 import torch
-from cache_walks import BOUND, CACHE, MODELS, VOCAB, WIDER, Walk, copied, models, tensors_of
+from cache_walks import BOUND, CACHE, MODELS, VOCAB, WIDER, CacheWalk, copied, models, tensors_of
 from transformers import DynamicCache
 
 from regard.integrations.transformers import keep_entries
@@ -23,7 +23,7 @@ MANY = 2000
 
 def walk(seed: int) -> None:
     name = list(MODELS)[seed % len(MODELS)]
-    walked = Walk(name, seed)
+    walked = CacheWalk(name, seed)
     worst = walked.run()
     assert worst < WIDER.get(name, BOUND), (name, seed, worst, walked.log)
 

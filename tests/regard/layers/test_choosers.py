@@ -60,7 +60,7 @@ def vectors() -> torch.Tensor:
 
 
 @dataclass
-class Heads:
+class HeadTensors:
     """The queries, keys and values of a layer, (batch, heads, length, size)."""
 
     q: torch.Tensor
@@ -68,7 +68,7 @@ class Heads:
     v: torch.Tensor
 
     @classmethod
-    def of(cls, layer: MultiHeadAttention, x: torch.Tensor, branches: int = 1) -> "Heads":
+    def of(cls, layer: MultiHeadAttention, x: torch.Tensor, branches: int = 1) -> "HeadTensors":
         q = split_heads(layer.to_q(x), HEADS)
         k = split_heads(layer.to_k(x), branches * KV_HEADS)
         v = split_heads(layer.to_v(x), branches * KV_HEADS)
@@ -95,7 +95,7 @@ def joined_output(layer: MultiHeadAttention, output) -> torch.Tensor:
 
 def moba_formula(layer: MultiHeadAttention, x: torch.Tensor) -> torch.Tensor:
     """Lu et al. 2025, equations 2 to 6."""
-    heads = Heads.of(layer, x)
+    heads = HeadTensors.of(layer, x)
     block = layer.chooser.block
     top = layer.chooser.top
 
@@ -120,7 +120,7 @@ class NSAFormula:
 
     def __init__(self, layer: MultiHeadAttention, x: torch.Tensor) -> None:
         self.nsa = layer.chooser
-        self.heads = Heads.of(layer, x, branches=3)
+        self.heads = HeadTensors.of(layer, x, branches=3)
         self.gates = torch.sigmoid(self.nsa.to_gates(x))
         self.compressed_k = {}
         self.compressed_v = {}
@@ -214,7 +214,7 @@ def best_keys(scores: torch.Tensor, t: int, count: int) -> list[int]:
 
 def indexer_formula(layer: MultiHeadAttention, x: torch.Tensor) -> torch.Tensor:
     """DeepSeek-AI 2025, equations 1 and 2."""
-    heads = Heads.of(layer, x)
+    heads = HeadTensors.of(layer, x)
     scores = indexer_scores(layer.chooser, x)
 
     def output(b: int, h: int, t: int) -> torch.Tensor:
@@ -231,7 +231,7 @@ def indexer_divergence(
 ) -> torch.Tensor:
     """DeepSeek-AI 2025, equations 3 and 4: Σ KL(p_t || softmax(I_t)) over the texts of these lengths."""
     scores = indexer_scores(layer.chooser, x)
-    heads = Heads.of(layer, x)
+    heads = HeadTensors.of(layer, x)
     q = heads.q.detach()
     k = heads.k.detach().repeat_interleave(GROUP, 1)
     total = scores.new_zeros(())

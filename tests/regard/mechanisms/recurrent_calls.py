@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from mechanism_tensors import MechanismTensors
 from torch.nn.functional import normalize
 
 import regard as rg
@@ -22,16 +23,12 @@ MEMBERS = [
 
 
 @dataclass
-class RecurrentCall:
-    """q (batch, heads, length, head_dim), k and v, and the parameters that the mechanism takes."""
+class DrawnRecurrence(MechanismTensors):
+    """Tensors for one recurrence."""
 
     mechanism: m.Mechanism
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    parameters: dict[str, torch.Tensor]
 
-    def to(self, dtype: torch.dtype) -> "RecurrentCall":
+    def to(self, dtype: torch.dtype) -> "DrawnRecurrence":
         """The same numbers in another dtype, without history."""
 
         def convert(x: torch.Tensor) -> torch.Tensor:
@@ -39,16 +36,12 @@ class RecurrentCall:
 
         parameters = {name: convert(x) for name, x in self.parameters.items()}
         q, k, v = convert(self.q), convert(self.k), convert(self.v)
-        return RecurrentCall(self.mechanism, q, k, v, parameters)
+        return DrawnRecurrence(q, k, v, parameters, self.mechanism)
 
-    def with_keys(self, keys: slice) -> "RecurrentCall":
+    def with_keys(self, keys: slice) -> "DrawnRecurrence":
         """The same queries with some of the keys."""
         parameters = {name: x[:, :, keys] for name, x in self.parameters.items()}
         return replace(self, k=self.k[:, :, keys], v=self.v[:, :, keys], parameters=parameters)
-
-    @property
-    def tensors(self) -> list[torch.Tensor]:
-        return [self.q, self.k, self.v, *self.parameters.values()]
 
     def output(self, pattern: Any = "causal", **options: Any) -> torch.Tensor:
         return rg.attention(
@@ -76,7 +69,7 @@ def draw_call(
     dims: tuple[int, int] = (5, 3),
     dtype: torch.dtype = torch.float64,
     decays: float = 0.3,
-) -> RecurrentCall:
+) -> DrawnRecurrence:
     """A call with so many heads of q, k and v, and head_dim and v_dim; keys have length 1.
 
     decays: log decays are drawn between this number below 0 and 0.
@@ -92,4 +85,4 @@ def draw_call(
         parameters[name] = torch.rand(shape, dtype=dtype)
     if "log_decay" in parameters:
         parameters["log_decay"] *= -decays
-    return RecurrentCall(mechanism, q, normalize(k, dim=-1), v, parameters)
+    return DrawnRecurrence(q, normalize(k, dim=-1), v, parameters, mechanism)

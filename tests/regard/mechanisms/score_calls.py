@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from mechanism_tensors import MechanismTensors
 
 from regard import mechanisms as m
 from regard.backends import BACKENDS
@@ -37,15 +38,11 @@ def as_array(x: torch.Tensor) -> np.ndarray:
 
 
 @dataclass
-class Call:
+class ScoreCall(MechanismTensors):
     """Tensors for one score."""
 
     name: str
     score: m.Score
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    parameters: dict[str, torch.Tensor]
 
     @property
     def formula(self) -> str:
@@ -55,10 +52,6 @@ class Call:
     @property
     def window(self) -> int | None:
         return WINDOW if self.name.startswith("local") else None
-
-    @property
-    def learning(self) -> list[torch.Tensor]:
-        return [self.q, self.k, self.v, *self.parameters.values()]
 
     @property
     def arrays(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, dict[str, np.ndarray]]:
@@ -89,7 +82,7 @@ def make_call(
     dtype: torch.dtype = torch.float64,
     learns: bool = False,
     shared: bool = False,
-) -> Call:
+) -> ScoreCall:
     """Numbers for a score; with `shared` all heads share every parameter."""
     score = SCORES[name]
     query_heads, kv_heads = heads
@@ -108,4 +101,4 @@ def make_call(
     shapes = score.parameter_shapes(Sizes(BATCH, query_heads, kv_heads, k_len))
     for parameter, (parameter_heads, *dims) in shapes.items():
         parameters[parameter] = draw(1 if shared else parameter_heads, *dims)
-    return Call(name, score, q, k, v, parameters)
+    return ScoreCall(q, k, v, parameters, name, score)

@@ -6,7 +6,7 @@ import numpy as np
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedScores:
     """output (batch, heads, q_len, v_dim), log_sum_exp (batch, heads, q_len), weights (batch, heads, q_len, k_len)."""
 
     output: np.ndarray
@@ -84,7 +84,7 @@ def keys_near_centre(q, parameters, keys, visible, window):
     return keys, nearness[keys]
 
 
-def attend(name, q, k, v, parameters, allowed, options) -> Expected:
+def attend(name, q, k, v, parameters, allowed, options) -> ExpectedScores:
     """Attention by the formula `name`.
 
     allowed: booleans (batch, heads, q_len, k_len). parameters: arrays whose first axis is heads, kv_heads or 1.
@@ -111,4 +111,4 @@ def attend(name, q, k, v, parameters, allowed, options) -> Expected:
         weights[b, h, i, keys] = exponentials / exponentials.sum()
         log_sum_exp[b, h, i] = np.log(exponentials.sum())
         output[b, h, i] = weights[b, h, i] @ v[b, g]
-    return Expected(output, log_sum_exp, weights)
+    return ExpectedScores(output, log_sum_exp, weights)

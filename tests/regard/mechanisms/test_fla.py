@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 import torch
-from recurrent_calls import MEMBERS, RecurrentCall, draw_call
+from recurrent_calls import MEMBERS, DrawnRecurrence, draw_call
 
 import regard as rg
 from regard import mechanisms as m
@@ -60,7 +60,7 @@ def installed(monkeypatch):
     fla.operation.cache_clear()
 
 
-def draw_half(mechanism, heads=HEADS["equal"], length=23) -> RecurrentCall:
+def draw_half(mechanism, heads=HEADS["equal"], length=23) -> DrawnRecurrence:
     """A call whose q, k and v are bfloat16, and its parameters float32."""
     call = draw_call(mechanism, length, heads, DIMS, torch.float32)
     call.q = call.q.bfloat16()
@@ -69,7 +69,7 @@ def draw_half(mechanism, heads=HEADS["equal"], length=23) -> RecurrentCall:
     return call
 
 
-def check_against_reference(call: RecurrentCall, pattern="causal", **options) -> None:
+def check_against_reference(call: DrawnRecurrence, pattern="causal", **options) -> None:
     """Output and gradients by fla are those of the same numbers in float64 by the reference."""
     exact = call.to(torch.float64).output_and_gradients(pattern, backend="reference", **options)
     computed = call.output_and_gradients(pattern, backend="fla", **options)

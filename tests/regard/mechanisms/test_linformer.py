@@ -26,7 +26,7 @@ SHARED = ("none", "heads", "keys_and_values")
 
 
 @dataclass
-class Call:
+class LinformerCall:
     """Tensors for a Linformer that has room for more keys than there are."""
 
     mechanism: Linformer
@@ -49,7 +49,7 @@ class Call:
 def draw_call(kv_heads=3, k_len=K_LEN, shared="none"):
     mechanism = Linformer(LENGTH, RANK, shared)
     parameters = mechanism.new_parameters(HEADS, kv_heads)
-    return Call(
+    return LinformerCall(
         mechanism,
         q=torch.randn(BATCH, HEADS, Q_LEN, HEAD_DIM, dtype=torch.float64),
         k=torch.randn(BATCH, kv_heads, k_len, HEAD_DIM, dtype=torch.float64),

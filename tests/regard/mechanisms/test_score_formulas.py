@@ -108,7 +108,7 @@ def test_streaming_equals_the_formula_in_values_statistics_and_gradients(name, o
         loss = 0.0
         for n, x in enumerate(numbers):
             loss = loss + (x.nan_to_num(neginf=0.0) * (1 + n)).square().sum()
-        learned = [*call.learning, *learned_bias]
+        learned = [*call.tensors, *learned_bias]
         grads = torch.autograd.grad(loss, learned, allow_unused=True, materialize_grads=True)
         results[backend] = (*numbers, *grads)
     torch.testing.assert_close(results["streamed"], results["reference"], **EXACT)
@@ -192,13 +192,14 @@ def test_a_projected_score_is_the_formula_on_every_backend(backend):
 
 
 def test_a_score_without_a_formula_is_refused():
-    class Empty(m.Score, enrol=False):
+    class WithoutFormula(m.Score, enrol=False):
         pass
 
     with pytest.raises(
-        rg.ArgumentError, match=r"no backend knows the formula of Empty; define lowered\(\)"
+        rg.ArgumentError,
+        match=r"no backend knows the formula of WithoutFormula; define lowered\(\)",
     ):
-        m.Softmax(Empty())
+        m.Softmax(WithoutFormula())
 
 
 def test_a_projection_that_would_never_be_called_is_refused():
@@ -212,7 +213,7 @@ def test_a_projection_that_would_never_be_called_is_refused():
 @pytest.mark.parametrize("backend", ["auto", "native", "reference"])
 def test_a_projection_to_another_size_declares_it_or_is_refused(backend):
     @dataclass(frozen=True)
-    class Near(m.Score, enrol=False):
+    class NegativeDistance(m.Score, enrol=False):
         """-|q - k|² / 2 up to what is the same for every key: one more number in each vector."""
 
         projects = True
@@ -225,11 +226,11 @@ def test_a_projection_to_another_size_declares_it_or_is_refused(backend):
         def lowered(self):
             return m.ScaledDot()
 
-    class Declared(Near, enrol=False):
+    class DeclaredDistance(NegativeDistance, enrol=False):
         def projected_dim(self, head_dim):
             return head_dim + 1
 
-    class Narrow(Near, enrol=False):
+    class Narrow(NegativeDistance, enrol=False):
         def project(self, q, k, parameters):
             return q[..., :4], k[..., :4], {}
 
@@ -237,12 +238,12 @@ def test_a_projection_to_another_size_declares_it_or_is_refused(backend):
         pytest.skip("no native library")
     q, k, v = (x.double() for x in make_qkv(q_len=12, k_len=12))
     call = {"pattern": "causal", "scale": 0.7, "backend": backend}
-    for wrong in (Near, Narrow):
+    for wrong in (NegativeDistance, Narrow):
         with pytest.raises(rg.ShapeError, match=r"project returned .* define projected_dim"):
             rg.attention(q, k, v, mechanism=m.Softmax(wrong()), **call)
     groups = q.shape[1] // k.shape[1]
     scores = -0.35 * torch.cdist(q, k.repeat_interleave(groups, 1)).square()
     hidden = ~torch.ones(12, 12, dtype=torch.bool).tril()
     expected = scores.masked_fill(hidden, -torch.inf).softmax(-1) @ v.repeat_interleave(groups, 1)
-    found = rg.attention(q, k, v, mechanism=m.Softmax(Declared()), **call)
+    found = rg.attention(q, k, v, mechanism=m.Softmax(DeclaredDistance()), **call)
     assert torch.allclose(found, expected, atol=1e-12)

@@ -35,7 +35,7 @@ def attend(
 
 
 @dataclass(frozen=True)
-class Case:
+class BitsCase:
     """Tensors and pattern of a call."""
 
     q: torch.Tensor
@@ -59,7 +59,7 @@ class Case:
         return f"{self.pattern} on {tuple(self.q.shape)} {self.q.dtype}"
 
 
-def draw_case(draw: random.Random, patterns: tuple[str, ...]) -> Case:
+def draw_case(draw: random.Random, patterns: tuple[str, ...]) -> BitsCase:
     # a chunk has 256 keys
     length = draw.choice([draw.randint(1, 40), draw.randint(40, 300), draw.randint(300, 700)])
     kv_heads = draw.randint(1, 2)
@@ -76,34 +76,34 @@ def draw_case(draw: random.Random, patterns: tuple[str, ...]) -> Case:
     q = torch.randn(batch, heads, length, head_dim).to(dtype)
     k = torch.randn(batch, kv_heads, length, head_dim).to(dtype)
     v = torch.randn(batch, kv_heads, length, v_dim).to(dtype)
-    return Case(q, k, v, draw.choice(patterns))
+    return BitsCase(q, k, v, draw.choice(patterns))
 
 
 # Of a case: two ways of computing the same numbers.
 Pair = tuple[torch.Tensor, torch.Tensor]
-Promise = Callable[[Case, random.Random], Pair]
+Promise = Callable[[BitsCase, random.Random], Pair]
 
 
-def alone_in_its_batch(case: Case, draw: random.Random) -> Pair:
+def alone_in_its_batch(case: BitsCase, draw: random.Random) -> Pair:
     row = draw.randrange(len(case.q))
     q, k, v = (x[row : row + 1] for x in (case.q, case.k, case.v))
     return attend(q, k, v, case.pattern), case.output[row : row + 1]
 
 
-def in_threads(case: Case, draw: random.Random) -> Pair:
+def in_threads(case: BitsCase, draw: random.Random) -> Pair:
     with threads(draw.choice([2, 3, 4])):
         output = case.output
     return output, case.output
 
 
-def continued(case: Case, draw: random.Random) -> Pair:
+def continued(case: BitsCase, draw: random.Random) -> Pair:
     first = draw.randrange(case.length)
     end = min(case.length, first + draw.choice([1, 2, 20]))
     part = attend(case.q[:, :, first:end], case.k[:, :, :end], case.v[:, :, :end], case.pattern)
     return part, case.output[:, :, first:end]
 
 
-def beside_padding(case: Case, draw: random.Random) -> Pair:
+def beside_padding(case: BitsCase, draw: random.Random) -> Pair:
     before = draw.randint(0, 70)
     after = draw.randint(0, 70)
     text = slice(before, before + case.length)
@@ -120,13 +120,13 @@ def beside_padding(case: Case, draw: random.Random) -> Pair:
     return output[:, :, text], case.output
 
 
-def gradients_in_threads(case: Case, draw: random.Random) -> Pair:
+def gradients_in_threads(case: BitsCase, draw: random.Random) -> Pair:
     with threads(draw.choice([2, 3, 4])):
         gradients = case.outputs_and_gradients()
     return gradients, case.outputs_and_gradients()
 
 
-def in_the_keys(case: Case, draw: random.Random) -> Pair:
+def in_the_keys(case: BitsCase, draw: random.Random) -> Pair:
     """Values that are the first numbers of the keys, as in latent attention, and the same values apart from them."""
     v_dim = draw.randint(1, case.k.shape[-1])
 
@@ -177,7 +177,7 @@ def test_bits_are_equal_in_thousands_of_cases(name):
 
 
 def test_instruction_sets_give_equal_bits(native):
-    def with_each(case: Case, draw: random.Random) -> Pair:
+    def with_each(case: BitsCase, draw: random.Random) -> Pair:
         results = []
         for instructions in (BEST, AVX512, AVX2):
             native.handle.rg_use_instructions(instructions)

@@ -13,7 +13,7 @@ from regard.backends.native.build import LIBRARY, LOWERED, build
 from regard.backends.native.library import Library, load
 
 from .calls import AVX2, BEST
-from .test_native_bits import PATTERNS, Case, broken
+from .test_native_bits import PATTERNS, BitsCase, broken
 from .test_native_sanitized import disassembled, fuzz, register_width
 
 # it builds a library; where there is AVX-512, test_native_bits.py compares both
@@ -47,7 +47,7 @@ def test_it_has_no_instruction_of_avx512(lowered):
 
 
 def test_its_tiles_give_the_bits_of_avx2(handle):
-    def with_each(case: Case, draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
+    def with_each(case: BitsCase, draw: random.Random) -> tuple[torch.Tensor, torch.Tensor]:
         handle.rg_use_instructions(AVX2)
         of_avx2 = case.outputs_and_gradients()
         handle.rg_use_instructions(BEST)

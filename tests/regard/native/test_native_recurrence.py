@@ -20,13 +20,13 @@ from .calls import AVX2, BEST, threads
 UNIT = 1e-3  # added to the square of a length before vectors are brought to length 1
 
 
-class Heads(NamedTuple):
+class HeadCounts(NamedTuple):
     q: int
     k: int
     v: int
 
 
-class Memory(NamedTuple):
+class MemoryForm(NamedTuple):
     """What happens to a memory at each position.
 
     decays: 0 for none, 1 for a number of each head, 2 for one of each channel. strong: whether what is written has a
@@ -38,31 +38,33 @@ class Memory(NamedTuple):
     corrects: bool
 
 
-HEADS = [Heads(2, 2, 2), Heads(4, 2, 2), Heads(2, 2, 6)]
+HEADS = [HeadCounts(2, 2, 2), HeadCounts(4, 2, 2), HeadCounts(2, 2, 6)]
 MEMORIES = [
-    Memory(1, True, True),
-    Memory(2, True, True),
-    Memory(2, False, False),
-    Memory(0, True, True),
-    Memory(1, True, False),
-    Memory(0, False, False),
+    MemoryForm(1, True, True),
+    MemoryForm(2, True, True),
+    MemoryForm(2, False, False),
+    MemoryForm(0, True, True),
+    MemoryForm(1, True, False),
+    MemoryForm(0, False, False),
 ]
 
 
-class Sizes(NamedTuple):
-    heads: Heads
+class RecurrenceSizes(NamedTuple):
+    heads: HeadCounts
     length: int
     head_dim: int
     v_dim: int
 
 
-SHORT = [Sizes(heads, length, 5, 3) for heads in HEADS for length in (1, 2, 17, 70)]
-LONG = [Sizes(Heads(1, 1, 1), 193, *dims) for dims in [(33, 40), (64, 16), (16, 130)]]
+SHORT = [RecurrenceSizes(heads, length, 5, 3) for heads in HEADS for length in (1, 2, 17, 70)]
+LONG = [
+    RecurrenceSizes(HeadCounts(1, 1, 1), 193, *dims) for dims in [(33, 40), (64, 16), (16, 130)]
+]
 CASES = [*itertools.product(SHORT, MEMORIES), *itertools.product(LONG, MEMORIES[:4])]
 
 
 def draw_inputs(
-    sizes: Sizes, memory: Memory, dtype: torch.dtype = torch.float32
+    sizes: RecurrenceSizes, memory: MemoryForm, dtype: torch.dtype = torch.float32
 ) -> tuple[Rule, RecurrenceInputs]:
     """Tensors with keys of length 1, and log decays of 0, -1e6 and -inf among others."""
     heads, length, head_dim, v_dim = sizes
@@ -75,7 +77,7 @@ def draw_inputs(
     return Rule(memory.corrects, 0.3), RecurrenceInputs(q, k, v, log_decay, strength, before)
 
 
-def draw_log_decay(sizes: Sizes, decays: int, dtype: torch.dtype) -> torch.Tensor:
+def draw_log_decay(sizes: RecurrenceSizes, decays: int, dtype: torch.dtype) -> torch.Tensor:
     shape = [2, sizes.heads.v, sizes.length]
     if decays == 2:
         shape.append(sizes.head_dim)
@@ -112,7 +114,7 @@ def test_values_and_gradients_are_those_of_plain_operations(native, instructions
 def test_a_step_is_the_first_position_of_a_text(native):
     kernel = RecurrenceKernel(native)
     for heads, memory in itertools.product(HEADS, MEMORIES):
-        rule, inputs = draw_inputs(Sizes(heads, 1, 33, 75), memory)
+        rule, inputs = draw_inputs(RecurrenceSizes(heads, 1, 33, 75), memory)
         step = kernel.forward(rule, inputs, False)[:2]
         first_chunk = kernel.forward(rule, inputs, True)[:2]
         torch.testing.assert_close(step, first_chunk, rtol=1e-5, atol=1e-6)
@@ -121,7 +123,7 @@ def test_a_step_is_the_first_position_of_a_text(native):
 @pytest.mark.parametrize("memory", MEMORIES)
 def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native, memory):
     kernel = RecurrenceKernel(native)
-    rule, inputs = draw_inputs(Sizes(Heads(2, 2, 4), 3 * CHUNK + 5, 40, 24), memory)
+    rule, inputs = draw_inputs(RecurrenceSizes(HeadCounts(2, 2, 4), 3 * CHUNK + 5, 40, 24), memory)
     expected = results(kernel, rule, inputs)
     for count, instructions in ((3, BEST), (1, AVX2)):
         native.handle.rg_use_instructions(instructions)
@@ -144,7 +146,7 @@ def of_length_1(x: torch.Tensor) -> torch.Tensor:
 def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(native, length):
     kernel = RecurrenceKernel(native)
     for heads, memory in itertools.product(HEADS, MEMORIES):
-        rule, inputs = draw_inputs(Sizes(heads, length, 33, 20), memory)
+        rule, inputs = draw_inputs(RecurrenceSizes(heads, length, 33, 20), memory)
         q, k, v = (x.bfloat16() for x in (3 * inputs.q, 2 * inputs.k, inputs.v))
         half = inputs._replace(q=q, k=k, v=v)
         unit_rule = rule._replace(unit=UNIT)
@@ -166,7 +168,7 @@ def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(nat
 
 
 def test_denormal_numbers_are_what_they_were_after_a_call(native):
-    rule, inputs = draw_inputs(Sizes(Heads(1, 1, 1), 70, 5, 3), MEMORIES[0])
+    rule, inputs = draw_inputs(RecurrenceSizes(HeadCounts(1, 1, 1), 70, 5, 3), MEMORIES[0])
     results(RecurrenceKernel(native), rule, inputs)
     assert (torch.full((64,), 1e-40) * 0.5).ne(0).all()
 
@@ -195,7 +197,7 @@ DAMAGES = {
 @pytest.mark.parametrize("name", DAMAGES)
 def test_what_does_not_fit_is_refused_before_anything_is_written(native, name):
     code, damage = DAMAGES[name]
-    rule, inputs = draw_inputs(Sizes(Heads(2, 2, 2), 9, 5, 3), MEMORIES[0])
+    rule, inputs = draw_inputs(RecurrenceSizes(HeadCounts(2, 2, 2), 9, 5, 3), MEMORIES[0])
     output = torch.full((2, 2, 9, 3), 7.0)
     call, borrowed = RecurrenceKernel(native)._call(rule, inputs, output, (None, None))
     damage(call)

@@ -47,7 +47,7 @@ KINDS = {
 }
 
 
-class Drawn:
+class DrawnRowKeys:
     """Numbers and booleans of batch rows, from a seed."""
 
     def __init__(self, seed: int, q_len: int = Q_LEN, k_len: int = K_LEN) -> None:
@@ -126,7 +126,7 @@ def test_schedules_allow_the_pairs_of_the_pattern(name, q_len):
     k = torch.zeros(BATCH, HEADS, k_len, 4)
     schedules = RowSchedules(load(), make_problem(x, k, k))
     for seed, start in enumerate((k_len - q_len, -5, torch.tensor([0, 40, -7]))):
-        draw = Drawn(seed, q_len, k_len)
+        draw = DrawnRowKeys(seed, q_len, k_len)
         pattern = KINDS[name](draw)
         schedules.write(pattern.row_keys, k_len, start)
         numbers = schedules.schedule_of
@@ -146,7 +146,7 @@ def test_schedules_allow_the_pairs_of_the_pattern(name, q_len):
 @pytest.mark.parametrize("name", KINDS)
 def test_fresh_keys_give_the_bits_of_their_own_plan_and_equal_gradients(name, q_len, dtype):
     for seed in range(3):
-        draw = Drawn(seed, q_len, q_len + 4)
+        draw = DrawnRowKeys(seed, q_len, q_len + 4)
         pattern = KINDS[name](draw)
         vectors = draw.vectors(dtype)
         seen = torch.randn(BATCH, HEADS, q_len, DIM, generator=draw.generator).to(dtype)
@@ -169,7 +169,7 @@ def test_fresh_keys_give_the_bits_of_their_own_plan_and_equal_gradients(name, q_
 @pytest.mark.parametrize("name", [name for name in KINDS if name != "a window of no pair"])
 def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, problems):
     for seed in range(9):
-        draw = Drawn(seed, Q_LEN, K_LEN + seed)
+        draw = DrawnRowKeys(seed, Q_LEN, K_LEN + seed)
         q, k, v = (x.requires_grad_(grad) for x in draw.vectors())
         rg.attention(q, k, v, pattern=KINDS[name](draw))
     assert len(problems) == 1
@@ -189,7 +189,7 @@ def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, problems
 )
 def test_numbers_behind_a_mask_reach_no_output_and_no_gradient(name, sink, bad):
     for seed in range(4):
-        draw = Drawn(seed)
+        draw = DrawnRowKeys(seed)
         pattern = KINDS[name](draw)
         vectors = draw.vectors()
         hidden = ~pattern.dense(Q_LEN, K_LEN).any(2).any(1).expand(BATCH, -1)  # (batch, keys)
@@ -210,7 +210,7 @@ def test_numbers_behind_a_mask_reach_no_output_and_no_gradient(name, sink, bad):
 
 def test_a_visible_number_that_is_not_finite_reaches_its_queries_alone():
     for seed in range(6):
-        draw = Drawn(seed)
+        draw = DrawnRowKeys(seed)
         pattern = p.SlidingWindow(6) & p.KeyMask(draw.booleans())
         q, k, v = draw.vectors()
         v[1, 0, 5] = math.nan
@@ -221,7 +221,7 @@ def test_a_visible_number_that_is_not_finite_reaches_its_queries_alone():
 
 
 def test_second_derivatives_see_the_mask_of_their_call():
-    draw = Drawn(5)
+    draw = DrawnRowKeys(5)
     patterns = [p.KeyMask(draw.booleans()) for _ in range(2)]
     vectors = draw.vectors(dtype=torch.float64)
     for pattern in patterns:
@@ -257,7 +257,7 @@ OPTIONS = {
 @pytest.mark.parametrize("name", OPTIONS)
 def test_options_hold_beside_fresh_keys(name):
     for seed in range(4):
-        draw = Drawn(seed)
+        draw = DrawnRowKeys(seed)
         pattern = p.Causal() & p.KeyMask(draw.booleans())
         vectors = [x.requires_grad_() for x in draw.vectors(dtype=torch.float64)]
         options = OPTIONS[name](draw)
@@ -273,7 +273,7 @@ def test_options_hold_beside_fresh_keys(name):
 
 
 def test_masks_that_do_not_fit_are_refused_after_right_ones():
-    draw = Drawn(1)
+    draw = DrawnRowKeys(1)
     q, k, v = draw.vectors()
     for _ in range(2):
         rg.attention(q, k, v, pattern=p.KeyMask(draw.booleans()))
@@ -286,7 +286,7 @@ def test_masks_that_do_not_fit_are_refused_after_right_ones():
 
 
 def test_positions_that_change_in_place_are_read_anew_and_kept_for_the_backward_pass():
-    draw = Drawn(2)
+    draw = DrawnRowKeys(2)
     pattern = p.Causal() & p.KeyMask(draw.booleans())
     vectors = [x.requires_grad_() for x in draw.vectors()]
     starts = torch.tensor([0, 3, 6])
@@ -305,7 +305,7 @@ def test_positions_that_change_in_place_are_read_anew_and_kept_for_the_backward_
 
 
 def test_threads_read_the_keys_of_their_own_calls():
-    draws = [Drawn(seed) for seed in range(8)]
+    draws = [DrawnRowKeys(seed) for seed in range(8)]
     cases = []
     for draw in draws:
         masks = [p.Causal() & p.KeyMask(draw.booleans()) for _ in range(5)]
@@ -328,7 +328,7 @@ def test_threads_read_the_keys_of_their_own_calls():
 
 
 def test_transforms_and_autocast_see_the_mask():
-    draw = Drawn(3)
+    draw = DrawnRowKeys(3)
     pattern = p.KeyMask(draw.booleans()[0])
     q, k, v = draw.vectors()
     mapped = torch.func.vmap(
@@ -343,7 +343,7 @@ def test_transforms_and_autocast_see_the_mask():
 
 def test_few_plans_and_grids_are_kept_however_many_masks_come():
     for length in range(4, 204):
-        draw = Drawn(length, 4, length)
+        draw = DrawnRowKeys(length, 4, length)
         rg.attention(*draw.vectors(), pattern=p.KeyMask(draw.booleans()))
     (plan,) = PLANS.structures.kept.values()
     assert len(plan._grids) == structures.KEPT_GRIDS

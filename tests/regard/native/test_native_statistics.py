@@ -28,7 +28,7 @@ PATTERNS = (
 )
 
 
-class Sizes(NamedTuple):
+class StatisticsSizes(NamedTuple):
     q_len: int
     k_len: int
     heads: int
@@ -37,10 +37,10 @@ class Sizes(NamedTuple):
 
 
 SIZES = [
-    Sizes(257, 257, 4, 2, top=20),
-    Sizes(33, 401, 6, 2, top=MOST_TOP),
-    Sizes(3, SPAN + 777, 8, 2, top=40),
-    Sizes(1, 70, 2, 2, top=1),
+    StatisticsSizes(257, 257, 4, 2, top=20),
+    StatisticsSizes(33, 401, 6, 2, top=MOST_TOP),
+    StatisticsSizes(3, SPAN + 777, 8, 2, top=40),
+    StatisticsSizes(1, 70, 2, 2, top=1),
 ]
 TOLERANCES = {
     "entropy": 3e-6,
@@ -117,7 +117,7 @@ def test_a_query_that_is_not_finite_gives_its_own_statistics_nan_alone():
 
 
 @dataclass(frozen=True)
-class Case:
+class CausalCase:
     """A causal call, whose rows are computed alone, in threads and continued."""
 
     q: torch.Tensor
@@ -126,7 +126,7 @@ class Case:
     pattern: str
 
     @classmethod
-    def drawn(cls, draw: random.Random) -> "Case":
+    def drawn(cls, draw: random.Random) -> "CausalCase":
         length = draw.choice([draw.randint(1, 40), draw.randint(40, 500), draw.randint(2100, 4500)])
         kv_heads = draw.randint(1, 2)
         dim = draw.choice([5, 16, 33])
@@ -151,7 +151,7 @@ class Case:
 def test_statistics_of_a_row_have_equal_bits_alone_in_threads_and_continued(seed):
     draw = random.Random(seed)
     torch.manual_seed(seed)
-    case = Case.drawn(draw)
+    case = CausalCase.drawn(draw)
     expected = case.statistics()
     assert torch.equal(case.statistics(batch=slice(1, 2)), expected[1:])
 

@@ -25,7 +25,7 @@ pytestmark = [
 ]
 
 
-class Texts(NamedTuple):
+class StepTexts(NamedTuple):
     """Queries of a step, and all keys and values of its batch rows."""
 
     q: torch.Tensor
@@ -37,9 +37,9 @@ class Texts(NamedTuple):
         return self.q, self.keys[:, :, :k_len], self.values[:, :, :k_len]
 
 
-def draw_texts(batch: int, q_len: int, k_len: int, dtype: torch.dtype = torch.float32) -> Texts:
+def draw_texts(batch: int, q_len: int, k_len: int, dtype: torch.dtype = torch.float32) -> StepTexts:
     shapes = (batch, 4, q_len, 16), (batch, 2, k_len, 16), (batch, 2, k_len, 8)
-    return Texts(*(torch.randn(shape).to(dtype) for shape in shapes))
+    return StepTexts(*(torch.randn(shape).to(dtype) for shape in shapes))
 
 
 def assert_bits_of_own_plan(*qkv: Any, **options: Any) -> None:

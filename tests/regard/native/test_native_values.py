@@ -32,7 +32,7 @@ PATTERNS: tuple[tuple[str, dict[str, Any]], ...] = (
 LAYOUTS = ((1, 1), (2, 2), (6, 3), (6, 1))  # heads, kv_heads
 
 
-class Sizes(NamedTuple):
+class CallSizes(NamedTuple):
     q_len: int
     k_len: int
     head_dim: int
@@ -40,19 +40,19 @@ class Sizes(NamedTuple):
 
 
 SIZES = (
-    Sizes(3, 131, 17, 5),
-    Sizes(131, 131, 5, 13),
-    Sizes(257, 67, 31, 37),
-    Sizes(199, 401, 67, 61),
-    Sizes(1, SPAN + 1009, 13, 7),
+    CallSizes(3, 131, 17, 5),
+    CallSizes(131, 131, 5, 13),
+    CallSizes(257, 67, 31, 37),
+    CallSizes(199, 401, 67, 61),
+    CallSizes(1, SPAN + 1009, 13, 7),
 )
 
 
 @dataclass(frozen=True)
-class Case:
+class CallsOfSizes:
     """Sizes and dtype of calls, which are made with every second pattern."""
 
-    sizes: Sizes
+    sizes: CallSizes
     heads: int
     kv_heads: int
     dtype: torch.dtype
@@ -67,14 +67,14 @@ class Case:
         return f"{sizes}, {self.heads} heads over {self.kv_heads}, {self.dtype}"
 
 
-def cases() -> list[Case]:
+def cases() -> list[CallsOfSizes]:
     """Each size with three of the layouts of heads, one of them in bfloat16."""
     made = []
     for number, sizes in enumerate(SIZES):
         for turn, dtype in enumerate((torch.float32, torch.float32, torch.bfloat16)):
             layout = (number + turn) % len(LAYOUTS)
             first_pattern = (number + layout) % 2
-            made.append(Case(sizes, *LAYOUTS[layout], dtype, first_pattern))
+            made.append(CallsOfSizes(sizes, *LAYOUTS[layout], dtype, first_pattern))
     return made
 
 

@@ -9,7 +9,7 @@ from measuring import NewNumbers
 from torch.utils._pytree import tree_leaves
 
 import regard as rg
-from regard.backends.native.filling import KernelCall, describe, describe_bias, fill_gradients
+from regard.backends.native.filling import BiasNumbers, KernelCall, describe, fill_gradients
 from regard.backends.native.library import load
 from regard.backends.native.lowering import lower
 from regard.core.call import make_problem
@@ -93,7 +93,9 @@ def compute(place: Place, native) -> dict[str, torch.Tensor]:
     struct.log_sum_exp = sums.data_ptr()
     for tensor_struct, x in zip(kernel_call.tensors, (q, k, v, output), strict=True):
         describe(tensor_struct, x)
-    kernel_call.borrowed.append(describe_bias(struct.bias, bias[..., :3], 3))
+    numbers = BiasNumbers.of_pairs(bias[..., :3], 3)
+    numbers.describe(struct.bias)
+    kernel_call.borrowed.append(numbers)
     native.forward(kernel_call.address)
     gradients = fill_gradients(grad, None, [dq, dk, dv], dbias, False)
     native.backward(kernel_call.address, gradients)

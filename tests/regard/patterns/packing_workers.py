@@ -19,7 +19,7 @@ DIM = 6
 
 
 @dataclass
-class Batch:
+class PackedBatch:
     """Two documents in each row, padding behind them, and the patterns that keep them apart."""
 
     x: torch.Tensor  # (rows, ROW_LENGTH, DIM)
@@ -44,7 +44,7 @@ class Numbers(Dataset):
         return number
 
 
-def pack(numbers: list[int]) -> Batch:
+def pack(numbers: list[int]) -> PackedBatch:
     (number,) = numbers
     lengths = LENGTHS[number]
     generator = torch.Generator().manual_seed(number)
@@ -53,10 +53,10 @@ def pack(numbers: list[int]) -> Batch:
     words = torch.tensor([sum(row) for row in lengths])
     is_word = (torch.arange(ROW_LENGTH) < words[:, None])[:, None, None, :]
     mask = (ids[:, None, :, None] == ids[:, None, None, :]) & is_word
-    return Batch(x, lengths, p.SameDocument(ids), p.KeySpan(0, words), p.Explicit(mask))
+    return PackedBatch(x, lengths, p.SameDocument(ids), p.KeySpan(0, words), p.Explicit(mask))
 
 
-def packed_batches(context: str) -> list[Batch]:
+def packed_batches(context: str) -> list[PackedBatch]:
     """All batches, by two workers that were started in this way."""
     loader = DataLoader(
         Numbers(), batch_size=1, num_workers=2, collate_fn=pack, multiprocessing_context=context

@@ -8,7 +8,7 @@ from itertools import combinations
 
 import pytest
 import torch
-from packing_workers import ROW_LENGTH, Batch, packed_batches
+from packing_workers import ROW_LENGTH, PackedBatch, packed_batches
 
 import regard as rg
 from regard import patterns as p
@@ -29,7 +29,7 @@ each_pattern = pytest.mark.parametrize("make", HOLDING_TENSORS.values(), ids=HOL
 
 
 @pytest.fixture(scope="module")
-def batches() -> list[Batch]:
+def batches() -> list[PackedBatch]:
     return packed_batches("fork")
 
 
@@ -47,12 +47,12 @@ def test_patterns_made_in_two_workers_are_never_equal_nor_dropped_as_repeated(ba
         assert torch.equal(either, dense_a | dense_b)
 
 
-def packed_loss(layer: MultiHeadAttention, batch: Batch) -> torch.Tensor:
+def packed_loss(layer: MultiHeadAttention, batch: PackedBatch) -> torch.Tensor:
     output = layer(batch.x, pattern=batch.documents & batch.unpadded)
     return output[batch.is_word].square().sum()
 
 
-def loss_one_by_one(layer: MultiHeadAttention, batch: Batch) -> torch.Tensor:
+def loss_one_by_one(layer: MultiHeadAttention, batch: PackedBatch) -> torch.Tensor:
     loss = torch.zeros((), dtype=torch.float64)
     for x, (first, second) in zip(batch.x, batch.lengths, strict=True):
         for document in (x[None, :first], x[None, first : first + second]):

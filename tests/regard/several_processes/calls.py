@@ -22,7 +22,7 @@ from regard.layers import MultiHeadAttention, record_attention
 
 
 @dataclass(frozen=True)
-class Case:
+class SharedCall:
     """One call: the lengths that each process holds, and options; what holds tensors is made in each process.
 
     sizes: batch, heads, kv_heads, head_dim, v_dim.
@@ -76,7 +76,7 @@ class Case:
         return {**self.options, **options}, learning
 
 
-def whole_rows(case: Case, rank: int | None, x: torch.Tensor) -> torch.Tensor:
+def whole_rows(case: SharedCall, rank: int | None, x: torch.Tensor) -> torch.Tensor:
     """A bias cut to the queries of one process."""
     return x if rank is None else distributed.shard(x, case.layouts[0], rank, dim=-2)
 
@@ -109,11 +109,11 @@ PATTERNS: dict[str, Callable[[int, int, int, int], p.Pattern]] = {
 }
 
 
-def _starts(case: Case, rank: int | None):
+def _starts(case: SharedCall, rank: int | None):
     return {"pattern": p.CausalWindow(9), "q_start": torch.tensor([0, 4])}, {}
 
 
-def _bias(case: Case, rank: int | None):
+def _bias(case: SharedCall, rank: int | None):
     q_len, k_len = (layout.length for layout in case.layouts)
     heads = case.sizes[1]
     numbers = torch.Generator().manual_seed(5)
@@ -122,20 +122,20 @@ def _bias(case: Case, rank: int | None):
     return {"bias": of_rows, "pattern": "causal"}, {"bias": of_rows}
 
 
-def _t5(case: Case, rank: int | None):
+def _t5(case: SharedCall, rank: int | None):
     table = bias.T5Relative(case.sizes[1], buckets=8, max_distance=20).to(case.device, case.dtype)
     with torch.no_grad():
         table.weight.copy_(torch.arange(table.weight.numel()).view_as(table.weight) / 10)
     return {"bias": table, "pattern": "sliding_window(20)"}, {"weight": table.weight}
 
 
-def _sinks(case: Case, rank: int | None):
+def _sinks(case: SharedCall, rank: int | None):
     heads = case.sizes[1]
     sink = torch.linspace(-1, 2, heads, dtype=case.dtype, device=case.device, requires_grad=True)
     return {"sink": sink, "pattern": p.CausalWindow(6) & p.KeySpan(4, None)}, {"sink": sink}
 
 
-def _score(case: Case, rank: int | None, kind: str = "general"):
+def _score(case: SharedCall, rank: int | None, kind: str = "general"):
     dim = case.sizes[3]
     score = {"general": m.General(dim, dim), "additive": m.Additive(dim, dim, 4)}[kind]
     mechanism = m.Softmax(score=score)
@@ -172,7 +172,7 @@ def counted() -> Iterator[list[int]]:
 
 
 def computed(
-    case: Case,
+    case: SharedCall,
     detail: Any,
     inputs: list[torch.Tensor],
     learning: dict[str, torch.Tensor],
@@ -194,7 +194,7 @@ def computed(
     return {name: x.detach().to("cpu", torch.float64) for name, x in results.items()}
 
 
-def on_processes(case: Case) -> dict[str, Any]:
+def on_processes(case: SharedCall) -> dict[str, Any]:
     """What one process computes of a case, and the bytes that it sent."""
     rank = dist.get_rank()
     q_layout, k_layout = case.layouts
@@ -223,7 +223,7 @@ def on_processes(case: Case) -> dict[str, Any]:
     return arrays | {"sent": (sent_in_forward, sum(sent))}
 
 
-def on_one(case: Case) -> dict[str, torch.Tensor]:
+def on_one(case: SharedCall) -> dict[str, torch.Tensor]:
     """The same on one process, by `regard.attention_detail`."""
     whole = case.tensors()
     options, learning = case.made(None)
@@ -235,7 +235,7 @@ def on_one(case: Case) -> dict[str, torch.Tensor]:
 OF_KEYS = {"dk", "dv", "received"}
 
 
-def together(case: Case, parts: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
+def together(case: SharedCall, parts: list[dict[str, Any]]) -> dict[str, torch.Tensor]:
     """The results of all processes as one: parts joined by position, gradients of shared tensors summed."""
     q_layout, k_layout = case.layouts
     _, learning = case.made(None)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 from regard.distributed.group import Group
 from regard.errors import UnsupportedError
 from several_processes import calls, test_passed_states
-from several_processes.calls import Case
+from several_processes.calls import SharedCall
 from several_processes.test_equals_one_process import EVERY, check
 
 
@@ -63,7 +63,7 @@ def as_nccl():
 
 
 @as_nccl()
-def lately(case: Case) -> dict[str, Any]:
+def lately(case: SharedCall) -> dict[str, Any]:
     return calls.on_processes(case)
 
 
@@ -75,7 +75,7 @@ BIGBIRD = "sliding_window(4) | global_tokens(0, 20) | random_blocks(1, block=4, 
 @pytest.mark.parametrize(("pattern", "layout"), [("causal", "zigzag"), (BIGBIRD, "contiguous")])
 def test_late_messages_give_the_same(pattern, layout, form, pools):
     options = {"pattern": pattern, "softcap": 2.0}
-    check(Case("late", LENGTHS, options, layout=layout, form=form, want=EVERY), pools, lately)
+    check(SharedCall("late", LENGTHS, options, layout=layout, form=form, want=EVERY), pools, lately)
 
 
 def summed(late: bool) -> float:

@@ -14,7 +14,7 @@ from regard import bias, distributed, top_keys
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.distributed import pieces
-from several_processes.calls import Case, on_one, on_processes, together
+from several_processes.calls import SharedCall, on_one, on_processes, together
 
 PRIMES = {2: (31, 23), 4: (17, 13, 0, 19)}
 EVERY = ("entropy", "received", "distance", "sink", top_keys(3))
@@ -70,7 +70,7 @@ def wants_of(options: dict) -> tuple:
     return tuple(want for want in EVERY if want != "sink")
 
 
-def cases() -> list[Case]:
+def cases() -> list[SharedCall]:
     """Each pattern and option once, with layouts, forms and numbers of processes in turn."""
     kinds: list[tuple[str, dict[str, Any], str]] = []
     kinds += [(name, {"pattern": pattern}, "") for name, pattern in PATTERNS.items()]
@@ -81,11 +81,13 @@ def cases() -> list[Case]:
     drawn = []
     for (name, options, make), (count, layout, form) in zip(kinds, turns, strict=False):
         want = () if make in ("general", "additive") else wants_of(options)
-        drawn.append(Case(name, PRIMES[count], options, make, layout=layout, form=form, want=want))
+        drawn.append(
+            SharedCall(name, PRIMES[count], options, make, layout=layout, form=form, want=want)
+        )
     return drawn
 
 
-def grid() -> list[Case]:
+def grid() -> list[SharedCall]:
     """Every pattern and option with every layout, form and number of processes."""
     ways = list(itertools.product((2, 4), ("contiguous", "zigzag"), ("gather", "ring")))
     every = []
@@ -95,7 +97,7 @@ def grid() -> list[Case]:
     return every
 
 
-def check(case: Case, pools, compute=on_processes) -> None:
+def check(case: SharedCall, pools, compute=on_processes) -> None:
     """Compare each result with that of one process."""
     expected = on_one(case)
     results = together(case, pools(len(case.lengths)).run(compute, case))
@@ -109,14 +111,14 @@ def test_processes_together_compute_what_one_process_computes(case, pools):
 
 @pytest.mark.parametrize("form", ["auto", "gather", "ring"])
 def test_one_process_computes_alone(form, pools):
-    case = Case("alone", (31,), {"pattern": "causal"}, layout="zigzag", form=form, want=EVERY)
+    case = SharedCall("alone", (31,), {"pattern": "causal"}, layout="zigzag", form=form, want=EVERY)
     check(case, pools)
 
 
 INFERRED = ("causal", "heads", "bias", "sinks", "explicit", "t5", "alibi", "performer")
 
 
-def on_processes_in_inference_mode(case: Case):
+def on_processes_in_inference_mode(case: SharedCall):
     """Output and statistics of tensors that were made in inference mode, without gradients."""
     with torch.inference_mode():
         rank = dist.get_rank()
@@ -142,7 +144,7 @@ def test_inference_mode_gives_the_same(case, pools):
 
 
 def kinds(dtype: torch.dtype) -> dict[str, torch.dtype]:
-    case = Case("kinds", PRIMES[2], {"pattern": "causal"}, dtype=dtype, want=EVERY)
+    case = SharedCall("kinds", PRIMES[2], {"pattern": "causal"}, dtype=dtype, want=EVERY)
     layout, _ = case.layouts
     rank = dist.get_rank()
     q, k, v = (distributed.shard(case.tensors()[name], layout, rank) for name in "qkv")
@@ -164,7 +166,7 @@ def test_statistics_have_the_dtype_that_they_have_on_one_process(dtype, pools):
     assert pools(2).run(kinds, dtype) == [expected] * 2
 
 
-def on_processes_in_small_pieces(case: Case):
+def on_processes_in_small_pieces(case: SharedCall):
     with patch.object(pieces, "MOST_QUERIES_OF_A_PIECE", 5):
         return on_processes(case)
 

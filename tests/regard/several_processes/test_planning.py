@@ -15,7 +15,7 @@ from regard.distributed.needs import Needs
 from regard.distributed.planning import messages
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns import Causal, CausalWindow, SlidingWindow, parse
-from several_processes.calls import Case, on_processes
+from several_processes.calls import SharedCall, on_processes
 
 LENGTHS = {2: (33, 31), 4: (17, 13, 0, 19)}
 PATTERNS = {
@@ -27,7 +27,7 @@ PATTERNS = {
     "BigBird": "sliding_window(4) | global_tokens(0, 30) | random_blocks(2, block=4, seed=1)",
 }
 WAYS = [*itertools.product(("contiguous", "zigzag"), ("ring", "gather", "auto"))]
-# as of a Case
+# as of a SharedCall
 SIZES: dict[str, Any] = {
     "kv_heads": 2,
     "head_dim": 5,
@@ -37,7 +37,7 @@ SIZES: dict[str, Any] = {
 }
 
 
-def observed(case: Case) -> tuple[list[tuple[int, int]], int]:
+def observed(case: SharedCall) -> tuple[list[tuple[int, int]], int]:
     """What this process sends in a forward pass, receivers and bytes in order; and the bytes with the backward pass."""
     messages_sent: list[tuple[int, int]] = []
     start = Group.start
@@ -70,8 +70,8 @@ def all_observed(count: int, pattern: str) -> list[tuple[list[tuple[int, int]], 
     return [observed(case_of(count, pattern, layout, form)) for layout, form in WAYS]
 
 
-def case_of(count: int, pattern: str, layout: str, form: str) -> Case:
-    return Case("messages", LENGTHS[count], {"pattern": pattern}, layout=layout, form=form)
+def case_of(count: int, pattern: str, layout: str, form: str) -> SharedCall:
+    return SharedCall("messages", LENGTHS[count], {"pattern": pattern}, layout=layout, form=form)
 
 
 @pytest.mark.parametrize(

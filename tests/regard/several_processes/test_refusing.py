@@ -12,7 +12,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from regard import distributed, top_keys
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError, UnsupportedError
-from several_processes.calls import Case
+from several_processes.calls import SharedCall
 from several_processes.pool import Pool
 
 
@@ -226,7 +226,7 @@ def twice(form: str) -> None:
     torch.autograd.grad(output.sum(), x, create_graph=True)
 
 
-def repeat(case: Case, dying: int) -> None:
+def repeat(case: SharedCall, dying: int) -> None:
     """Calls attention again and again; one process is killed in the midst."""
     x = torch.randn(1, 2, 64, 8)
     for step in range(10_000):

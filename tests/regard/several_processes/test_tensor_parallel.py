@@ -197,7 +197,7 @@ def trained(module: nn.Module, *inputs: torch.Tensor) -> dict[str, Any]:
     return {"losses": losses, "weights": weights}
 
 
-class Tied(nn.Module):
+class TiedModel(nn.Module):
     """A model whose output matrix is its table of embeddings, and whose layers share a projection."""
 
     def __init__(self, *ties: str) -> None:
@@ -226,7 +226,7 @@ TIES = ("head.weight = embedding.weight", "layers.1.to_q.weight = layers.0.to_q.
 
 
 def divided_tied_training(count: int) -> tuple[dict[str, Any], int, bool]:
-    module = Tied(*TIES).double()
+    module = TiedModel(*TIES).double()
     del module.scale  # a parameter of the model itself stays a plain tensor
     module = divided(module, count)
     tied = module.head._parameters["weight"] is module.embedding._parameters["weight"]
@@ -234,7 +234,7 @@ def divided_tied_training(count: int) -> tuple[dict[str, Any], int, bool]:
 
 
 def test_tied_weights_stay_one_parameter(pools):
-    alone = Tied(*TIES).double()
+    alone = TiedModel(*TIES).double()
     del alone.scale
     expected = trained(alone, IDS)
     parameters = len([*alone.parameters()])
@@ -259,7 +259,7 @@ def test_tied_weights_stay_one_parameter(pools):
 )
 def test_ties_of_weights_that_are_not_divided_alike_are_refused(tie, names):
     with pytest.raises(ArgumentError, match=r"untie") as refusal:
-        tensor_parallel_plan(Tied(tie))
+        tensor_parallel_plan(TiedModel(tie))
     assert all(name in str(refusal.value) for name in names)
 
 
