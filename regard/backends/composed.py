@@ -18,7 +18,7 @@ import torch
 from regard.backends import flash
 from regard.backends.schedule import SHARED_ROWS, Schedule, pairs_of_long_band, shared_row_blocks
 from regard.backends.scores.plain import softmax_pieces
-from regard.backends.second_order import direct_apply, gradients
+from regard.backends.second_order import Piece, direct_apply, gradients
 from regard.core import costs
 from regard.core.backend import Cost, Operands, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
@@ -94,7 +94,9 @@ class _Composed(torch.autograd.Function):
             dbias = of_bias[0] if of_bias else None
             return dv, dq, dk, dbias, None, None  # in the order of `softmax_pieces`
 
-        pieces = partial(softmax_pieces, calls.problem, operands)
+        def pieces() -> Iterable[Piece]:  # the problem of a mask that is data is found only here
+            return softmax_pieces(calls.problem, operands)
+
         inputs = v, q, k, bias, None, None
         dv, dq, dk, dbias, *_ = gradients(first_order, pieces, inputs, grads)
         return dq, dk, dv, dbias, None, None, None

@@ -12,7 +12,7 @@ from regard.backends import BACKENDS
 from regard.backends.native.library import load
 from regard.core.backend import Offer, Operands
 from regard.core.call import make_problem
-from regard.patterns import Causal, CausalWindow, Grid, Pattern, Strided
+from regard.patterns import Causal, CausalWindow, Grid, KeyMask, Pattern, Strided
 
 ROOT = Path(rg.__file__).parent
 CAUSAL = Causal()
@@ -118,3 +118,14 @@ def test_a_backend_with_a_kept_schedule_passes_few_functions(
     operands = Operands(q, q, q, None, grid.block(grid.rows, problem.reachable_keys), 0)
     passed = frames(lambda: offer.run(operands))
     assert 0 < len(passed) <= most, passed
+
+
+def test_the_gradients_of_a_call_with_a_new_mask_pass_few_functions(fresh_plans):
+    """A mask that is data is not read again for a second derivative that nobody asks for."""
+    q, k, v = (torch.randn(1, 4, 16, 64, requires_grad=True) for _ in range(3))
+    files: list[str] = []
+    for length in (9, 11, 13):
+        mask = torch.arange(16)[None] < length
+        output = rg.attention(q, k, v, pattern=KeyMask(mask))
+        files = entered(lambda output=output: output.sum().backward())
+    assert 20 < len(files) <= (130 if HAS_KERNEL else MOST_WITHOUT_KERNEL)
