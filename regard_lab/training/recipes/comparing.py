@@ -1,8 +1,11 @@
 """`regard compare` from Python: trained models on the same data, such as one before and after a fine-tuning."""
 
+from __future__ import annotations
+
 import json
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +22,8 @@ from regard_lab.training.recipes.recipe import Tell, silent
 
 MARKDOWN = "compare.md"
 JSON = "compare.json"
-OF_TRANSLATORS = (
+# The columns of the tables.
+TRANSLATOR_SCORES = (
     "bleu",
     "chrf",
     "exact_match",
@@ -29,8 +33,38 @@ OF_TRANSLATORS = (
     "count",
     "trained_on",
 )
-OF_WRITERS = ("loss", "perplexity", "bits_per_character", "line_count", "trained_on")
-OF_TRAINING = ("parameters", "steps", "tokens", "best_step", "best_loss")
+WRITER_SCORES = ("loss", "perplexity", "bits_per_character", "line_count", "trained_on")
+TRAINING_FIGURES = ("parameters", "steps", "tokens", "best_step", "best_loss")
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """How each run was trained, and a row of scores for each run and file that was evaluated so far."""
+
+    columns: Sequence[str]  # the scores that the table shows; the JSON has all
+    training: list[dict[str, Any]]
+    rows: list[dict[str, Any]] = field(default_factory=list)
+
+    def markdown(self) -> str:
+        """The report as text."""
+        runs = {row["run"] for row in self.rows}
+        tests = {row["test"] for row in self.rows}
+        lines = [
+            f"# {count_of(len(runs), 'runs')} on {count_of(len(tests), 'files')}",
+            "",
+            *_table(self.rows, ["run", "test"], self.columns),
+            "",
+            "## Training",
+            "",
+            *_table(self.training, ["run"], TRAINING_FIGURES),
+            "",
+        ]
+        return "\n".join(lines)
+
+    def json(self) -> str:
+        """The report as JSON."""
+        record = {"rows": self.rows, "training": self.training}
+        return json.dumps(record, ensure_ascii=False, indent=1) + "\n"
 
 
 def compare_runs(
@@ -61,69 +95,58 @@ def compare_runs(
         raise ArgumentError(
             "runs are compared on the same data: name two or more by --runs A,B, and files by --data"
         )
-    kinds = {str(run): kind_of_model(run) == LanguageModel.KIND for run in runs}
-    if len(set(kinds.values())) > 1:
+    writes = {str(run): kind_of_model(run) == LanguageModel.KIND for run in runs}
+    if len(set(writes.values())) > 1:
         raise ArgumentError(
-            f"{' and '.join(kinds)} are a translator and a language model; compare models of one kind"
+            f"{' and '.join(writes)} are a translator and a language model; compare models of one kind"
         )
-    writes = all(kinds.values())
+    are_writers = all(writes.values())
     out = Path(out)
-    rows = list[dict[str, Any]]()
-    trained = {str(run): _training(run) for run in runs}
-    markdown = record = ""
+
+    columns = WRITER_SCORES if are_writers else TRANSLATOR_SCORES
+    comparison = Comparison(columns, [_training_of(run) for run in writes])
     make_folder(out)
     for test in tests:
         for run in runs:
             tell(f"== {run} on {test}")
-            if writes:
-                scores = evaluate_text(run, [test], tell=tell).to_dict()
+            if are_writers:
+                scores = evaluate_text(run, [test], tell=tell)
             else:
-                scores = evaluate_run(run, [test], tell=tell, counting=counting).to_dict()
-            rows.append({"run": str(run), **scores, "test": str(test)})
-            markdown, record = _report(rows, OF_WRITERS if writes else OF_TRANSLATORS, trained)
-            for name, text in ((MARKDOWN, markdown), (JSON, record)):
-                replace_file(out / name, text.encode())
-    return markdown, record
+                scores = evaluate_run(run, [test], tell=tell, counting=counting)
+            comparison.rows.append({"run": str(run), **scores.to_dict(), "test": str(test)})
+            replace_file(out / MARKDOWN, comparison.markdown().encode())
+            replace_file(out / JSON, comparison.json().encode())
+    return comparison.markdown(), comparison.json()
 
 
-def _training(run: str | Path) -> dict[str, Any]:
+def _training_of(run: str) -> dict[str, Any]:
     """The parameters of a model, and how it was trained where its folder is that of a run."""
     tensors = {id(tensor): tensor.numel() for tensor in load_model(run).state.values()}
-    found: dict[str, Any] = {**dict.fromkeys(OF_TRAINING), "parameters": sum(tensors.values())}
+    figures = {"run": run, **dict.fromkeys(TRAINING_FIGURES)}
+    figures["parameters"] = sum(tensors.values())
     with suppress(NotFoundError):  # a model without a run
-        done = read_run(run)
-        found |= {"steps": done.step, **{name: getattr(done, name) for name in OF_TRAINING[2:]}}
-    return found
+        result = read_run(run)
+        figures["steps"] = result.step
+        figures["tokens"] = result.tokens
+        figures["best_step"] = result.best_step
+        figures["best_loss"] = result.best_loss
+    return figures
 
 
-def _report(
-    rows: Sequence[dict[str, Any]], names: Sequence[str], trained: dict[str, dict[str, Any]]
-) -> tuple[str, str]:
-    """The report on the rows, as Markdown and as JSON."""
-    runs, tests = (len({row[name] for row in rows}) for name in ("run", "test"))
-    done = [{"run": run, **training} for run, training in trained.items()]
-    lines = [
-        f"# {count_of(runs, 'runs')} on {count_of(tests, 'files')}",
-        "",
-        *_table(rows, ("run", "test"), names),
-        "",
-        "## Training",
-        "",
-        *_table(done, ("run",), OF_TRAINING),
-        "",
-    ]
-    record = {"rows": rows, "training": done}
-    return "\n".join(lines), json.dumps(record, ensure_ascii=False, indent=1) + "\n"
+def _table(
+    rows: Sequence[dict[str, Any]], keys: Sequence[str], columns: Sequence[str]
+) -> list[str]:
+    """A row for each of `rows`: the texts that say what it is of, and its figures."""
+    header = [name.replace("_", " ") for name in (*keys, *columns)]
+    cells = []
+    for row in rows:
+        texts = [row[key] for key in keys]
+        cells.append([*texts, *(_shown(row[column]) for column in columns)])
+    return markdown_table(header, cells)
 
 
-def _table(rows: Sequence[dict[str, Any]], keys: Sequence[str], names: Sequence[str]) -> list[str]:
-    head = [name.replace("_", " ") for name in (*keys, *names)]
-    return markdown_table(
-        head,
-        [[*(row[key] for key in keys), *(_shown(row[name]) for name in names)] for row in rows],
-    )
-
-
-def _shown(value: float | None) -> str:
+def _shown(figure: float | None) -> str:
     """A count with its commas, another number with three decimals."""
-    return "-" if value is None else f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+    if figure is None:
+        return "-"
+    return f"{figure:,}" if isinstance(figure, int) else f"{figure:.3f}"

@@ -42,7 +42,7 @@ from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import (
-    FEW,
+    FEW_PASSES,
     RECURRENT_TRANSLATOR,
     TRANSFORMER,
     Amount,
@@ -269,7 +269,7 @@ class TranslationTraining(Recipe):
     def choose(self, amount: Amount, requested: Requested) -> Choice:
         is_transformer = self.config.model == "transformer"
         sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
-        often = passes(amount, requested.budget.completed(amount)) >= FEW
+        often = passes(amount, requested.budget.completed(amount)) >= FEW_PASSES
         more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
         more |= ({"positions": "rotary"} if is_transformer else {}) | self.rate()
         return choose(

@@ -9,7 +9,7 @@ from commanding import refusal, regard, succeeded
 
 from regard_lab.cli import demo
 from regard_lab.text import translation_data
-from regard_lab.training.recipes import evaluation as pronouns
+from regard_lab.training.recipes.evaluation import translators as pronouns
 
 PROMISED = (
     "train_cpu_seconds",

@@ -21,7 +21,8 @@ from regard_lab.models.storage import load_model
 from regard_lab.text import Tokeniser
 from regard_lab.training import average_checkpoints, draw_curves, read_log
 from regard_lab.training.identity import FILES
-from regard_lab.training.recipes import evaluation, recipe
+from regard_lab.training.recipes import recipe
+from regard_lab.training.recipes.evaluation import translators
 from regard_lab.training.recipes.run_folder import (
     FILES_OF_RECIPES,
     FILES_OF_SOME,
@@ -88,9 +89,9 @@ def test_a_recurrent_translator_is_trained_gone_on_with_and_used(
         succeeded(*draw)
     assert look.exists() == (model != "none")
     for name in ("CONTRAST_PAIRS", "SWAPS"):
-        monkeypatch.setattr(evaluation, name, 2)
-    monkeypatch.setattr(evaluation, "PRONOUN_COUNTS", {"test": 3, "valid": 3})
-    report = evaluation.judge_pronouns(Translator.load(run), seed=0)
+        monkeypatch.setattr(translators, name, 2)
+    monkeypatch.setattr(translators, "PRONOUN_COUNTS", {"test": 3, "valid": 3})
+    report = translators.judge_pronouns(Translator.load(run), seed=0)
     # a recurrent encoder has no self-attention to look with
     assert report.head is report.agreement is None
     assert {"pronoun_accuracy", "contrast_accuracy", "swap_followed"} <= report.to_dict().keys()

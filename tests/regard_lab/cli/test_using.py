@@ -668,11 +668,12 @@ def test_measures_of_a_classifier_are_their_formulas():
         "x", ("a", "b"), pairs, [(0.9, 0.1), (0.95, 0.05), (0.3, 0.7), (0.25, 0.75)]
     )
     assert (scores.accuracy, scores.baseline, scores.confusion) == (0.75, 0.75, [[2, 1], [0, 1]])
-    assert [one["recall"] for one in scores.by_class()] == [2 / 3, 1]
-    assert [one["precision"] for one in scores.by_class()] == [1, 0.5]
-    error, bins = scores.calibration()
-    assert [one["count"] for one in bins] == [2, 2]
-    assert error == pytest.approx((2 * abs(1 - 0.925) + 2 * abs(0.5 - 0.725)) / 4)
+    assert [figures.recall for figures in scores.by_class()] == [2 / 3, 1]
+    assert [figures.precision for figures in scores.by_class()] == [1, 0.5]
+    assert [tenth.count for tenth in scores.calibration] == [2, 2]
+    assert scores.calibration_error == pytest.approx(
+        (2 * abs(1 - 0.925) + 2 * abs(0.5 - 0.725)) / 4
+    )
 
 
 @torch.no_grad()
