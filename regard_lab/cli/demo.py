@@ -44,6 +44,7 @@ from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_tra
 from regard_lab.training import TrainingResult
 from regard_lab.training.loop import check_run_folder
 from regard_lab.training.recipes import TranslationTraining, read_settings
+from regard_lab.training.recipes.continuing import continued_config
 from regard_lab.training.recipes.evaluation import PronounReport, judge_pronouns
 from regard_lab.training.recipes.run_folder import Tell, explain_run
 
@@ -139,9 +140,7 @@ def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Co
         raise ArgumentError(
             f"{run} holds a run with other settings; give another folder with --out, or remove it"
         )
-    config = TranslationTraining.decide(run, {}, resume=True)
-    assert isinstance(config, TranslationTraining.Config)
-    return config
+    return continued_config(TranslationTraining.Config, run, kept)
 
 
 def _train(

@@ -49,7 +49,7 @@ from regard_lab.training.recipes import (
     TranslationTraining,
 )
 from regard_lab.training.recipes.choosing import SIZES
-from regard_lab.training.recipes.recipe import check_still_there
+from regard_lab.training.recipes.continuing import check_still_there
 
 MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
 RESUME = (

@@ -21,7 +21,6 @@ from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE, load_with_tokeniser, seen_words_of
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import BEGIN, END, Pair, Tokeniser, split_by_hash
 from regard_lab.text.batches import TokenBatches, in_order, pad
 from regard_lab.text.documents import read_labelled
@@ -32,15 +31,9 @@ from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import Amount, Choice
 from regard_lab.training.recipes.masked_words import EncoderRunConfig
 from regard_lab.training.recipes.preparation import Preparation
-from regard_lab.training.recipes.recipe import (
-    FINE_TUNING_RATE,
-    Recipe,
-    Requested,
-    Tell,
-    Training,
-    silent,
-    tell_of_equal,
-)
+from regard_lab.training.recipes.reading import tell_of_equal
+from regard_lab.training.recipes.recipe import FINE_TUNING_RATE, Recipe, Requested, Training
+from regard_lab.training.recipes.run_folder import Tell, goes_on, silent
 
 CLASSES_FILE = "classes.json"
 LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads
@@ -78,7 +71,7 @@ class ClassifierTraining(Recipe):
         warmup_steps: int = setting(100, least=0, shown=CHOSEN)
         learning_rate: float = setting(FINE_TUNING_RATE, shown=CHOSEN)
 
-    OF_THE_RUN = (
+    OF_THE_SOURCE = (
         "tokeniser",
         "vocab_size",
         "mechanism",
@@ -97,8 +90,9 @@ class ClassifierTraining(Recipe):
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
         if self.config.from_run is None:
             return self.choose_stack(amount, requested, self.config.longest, learning_rate=NEW_RATE)
-        fixed = {name: getattr(self.config, name) for name in self.OF_THE_RUN}
-        requested = replace(requested, given={**fixed, **requested.given})
+        # What the source decides counts as given, so that nothing of it is chosen.
+        decided = {name: getattr(self.config, name) for name in self.OF_THE_SOURCE}
+        requested = replace(requested, given={**decided, **requested.given})
         return self.choose_stack(amount, requested, self.config.longest, **self.rate())
 
     def check_early(self, requested: Requested) -> None:
@@ -108,16 +102,18 @@ class ClassifierTraining(Recipe):
             load_with_tokeniser(self.config.from_run, TextEncoder.KIND)
 
     def prepare(self, begun: Path | None = None) -> Training:
-        train, valid, test, classes = read_classes(self.config, self.tell)
-        self.settle(Amount.of([pair.source for pair in train], "texts"))
+        texts = read_classes(self.config, self.tell)
+        sources = [pair.source for pair in texts.train]
+        self.settle(Amount.of(sources, "texts"))
         config = self.config
         if config.from_run is None:
-            self.remark_on_scripts((pair.source for pair in train), config.tokeniser)
-        model, tokeniser = first_classifier(begun, config, [pair.source for pair in train], classes)
+            self.remark_on_scripts(sources, config.tokeniser)
+        model, tokeniser = first_classifier(begun, config, sources, texts.classes)
+
         task = ClassificationTask(
-            train,
-            valid,
-            classes,
+            texts.train,
+            texts.valid,
+            texts.classes,
             tokeniser,
             batch_tokens=config.batch_tokens,
             seed=config.seed,
@@ -132,24 +128,25 @@ class ClassifierTraining(Recipe):
         def judge(folder: Path, result: TrainingResult) -> str | None:
             if result.valid_loss is None:
                 return None
-            judged, name = (test, "test") if test else (valid, "validation")
+            judged = texts.test or texts.valid
+            name = "test" if texts.test else "validation"
             right = task.accuracy(TextEncoder.load(folder), judged)
             return f"{right:.3f} of {len(judged):,} {name} texts right with the best model,"
 
         files = {
-            CLASSES_FILE: json.dumps(classes) + "\n",
+            CLASSES_FILE: json.dumps(texts.classes) + "\n",
             LONGEST_FILE: f"{config.longest}\n",
-            WORDS_FILE: Preparation.of(begun).words((pair.source for pair in train), tokeniser),
+            WORDS_FILE: Preparation.of(begun).words(sources, tokeniser),
         }
         return self.ready(
             "a classifier",
-            f", {count_of(len(classes), 'classes')}",
+            f", {count_of(len(texts.classes), 'classes')}",
             model=model,
             task=task,
             tokeniser=tokeniser,
-            test=tuple(test),
+            test=tuple(texts.test),
             judge=judge,
-            learned=train,
+            learned=texts.train,
             files=files,
         )
 
@@ -173,12 +170,10 @@ class Classifier(Described):
         longest: int,
         words: SeenWords | None = None,
     ) -> None:
-        self.model, self.tokeniser, self.classes, self.longest = (
-            model,
-            tokeniser,
-            list(classes),
-            longest,
-        )
+        self.model = model
+        self.tokeniser = tokeniser
+        self.classes = list(classes)
+        self.longest = longest
         self.words = words
 
     @classmethod
@@ -197,9 +192,8 @@ class Classifier(Described):
         classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
         if model.config.head != "classes" or len(classes) != model.config.classes:
             raise NotFoundError(
-                f"{run} holds an encoder whose head is {model.config.head!r} and "
-                f"{count_of(len(classes), 'labels')}, so it sorts "
-                f"nothing; train one with: regard train classifier --from {run}"
+                f"{run} holds an encoder whose head is {model.config.head!r} and {count_of(len(classes), 'labels')}, "
+                f"so it sorts nothing; train one with: regard train classifier --from {run}"
             )
         longest = int(saved.extra_files.get(LONGEST_FILE, model.config.max_length))
         return cls(model, tokeniser, classes, longest, seen_words_of(saved, run))
@@ -210,45 +204,59 @@ class Classifier(Described):
         if not texts:
             return []
         device = next(self.model.parameters()).device
-        ids = pad(
-            [[BEGIN, *self.tokeniser.encode(text)[: self.longest - 2], END] for text in texts]
-        )
-        return self.model.eval()(ids.to(device)).double().softmax(-1).tolist()
+        rows = [_row(self.tokeniser.encode(text), self.longest) for text in texts]
+        logits = self.model.eval()(pad(rows).to(device))  # (texts, classes)
+        return logits.double().softmax(-1).tolist()
 
 
-def read_classes(
-    config: ClassifierTraining.Config, tell: Tell = silent
-) -> tuple[list[Pair], list[Pair], list[Pair], list[str]]:
-    """Texts with labels to learn from, to validate on and to be scored on, and the labels."""
+def _row(ids: list[int], longest: int) -> list[int]:
+    """A text as the encoder reads it: between BEGIN and END, `longest` ids at most."""
+    return [BEGIN, *ids[: longest - 2], END]
+
+
+class ClassTexts(NamedTuple):
+    """Texts with labels to learn from (train), to validate on (valid) and to be scored on (test), and the labels."""
+
+    train: list[Pair]
+    valid: list[Pair]
+    test: list[Pair]
+    classes: list[str]
+
+
+def read_classes(config: ClassifierTraining.Config, tell: Tell = silent) -> ClassTexts:
+    """Read texts with labels; without a file to validate on, some are split off for that and for scores."""
     if len(config.data) != 1 or len(config.valid) > 1:
         raise ArgumentError(
             "texts with labels are read from one .tsv, and validation texts from one other"
         )
     read = read_labelled(config.data[0])
     tell(read.report)
-    if len(read.pairs) < LEAST_TEXTS * len(read.labels):
+    labels = list(read.labels)
+    if len(read.pairs) < LEAST_TEXTS * len(labels):
         tell(
-            f"there are {len(read.labels):,} labels for {len(read.pairs):,} texts, so most labels cannot be learned: a "
+            f"there are {len(labels):,} labels for {len(read.pairs):,} texts, so most labels cannot be learned: a "
             f"label needs some {LEAST_TEXTS} texts or more; each line is label TAB text, so look whether the columns "
             f"are swapped"
         )
-    if config.valid:
-        held_out = read_labelled(config.valid[0])
-        tell(held_out.report)
-        if strange := sorted(set(held_out.labels) - set(read.labels)):
-            raise DataError(
-                f"{config.valid[0]} has the label {strange[0]!r}, which {config.data[0]} never teaches"
-            )
-        tell_of_equal(
-            [one.source for one in read.pairs], [one.source for one in held_out.pairs], tell
+    if not config.valid:
+        parts = split_by_hash(read.pairs, 0.1, 0.1)
+        tell(
+            f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "
+            f"{len(parts.test):,} to test"
         )
-        return list(read.pairs), list(held_out.pairs), [], list(read.labels)
-    parts = split_by_hash(read.pairs, 0.1, 0.1)
-    tell(
-        f"split by a hash of the text: {len(parts.train):,} to learn from, {len(parts.valid):,} to validate, "
-        f"{len(parts.test):,} to test"
-    )
-    return parts.train, parts.valid, parts.test, list(read.labels)
+        return ClassTexts(parts.train, parts.valid, parts.test, labels)
+
+    held_out = read_labelled(config.valid[0])
+    tell(held_out.report)
+    strange = sorted(set(held_out.labels) - set(labels))
+    if strange:
+        raise DataError(
+            f"{config.valid[0]} has the label {strange[0]!r}, which {config.data[0]} never teaches"
+        )
+    learned = [pair.source for pair in read.pairs]
+    validated = [pair.source for pair in held_out.pairs]
+    tell_of_equal(learned, validated, tell)
+    return ClassTexts(list(read.pairs), list(held_out.pairs), [], labels)
 
 
 def first_classifier(
@@ -258,28 +266,37 @@ def first_classifier(
 
     A run that goes on has both itself, so what it came from may be gone.
     """
-    goes_on = begun is not None and begun.is_dir() and read_checkpoints(begun) is not None
-    source = begun if goes_on else config.from_run
-    if source is None or config.from_run is None:
-        tokeniser = config.new_tokeniser(texts, Preparation.of(begun))
-        model_config = config.model_config(
-            tokeniser.vocab_size, head="classes", classes=len(classes), pooling=config.pooling
-        )
-        return TextEncoder(model_config), tokeniser
-    saved, tokeniser = load_with_tokeniser(source)
-    trained = TextEncoder.from_saved(saved, str(source))
-    changes = {
+    head: dict[str, Any] = {
         "head": "classes",
         "classes": len(classes),
         "pooling": config.pooling,
-        "dropout": config.dropout,
     }
-    changes["gradient_checkpointing"] = config.gradient_checkpointing
+    if config.from_run is None:
+        tokeniser = config.new_tokeniser(texts, Preparation.of(begun))
+        return TextEncoder(config.model_config(tokeniser.vocab_size, **head)), tokeniser
+
+    source = config.from_run
+    if begun is not None and goes_on(begun):
+        source = str(begun)
+    saved, tokeniser = load_with_tokeniser(source)
+    trained = TextEncoder.from_saved(saved, source)
+    changes = {
+        **head,
+        "dropout": config.dropout,
+        "gradient_checkpointing": config.gradient_checkpointing,
+    }
     if config.attention:
         changes["pattern"] = config.attention
     if config.longest > trained.config.max_length:
         changes["max_length"] = config.longest
     return trained.changed(**changes), tokeniser
+
+
+class LabelledText(NamedTuple):
+    """The ids of a text, BEGIN and END included, and the number of its class."""
+
+    ids: list[int]
+    label: int
 
 
 class LabelledTexts(NamedTuple):
@@ -321,40 +338,43 @@ class ClassificationTask(Described):
         if not train:
             raise ArgumentError("no texts were given: there is nothing to learn from")
         self.classes = tuple(classes)
-        self._tokeniser, self._longest = tokeniser, min(longest, batch_tokens)
+        self._tokeniser = tokeniser
+        self._longest = min(longest, batch_tokens)
         self.cut = 0
-        self._train, self._valid = self.encode(train), self.encode(valid)
+        self._train = self.encode(train)
+        self._valid = self.encode(valid)
         self._batch_tokens = batch_tokens
-        self.batches = TokenBatches(
-            [len(ids) for ids, _ in self._train], batch_tokens, seed, world, rank
-        )
+        lengths = [len(text.ids) for text in self._train]
+        self.batches = TokenBatches(lengths, batch_tokens, seed, world, rank)
         self._settings = {"batch_tokens": batch_tokens, "longest": self._longest, "order": seed}
 
-    def encode(self, pairs: Sequence[Pair]) -> list[tuple[list[int], int]]:
+    def encode(self, pairs: Sequence[Pair]) -> list[LabelledText]:
         """Ids and number of the class of each text.
 
         Raises:
             ArgumentError: a label that is no class.
         """
         numbers = {label: number for number, label in enumerate(self.classes)}
-        if strange := sorted({pair.target for pair in pairs} - numbers.keys()):
+        strange = sorted({pair.target for pair in pairs} - numbers.keys())
+        if strange:
             raise ArgumentError(
                 f"{strange[0]!r} is no class; there are {', '.join(self.classes[:20])}"
             )
-        encoded = [(self._tokeniser.encode(pair.source), numbers[pair.target]) for pair in pairs]
-        room = self._longest - 2
-        self.cut += sum(len(ids) > room for ids, _ in encoded)
-        return [([BEGIN, *ids[:room], END], number) for ids, number in encoded]
+        encoded = []
+        for pair in pairs:
+            ids = self._tokeniser.encode(pair.source)
+            self.cut += len(ids) > self._longest - 2
+            encoded.append(LabelledText(_row(ids, self._longest), numbers[pair.target]))
+        return encoded
 
     def batch(self, index: int) -> LabelledTexts:
         """The micro-batch number `index`, a function of it and of the seed."""
-        return labelled([self._train[at] for at in self.batches.at(index)])
+        return labelled([self._train[row] for row in self.batches.at(index)])
 
     def loss(self, model: torch.nn.Module, batch: LabelledTexts) -> tuple[torch.Tensor, int]:
         """Sum of the cross entropies of the classes in nats, and the number of texts."""
-        return F.cross_entropy(model(batch.ids).float(), batch.labels, reduction="sum"), len(
-            batch.labels
-        )
+        logits = model(batch.ids).float()  # (batch, classes)
+        return F.cross_entropy(logits, batch.labels, reduction="sum"), len(batch.labels)
 
     def validation_batches(self) -> Sequence[LabelledTexts]:
         return self._ordered(self._valid)
@@ -365,16 +385,19 @@ class ClassificationTask(Described):
     def accuracy(self, model: torch.nn.Module, pairs: Sequence[Pair]) -> float:
         """Share of texts whose class has the largest logit, 0 to 1."""
         model.eval()
-        batches = self._ordered(self.encode(pairs))
         device = next(model.parameters()).device
-        hits = sum(
-            int((model(ids.to(device)).argmax(-1).cpu() == labels).sum()) for ids, labels in batches
-        )
-        return hits / len(pairs)
+        right = 0
+        for batch in self._ordered(self.encode(pairs)):
+            best = model(batch.ids.to(device)).argmax(-1).cpu()
+            right += int((best == batch.labels).sum())
+        return right / len(pairs)
 
     def fingerprint(self) -> dict[str, Any]:
         """What differs between these data, in this order, and others."""
-        digest = hash_of(self._train, self._valid)
+        # Plain tuples, whose text runs of earlier versions hashed.
+        digest = hash_of(
+            [tuple(text) for text in self._train], [tuple(text) for text in self._valid]
+        )
         return {
             "texts": len(self._train),
             "classes": list(self.classes),
@@ -382,18 +405,19 @@ class ClassificationTask(Described):
             **self._settings,
         }
 
-    def _ordered(self, texts: Sequence[tuple[list[int], int]]) -> list[LabelledTexts]:
-        groups = in_order([len(ids) for ids, _ in texts], self._batch_tokens)
-        return [labelled([texts[at] for at in rows]) for rows in groups]
+    def _ordered(self, texts: Sequence[LabelledText]) -> list[LabelledTexts]:
+        lengths = [len(text.ids) for text in texts]
+        batches = []
+        for indices in in_order(lengths, self._batch_tokens):
+            batches.append(labelled([texts[index] for index in indices]))
+        return batches
 
 
-def labelled(texts: Sequence[tuple[list[int], int]]) -> LabelledTexts:
+def labelled(texts: Sequence[LabelledText]) -> LabelledTexts:
     """Ids and classes as tensors.
 
-    >>> labelled([([2, 5, 3], 1), ([2, 3], 0)]).ids.tolist()
+    >>> labelled([LabelledText([2, 5, 3], 1), LabelledText([2, 3], 0)]).ids.tolist()
     [[2, 5, 3], [2, 3, 0]]
     """
-    return LabelledTexts(
-        pad([ids for ids, _ in texts]),
-        torch.tensor([label for _, label in texts], dtype=torch.long),
-    )
+    labels = [text.label for text in texts]
+    return LabelledTexts(pad([text.ids for text in texts]), torch.tensor(labels, dtype=torch.long))

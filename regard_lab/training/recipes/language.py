@@ -19,35 +19,26 @@ from regard.errors import ArgumentError
 from regard.layers import choice_losses
 from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
-from regard_lab.decoding.loading import WORDS_FILE, seen_words_of
+from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.language import LAYER_OPTIONS
 from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard_lab.text.batches import TokenBatches
 from regard_lab.text.cleaning import tidy
 from regard_lab.text.documents import read_documents
-from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.config import setting
 from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import Amount, Choice
 from regard_lab.training.recipes.preparation import Preparation
-from regard_lab.training.recipes.recipe import (
-    SOME,
-    Recipe,
-    Requested,
-    RunConfig,
-    StackConfig,
-    Tell,
-    Training,
-    pronoun_sentences,
-    read_parts,
-    silent,
-)
+from regard_lab.training.recipes.reading import TextParts, pronoun_sentences, read_parts
+from regard_lab.training.recipes.recipe import SOME, Recipe, Requested, Training
+from regard_lab.training.recipes.run_config import RunConfig, StackConfig
+from regard_lab.training.recipes.run_folder import Tell, silent
 
-HELD_OUT = 0.05
-CHOICE = ("chooser", "chosen", "chosen_block")
+HELD_OUT = 0.05  # share of the characters
 MOST_HELD_OUT = 1_000_000  # characters
+CHOICE = ("chooser", "chosen", "chosen_block")
 
 
 class LanguageModelTraining(Recipe):
@@ -102,17 +93,18 @@ class LanguageModelTraining(Recipe):
         activation: str = setting(LanguageConfig.activation)
 
         def model_config(self, vocab_size: int) -> LanguageConfig:
+            options = {name: getattr(self, name) for name in (*LAYER_OPTIONS, *CHOICE)}
             return LanguageConfig(
                 vocab_size=vocab_size,
                 norm=self.norm,
                 activation=self.activation,
                 latent_dim=self.latent_dim,
                 rotary_scaling=self.rotary_scaling,
-                **{name: getattr(self, name) for name in (*LAYER_OPTIONS, *CHOICE)},
+                **options,
                 **self.model_settings(),
             )
 
-    OF_THE_RUN = (
+    OF_THE_SOURCE = (
         "attention",
         "mechanism",
         "positions",
@@ -143,17 +135,17 @@ class LanguageModelTraining(Recipe):
         self.settle(Amount.of(train, "texts"))
         config = self.config
         _check_block(config)
-        before: SeenWords | None = None
-        if (start := self.model_from(begun, train)) is None:
-            self.remark_on_scripts(
-                (line for text in train for line in text.split("\n")), config.tokeniser
-            )
+
+        start = self.starting_model(begun, train)
+        if start is None:
+            lines = (line for text in train for line in text.split("\n"))
+            self.remark_on_scripts(lines, config.tokeniser)
             tokeniser = Tokeniser.train(train, config.vocab_size, config.tokeniser, verbatim=True)
             model = LanguageModel(config.model_config(tokeniser.vocab_size))
         else:
-            saved, tokeniser, where = start
-            model = LanguageModel.from_saved(saved, where)
-            before = seen_words_of(saved, where)
+            tokeniser = start.tokeniser
+            model = LanguageModel.from_saved(start.saved, start.folder)
+
         task = LanguageTask(
             train,
             valid,
@@ -163,14 +155,15 @@ class LanguageModelTraining(Recipe):
             seed=config.seed,
             **share_of_work(),
         )
+        words_before = None if start is None else start.words
+        words = Preparation.of(begun).words(train, tokeniser, words_before)
 
         def judge(folder: Path, result: TrainingResult) -> str | None:
-            if result.valid_loss is None:
+            loss = result.valid_loss
+            if loss is None:
                 return None
-            bits = task.bits_per_character(result.valid_loss)
-            return (
-                f"best validation {result.valid_loss:.4f} nats an id, {bits:.3f} bits a character,"
-            )
+            bits = task.bits_per_character(loss)
+            return f"best validation {loss:.4f} nats an id, {bits:.3f} bits a character,"
 
         return self.ready(
             "a language model",
@@ -179,7 +172,7 @@ class LanguageModelTraining(Recipe):
             tokeniser=tokeniser,
             learned=lines_of(train),
             judge=judge,
-            files={WORDS_FILE: Preparation.of(begun).words(train, tokeniser, before)},
+            files={WORDS_FILE: words},
         )
 
 
@@ -196,20 +189,25 @@ def _check_block(config: LanguageModelTraining.Config) -> None:
         )
 
 
-def read_running_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:
+def read_running_text(config: RunConfig, tell: Tell = silent) -> TextParts:
     """Documents to learn from and to validate on; without files to validate on, the ends of the others."""
     if config.data == (PRONOUNS,):
-        train, valid = (
-            "".join(f"{source}\n" for source in part) for part in pronoun_sentences(config, tell)
-        )
-        return [train], [valid]
+        sentences = pronoun_sentences(config, tell)
+        return TextParts([_joined(sentences.train)], [_joined(sentences.valid)])
     return read_parts(config, read_documents, HELD_OUT, MOST_HELD_OUT, tell)
+
+
+def _joined(sentences: Sequence[str]) -> str:
+    """One document, a sentence a line."""
+    return "".join(f"{sentence}\n" for sentence in sentences)
 
 
 def lines_of(texts: Sequence[str]) -> list[Pair]:
     """The distinct lines of texts that have words, as pairs without targets, by which an evaluation recognises them."""
-    lines = dict.fromkeys(line for text in texts for line in map(tidy, text.split("\n")) if line)
-    return [Pair(line, "") for line in lines]
+    lines: dict[str, None] = {}  # a set that keeps their order
+    for text in texts:
+        lines |= dict.fromkeys(map(tidy, text.split("\n")))
+    return [Pair(line, "") for line in lines if line]
 
 
 class LanguageBatch(NamedTuple):
@@ -223,25 +221,26 @@ class Blocks:
     """Documents as ids, each closed by END and cut into blocks that follow each other; a last one may be shorter."""
 
     def __init__(self, documents: Sequence[str], tokeniser: Tokeniser, block: int) -> None:
-        encoded = [[*tokeniser.encode(text), END] for text in documents]
-        self.ids = torch.tensor([i for ids in encoded for i in ids], dtype=torch.int32)
-        self.cuts: list[tuple[int, int]] = []
-        begin = 0
-        for ids in encoded:
-            end = begin + len(ids)
+        ids: list[int] = []  # of all documents
+        self.cuts: list[tuple[int, int]] = []  # the first id of each block, and the end
+        for text in documents:
+            begin = len(ids)
+            ids += [*tokeniser.encode(text), END]
+            end = len(ids)
             self.cuts += [(start, min(start + block, end)) for start in range(begin, end, block)]
-            begin = end
+        self.ids = torch.tensor(ids, dtype=torch.int32)
 
     def batch(self, rows: Sequence[int]) -> LanguageBatch:
         """Blocks as tensors: BEGIN opens each."""
-        following = [self.ids[slice(*self.cuts[row])] for row in rows]
-        longest = max(map(len, following), default=0)
-        batch = torch.full((2, len(rows), longest), PAD)
-        for row, ids in enumerate(following):
-            batch[0, row, 0] = BEGIN
-            batch[0, row, 1 : len(ids)] = ids[:-1]
-            batch[1, row, : len(ids)] = ids
-        return LanguageBatch(*batch)
+        cuts = [self.cuts[row] for row in rows]
+        longest = max((stop - start for start, stop in cuts), default=0)
+        batch = LanguageBatch(*torch.full((2, len(rows), longest), PAD))
+        for row, (start, stop) in enumerate(cuts):
+            block = self.ids[start:stop]
+            batch.ids[row, 0] = BEGIN
+            batch.ids[row, 1 : len(block)] = block[:-1]
+            batch.next[row, : len(block)] = block
+        return batch
 
 
 class LanguageTask(Described):
@@ -279,9 +278,11 @@ class LanguageTask(Described):
             )
         if not train:
             raise ArgumentError("no documents were given: there is nothing to learn from")
-        self._train, self._valid = (Blocks(texts, tokeniser, block) for texts in (train, valid))
+        self._train = Blocks(train, tokeniser, block)
+        self._valid = Blocks(valid, tokeniser, block)
         self._valid_characters = sum(map(len, valid))
-        self._batch_tokens, self._block = batch_tokens, block
+        self._batch_tokens = batch_tokens
+        self._block = block
         lengths = [stop - start for start, stop in self._train.cuts]
         self.batches = TokenBatches(lengths, batch_tokens, seed, world, rank)
         self._settings = {"block": block, "batch_tokens": batch_tokens, "order": seed}
@@ -293,7 +294,9 @@ class LanguageTask(Described):
     def loss(self, model: torch.nn.Module, batch: LanguageBatch) -> tuple[torch.Tensor, int]:
         """Sum of the cross entropies of the next ids in nats, in training with the losses of indexers; and how many
         ids there are."""
-        with choice_losses(model if model.training else torch.nn.Module()) as losses:
+        # Only training has the losses of indexers; a module without layers has none.
+        learner = model if model.training else torch.nn.Module()
+        with choice_losses(learner) as losses:
             scores = model(batch.ids)  # (batch, length, vocab_size)
         loss = F.cross_entropy(
             scores.flatten(0, 1).float(), batch.next.flatten(), ignore_index=PAD, reduction="sum"
@@ -303,9 +306,8 @@ class LanguageTask(Described):
     def validation_batches(self) -> Sequence[LanguageBatch]:
         rows = range(len(self._valid.cuts))
         size = self._batch_tokens // self._block
-        return [
-            self._valid.batch(rows[start : start + size]) for start in range(0, len(rows), size)
-        ]
+        starts = range(0, len(rows), size)
+        return [self._valid.batch(rows[start : start + size]) for start in starts]
 
     validation_loss = loss
 

@@ -30,21 +30,17 @@ from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
 from regard_lab.training.recipes.choosing import Amount, Choice
 from regard_lab.training.recipes.preparation import Preparation
-from regard_lab.training.recipes.recipe import (
-    Recipe,
-    Requested,
-    RunConfig,
-    StackConfig,
-    Tell,
-    Training,
-    pronoun_sentences,
-    read_parts,
-    silent,
-)
+from regard_lab.training.recipes.reading import TextParts, pronoun_sentences, read_parts
+from regard_lab.training.recipes.recipe import Recipe, Requested, Training
+from regard_lab.training.recipes.run_config import RunConfig, StackConfig
+from regard_lab.training.recipes.run_folder import Tell, silent
 
-HELD_OUT = 0.05
+HELD_OUT = 0.05  # share of the characters
 MOST_HELD_OUT = 200_000  # characters
 MASK = UNKNOWN  # what stands where a word is hidden; no text is encoded as it
+# Of the words that are to be found; the others stay.
+HIDDEN = 0.8
+HIDDEN_OR_DRAWN = 0.9
 
 
 @brief
@@ -112,7 +108,7 @@ class MaskedWordsTraining(Recipe):
         return self.ready("an encoder", model=model, task=task, tokeniser=tokeniser, judge=_judge)
 
 
-def read_lines_of_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str], list[str]]:
+def read_lines_of_text(config: RunConfig, tell: Tell = silent) -> TextParts:
     """Texts to learn from and to validate on; without files to validate on, the last of the others."""
     if config.data == (PRONOUNS,):
         return pronoun_sentences(config, tell)
@@ -121,11 +117,9 @@ def read_lines_of_text(config: RunConfig, tell: Tell = silent) -> tuple[list[str
 
 def _judge(folder: Path, result: TrainingResult) -> str | None:
     loss = result.valid_loss
-    return (
-        None
-        if loss is None
-        else f"best validation {loss:.4f} nats a word (perplexity {math.exp(loss):.1f})"
-    )
+    if loss is None:
+        return None
+    return f"best validation {loss:.4f} nats a word (perplexity {math.exp(loss):.1f})"
 
 
 class HiddenWords(NamedTuple):
@@ -151,19 +145,22 @@ def hide_words(
 
     Source: BERT, Devlin et al. 2019, section 3.1, task 1, and appendix A.1.
 
-    >>> found = hide_words(torch.tensor([[2, 5, 6, 7, 3]]), 100, torch.Generator().manual_seed(0))
-    >>> found.places.sum().item(), found.words.shape
+    >>> hidden = hide_words(torch.tensor([[2, 5, 6, 7, 3]]), 100, torch.Generator().manual_seed(0))
+    >>> hidden.places.sum().item(), hidden.words.shape
     (1, torch.Size([1]))
     """
     is_word = ids >= len(SPECIALS)
-    counts = is_word.sum(1)
-    asked = (counts * share).round().clamp(min=1).minimum(counts)  # (batch,)
+    words = is_word.sum(1)  # (batch,)
+    asked = (words * share).round().clamp(min=1).minimum(words)  # (batch,)
+    # The words that draw the lowest numbers; 2.0 is above all draws.
     draws = torch.rand(ids.shape, generator=generator).masked_fill(~is_word, 2.0)
     ranks = draws.argsort(1).argsort(1)  # (batch, length)
     places = ranks < asked[:, None]
+
     lots = torch.rand(ids.shape, generator=generator)
-    others = torch.randint(len(SPECIALS), vocab_size, ids.shape, generator=generator)
-    seen = torch.where(lots < 0.8, MASK, torch.where(lots < 0.9, others, ids))
+    drawn_words = torch.randint(len(SPECIALS), vocab_size, ids.shape, generator=generator)
+    drawn_or_same = torch.where(lots < HIDDEN_OR_DRAWN, drawn_words, ids)
+    seen = torch.where(lots < HIDDEN, MASK, drawn_or_same)
     return HiddenWords(torch.where(places, seen, ids), places, ids[places])
 
 
@@ -198,25 +195,25 @@ class MaskedWordTask(Described):
         longest: int = MaskedWordsTraining.Config.longest,
     ) -> None:
         longest = min(longest, batch_tokens)
-        self._train, self._valid = (
-            [piece for text in texts for piece in pieces(tokeniser.encode(text), longest)]
-            for texts in (train, valid)
-        )
+        self._train = _pieces_of_all(train, tokeniser, longest)
+        self._valid = _pieces_of_all(valid, tokeniser, longest)
         if not self._train:
             raise ArgumentError(
                 f"no words are in {count_of(len(train), 'texts')}: there is nothing to learn from"
             )
-        self._vocab_size, self._seed, self._rank = tokeniser.vocab_size, seed, rank
+        self._vocab_size = tokeniser.vocab_size
+        self._seed = seed
+        self._rank = rank
         self._batch_tokens = batch_tokens
-        self.batches = TokenBatches(list(map(len, self._train)), batch_tokens, seed, world, rank)
+        lengths = list(map(len, self._train))
+        self.batches = TokenBatches(lengths, batch_tokens, seed, world, rank)
         self._settings = {"batch_tokens": batch_tokens, "longest": longest, "order": seed}
 
     def batch(self, index: int) -> HiddenWords:
         """The micro-batch number `index` with its words hidden, a function of it and of the seed."""
-        rows = [self._train[at] for at in self.batches.at(index)]
-        return hide_words(
-            pad(rows), self._vocab_size, seeded("train", self._seed, index, self._rank)
-        )
+        rows = [self._train[row] for row in self.batches.at(index)]
+        generator = seeded("train", self._seed, index, self._rank)
+        return hide_words(pad(rows), self._vocab_size, generator)
 
     def loss(self, model: torch.nn.Module, batch: HiddenWords) -> tuple[torch.Tensor, int]:
         """Sum of the cross entropies of the words that are to be found, and their number."""
@@ -224,12 +221,12 @@ class MaskedWordTask(Described):
         return F.cross_entropy(scores.float(), batch.words, reduction="sum"), len(batch.words)
 
     def validation_batches(self) -> Sequence[HiddenWords]:
-        return [
-            hide_words(
-                pad([self._valid[at] for at in rows]), self._vocab_size, seeded("valid", number)
-            )
-            for number, rows in enumerate(in_order(list(map(len, self._valid)), self._batch_tokens))
-        ]
+        lengths = list(map(len, self._valid))
+        batches = []
+        for number, indices in enumerate(in_order(lengths, self._batch_tokens)):
+            rows = [self._valid[index] for index in indices]
+            batches.append(hide_words(pad(rows), self._vocab_size, seeded("valid", number)))
+        return batches
 
     validation_loss = loss
 
@@ -240,6 +237,14 @@ class MaskedWordTask(Described):
             "hash": hash_of(self._train, self._valid),
             **self._settings,
         }
+
+
+def _pieces_of_all(texts: Sequence[str], tokeniser: Tokeniser, longest: int) -> list[list[int]]:
+    """The pieces of texts, in order."""
+    all_pieces = []
+    for text in texts:
+        all_pieces += pieces(tokeniser.encode(text), longest)
+    return all_pieces
 
 
 def pieces(ids: list[int], longest: int) -> list[list[int]]:
@@ -254,5 +259,6 @@ def pieces(ids: list[int], longest: int) -> list[list[int]]:
 
 def seeded(*names: str | int) -> torch.Generator:
     """A generator whose draws are a function of what is named."""
-    digest = hashlib.sha256(" ".join(map(str, names)).encode()).digest()
+    text = " ".join(map(str, names))
+    digest = hashlib.sha256(text.encode()).digest()
     return torch.Generator().manual_seed(int.from_bytes(digest[:7], "big"))

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from regard_lab.decoding.loading import TOKENISER_FILE, WORDS_FILE
 from regard_lab.models import load_model
-from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Tokeniser
 from regard_lab.text.seen_words import SeenWords
+from regard_lab.training.recipes.run_folder import goes_on
 
 
 @dataclass(frozen=True)
@@ -30,10 +30,11 @@ class Preparation:
         >>> Preparation.of(None)
         Preparation(keep_invisible=False, store_symbols=True)
         """
-        if begun is None or not begun.is_dir() or read_checkpoints(begun) is None:
-            return cls()
-        files = load_model(begun).extra_files
         preparation = cls()
+        if begun is None or not goes_on(begun):
+            return preparation
+
+        files = load_model(begun).extra_files
         if TOKENISER_FILE in files:
             vocabulary = Tokeniser.from_json(files[TOKENISER_FILE]).vocabulary
             keeps = not (vocabulary.verbatim or vocabulary.without_invisible)
@@ -48,5 +49,8 @@ class Preparation:
     ) -> str:
         """The words of texts as the tokeniser reads them, with those learned before, as a run stores them."""
         words = SeenWords.of(map(tokeniser.reads, lines))
-        words = words if before is None else words.joined(before)
-        return (words if self.store_symbols else replace(words, symbols=None)).to_json()
+        if before is not None:
+            words = words.joined(before)
+        if not self.store_symbols:
+            words = replace(words, symbols=None)
+        return words.to_json()

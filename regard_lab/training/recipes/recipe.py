@@ -4,44 +4,27 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import torch
 
-from regard.arguments import absent, count_of, of_kind, one_of, suggest
-from regard.errors import (
-    ArgumentError,
-    CheckpointError,
-    NotFoundError,
-    OccupiedError,
-    RegardError,
-    UnsupportedError,
-)
+from regard.arguments import count_of, of_kind, one_of, suggest
+from regard.errors import ArgumentError, OccupiedError, RegardError
 from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
-from regard_lab.decoding.loading import TOKENISER_FILE, load_with_tokeniser, with_pieces
-from regard_lab.models import (
-    LanguageConfig,
-    RecurrentTranslator,
-    SavedModel,
-    TranslationTransformer,
-)
+from regard_lab.decoding.loading import TOKENISER_FILE, load_with_tokeniser
+from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.base import Storable
-from regard_lab.models.encoder import EncoderConfig
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Pair, Tokeniser
-from regard_lab.text.documents import TextFile, split_tail
 from regard_lab.text.lines import check_there
-from regard_lab.text.pronouns import make_split
 from regard_lab.text.seen_words import remark_on_scripts
 from regard_lab.text.tables import table_of
-from regard_lab.text.translation_data import PRONOUN_COUNTS, PRONOUNS
+from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.text.vocabularies import UNITS
-from regard_lab.training.config import CHOSEN, GONE, TrainingConfig, setting
 from regard_lab.training.engine import Task
-from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
 from regard_lab.training.recipes.choosing import (
     SIZES,
@@ -51,113 +34,40 @@ from regard_lab.training.recipes.choosing import (
     TrainingBudget,
     choose,
 )
+from regard_lab.training.recipes.continuing import continued_config
+from regard_lab.training.recipes.run_config import RunConfig
 from regard_lab.training.recipes.run_folder import (
-    MAY_MOVE,
-    SETTINGS_FILE,
     Samples,
     Tell,
     draw_run,
+    goes_on,
     read_settings,
-    run_of,
     show_each,
     silent,
     write_run,
+)
+from regard_lab.training.recipes.starting import (
+    StartingModel,
+    load_start,
+    source_of,
+    source_settings,
+    with_settings_of,
 )
 from regard_lab.training.record import Progress
 
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
 # Sizes that some data may have, by which settings are checked before the data are read.
-SOME, SOME_PIECES = Amount(1_000, 100_000), 1_000
+SOME = Amount(1_000, 100_000)
+SOME_PIECES = 1_000
 LEAST_CHARACTERS = 1_000  # to learn from; with fewer, only the command can be tried out
-FOREIGN = 0.01  # new data are refused if this share of their characters or more is in no piece of a run's vocabulary
+ROWS_OF_A_BATCH = 4  # of the longest rows, at least
+
+Judge = Callable[[Path, TrainingResult], str | None]
+"""A function of a run's folder and the result of its training. It returns a phrase about the best model, if any."""
 
 
-@brief
-@dataclass(frozen=True, kw_only=True)
-class RunConfig(TrainingConfig):
-    """Everything that decides a training run, whatever is trained; beside it stand the settings of `TrainingConfig`.
-
-    Args:
-        data: the files to learn from, or pronouns for the embedded corpus.
-        valid: the files to validate on; without them a part of the data is held out.
-        vocab_size: largest size of the vocabulary.
-        tokeniser: kind of vocabulary; bpe learns sub-words from the data.
-        positions: encoding of positions: rotary, alibi, learned, sinusoidal or none.
-        dim: size of the vectors.
-        heads: query heads.
-        kv_heads: key/value heads of every attention.
-        layers: layers of the model.
-        dropout: share of the numbers that are dropped in training.
-        gradient_checkpointing: recompute each layer in the backward pass, to save memory.
-        batch_tokens: largest number of ids in a batch, padding included.
-    """
-
-    data: tuple[str, ...] = setting(metavar="FILE")
-    valid: tuple[str, ...] = setting((), metavar="FILE")
-    vocab_size: int = setting(8_000, least=260, shown=CHOSEN)
-    tokeniser: str = setting("bpe", metavar="bpe|character|byte")
-    positions: str = setting(LanguageConfig.positions)
-    dim: int = setting(256, least=2, shown=CHOSEN)
-    heads: int = setting(LanguageConfig.heads, least=1, shown=CHOSEN)
-    kv_heads: int | None = setting(None, least=1, shown="heads")
-    layers: int = setting(LanguageConfig.layers, least=1, shown=CHOSEN)
-    dropout: float = setting(EncoderConfig.dropout, shown=CHOSEN)
-    gradient_checkpointing: bool = setting(False)
-    batch_tokens: int = setting(4_096, least=16, shown=CHOSEN)
-    steps: int | None = setting(5_000, least=1, shown=CHOSEN)
-    warmup_steps: int = setting(200, least=0, shown=CHOSEN)
-    schedule: str = setting("cosine", shown=CHOSEN)
-    weight_decay: float = setting(0.01, least=0)
-    validate_every: int | None = setting(250, least=1, shown=CHOSEN)
-    save_every: int | None = None
-
-    def __post_init__(self) -> None:
-        for one in fields(self):
-            if one.type.startswith("tuple"):  # JSON and the command line have lists
-                given = of_kind(one.name, getattr(self, one.name), list | tuple, "a list")
-                object.__setattr__(self, one.name, tuple(given))
-        super().__post_init__()
-
-    def model_config(self, vocab_size: int) -> Any:
-        """The config of the model, with a vocabulary of so many pieces."""
-
-    def training_config(self) -> TrainingConfig:
-        """The part of the settings that the loop takes."""
-        own = {one.name: getattr(self, one.name) for one in fields(TrainingConfig)}
-        own["save_every"] = self.save_every or self.validate_every
-        return TrainingConfig(**own)
-
-
-@brief
-@dataclass(frozen=True, kw_only=True)
-class StackConfig(RunConfig):
-    """Those of a model that is one stack of layers: a language model or an encoder.
-
-    Args:
-        attention: pattern of the layers; may be repeated, and the layers take them in turn.
-        mechanism: mechanism of the layers: softmax, linear, 'performer(features=256)', ...; may be repeated too.
-        max_length: number of positions, if positions are learned.
-    """
-
-    attention: tuple[str, ...] = setting((), metavar="PATTERN")
-    mechanism: tuple[str, ...] = setting((), metavar="NAME")
-    max_length: int = setting(LanguageConfig.max_length, least=2)
-
-    def model_settings(self) -> dict[str, Any]:
-        """What every such model takes; patterns and mechanisms where they were named."""
-        names = (
-            "positions",
-            "dim",
-            "heads",
-            "kv_heads",
-            "layers",
-            "dropout",
-            "max_length",
-            "gradient_checkpointing",
-        )
-        named = {"pattern": self.attention, "mechanism": self.mechanism}
-        own = {name: getattr(self, name) for name in names}
-        return own | {name: texts for name, texts in named.items() if texts}
+def without_verdict(folder: Path, result: TrainingResult) -> str | None:
+    """The default of `judge`: nothing is said."""
 
 
 @brief
@@ -183,7 +93,7 @@ class Training:
     test: tuple[Pair, ...] = ()
     learned: Sequence[Pair] = ()
     files: Mapping[str, str] = field(default_factory=dict)
-    judge: Callable[[Path, TrainingResult], str | None] = lambda folder, result: None
+    judge: Judge = without_verdict
     tell: Tell = silent
 
     def run(
@@ -208,6 +118,7 @@ class Training:
         """
         resumed = read_checkpoints(folder) is not None
         settings = asdict(self.config)
+
         result = train(
             self.model,
             self.task,
@@ -222,11 +133,15 @@ class Training:
             on_begin=lambda: write_run(folder, settings, self.test, self.learned, resumed=resumed),
             on_validation=show_each(self.samples, self.tell) if samples else None,
         )
-        if not share_of_work()["rank"]:
-            draw_run(
-                folder, silent if result.stopped == "interrupted" else self.tell, tell_lost=True
-            )
+        if _is_main():
+            was_interrupted = result.stopped == "interrupted"
+            draw_run(folder, silent if was_interrupted else self.tell, tell_lost=True)
         return result
+
+
+def _is_main() -> bool:
+    """Whether this process writes the files of the run: the first of those that train together."""
+    return share_of_work()["rank"] == 0
 
 
 @dataclass(frozen=True)
@@ -240,11 +155,11 @@ class Requested:
     @property
     def budget(self) -> TrainingBudget:
         """What ends the training, as far as it was given."""
-        steps, minutes, patience = (
-            self.given.get(name) for name in ("steps", "minutes", "patience")
-        )
         return TrainingBudget(
-            steps, minutes, patience, accelerated=not self.cpu and torch.accelerator.is_available()
+            steps=self.given.get("steps"),
+            minutes=self.given.get("minutes"),
+            patience=self.given.get("patience"),
+            accelerated=not self.cpu and torch.accelerator.is_available(),
         )
 
 
@@ -263,7 +178,7 @@ class Recipe(Described, ABC):
     DATA: ClassVar[str]  # what `data` names, for an error
     Config: ClassVar[type[RunConfig]]  # nested in each recipe
     # Settings that come from the run of `from_run`, where one is named.
-    OF_THE_RUN: ClassVar[tuple[str, ...]] = ()
+    OF_THE_SOURCE: ClassVar[tuple[str, ...]] = ()
     pieces_are_given: bool = False  # the tokeniser comes from elsewhere
 
     def __init__(self, config: Any, tell: Tell = silent) -> None:
@@ -271,6 +186,8 @@ class Recipe(Described, ABC):
         self.config: Any = config  # of the class's own Config
         self.tell = tell
         self._requested: Requested | None = None  # of a run whose settings are not all decided
+
+    # --- before the data are read
 
     @classmethod
     def of(
@@ -297,47 +214,53 @@ class Recipe(Described, ABC):
             CheckpointError: the folder holds something else.
         """
         folder = Path(folder)
-        check_run_folder(folder)
-        if not resume and (before := read_checkpoints(folder)) is not None:
-            raise OccupiedError(
-                f"{folder} already holds a training run ({before.last}); go on with it by --resume, or choose another "
-                f"folder"
-            )
-        if not share_of_work()["rank"]:
-            check_writable(folder)
+        _check_folder(folder, resume)
         given = {name: value for name, value in given.items() if value is not None}
-        begun = resume and read_settings(folder) is not None
-        if given.get("new_pieces") is not None and given.get("from_run") is None and not begun:
-            raise ArgumentError(
-                "--new-pieces adds to the vocabulary of a run; name the run by --from, or leave it out"
-            )
-        if not begun and (source := given.get("from_run")) is not None:
-            kept = cls.settings_from(source)
-            cls.refuse_those_of(source, given, size)
-            given = {**kept, **given}
-        recipe = cls(cls.decide(folder, given, resume=resume), tell)
-        if begun:
+
+        settings_of_run = read_settings(folder) if resume else None
+        if settings_of_run is not None:
+            config = continued_config(cls.Config, folder, settings_of_run, given)
             if size is not None:
                 raise ArgumentError(
                     f"the sizes of the run in {folder} are decided; leave --size out"
                 )
-            return recipe
+            return cls(config, tell)
+
+        given = cls._with_source(given, size)
+        no_run = f"there is no training run in {folder} to resume"
+        if not given.get("data"):
+            way = f"{no_run}; to begin one, " if resume else ""
+            raise ArgumentError(f"{way}--data is missing: name {cls.DATA}")
+        recipe = cls(cls.new_config(given), tell)
         if resume:
-            tell(f"there is no training run in {folder} to resume; a new one begins")
-        recipe._requested = Requested(
-            given, None if size is None else one_of("size", size, SIZES), cpu
-        )
+            tell(f"{no_run}; a new one begins")
+        if size is not None:
+            one_of("size", size, SIZES)
+        recipe._requested = Requested(given, size, cpu)
         recipe.check_early(recipe._requested)
         return recipe
 
     @classmethod
-    def refuse_those_of(cls, source: str, given: Mapping[str, Any], size: str | None) -> None:
+    def _with_source(cls, given: dict[str, Any], size: str | None) -> dict[str, Any]:
+        """The settings that were given, with those of the run that the training starts from, if any."""
+        source = given.get("from_run")
+        if source is not None:
+            of_source = cls.settings_from(source)
+            cls.check_left_to_source(source, given, size)
+            return {**of_source, **given}
+        if "new_pieces" in given:
+            raise ArgumentError(
+                "--new-pieces adds to the vocabulary of a run; name the run by --from, or leave it out"
+            )
+        return given
+
+    @classmethod
+    def check_left_to_source(cls, source: str, given: Mapping[str, Any], size: str | None) -> None:
         """Raise an ArgumentError that names the given settings which the run in `source` decides."""
-        if named := [
-            name
-            for name in (*cls.OF_THE_RUN, "size")
-            if {**given, "size": size}.get(name) is not None
-        ]:
+        named = [name for name in cls.OF_THE_SOURCE if given.get(name) is not None]
+        if size is not None:
+            named.append("size")
+        if named:
             raise ArgumentError(
                 f"--from {source} decides {', '.join(named)}; leave that out, or leave out --from"
             )
@@ -349,80 +272,17 @@ class Recipe(Described, ABC):
         Raises:
             NotFoundError: a model without the settings of its training, or a run of another command.
         """
-        settings = read_settings(run_of(Path(source)))
-        if settings is None:
-            load_with_tokeniser(source)  # says what is wrong with a folder that holds no model
-            raise NotFoundError(
-                f"{source} holds a model without {SETTINGS_FILE}; name the run that it was made from"
-            )
-        if strange := sorted(
-            settings.keys() - {one.name for one in fields(cls.Config)} - GONE.keys()
-        ):
-            raise NotFoundError(
-                f"{source} is a run of another command than train {cls.COMMAND} (it has {strange[0]!r})"
-            )
+        settings = source_settings(cls.Config, source, cls.COMMAND)
         return {
-            name: settings[name] for name in cls.OF_THE_RUN if settings.get(name) not in (None, [])
+            name: settings[name]
+            for name in cls.OF_THE_SOURCE
+            if settings.get(name) not in (None, [])
         }
 
-    def model_from(
-        self, begun: Path | None, lines: Sequence[str], targets: Sequence[str] = ()
-    ) -> tuple[SavedModel, Tokeniser, str] | None:
-        """The model to start from, its tokeniser and its folder, for a training that names one by `from_run`.
-
-        A resumed training reads its own checkpoint, so the run that it started from may be gone.
-
-        Args:
-            lines, targets: what will be learned from; pieces for them are added to the vocabulary by `new_pieces`.
-
-        Raises:
-            UnsupportedError: many of their characters are in no piece, and `new_pieces` was not given.
-        """
-        source: Any = getattr(self.config, "from_run", None)
-        if source is None:
-            return None
-        if begun is not None and begun.is_dir() and read_checkpoints(begun) is not None:
-            source = begun
-        saved, tokeniser = load_with_tokeniser(source)
-        changes = {
-            name: getattr(self.config, name) for name in ("dropout", "gradient_checkpointing")
-        }
-        own = {name: value for name, value in changes.items() if name in saved.config}
-        self.pieces_are_given = True
-        if source != begun:
-            wider = self.extended(source, tokeniser, lines, targets)
-            added = wider.vocab_size - tokeniser.vocab_size
-            more = f", to which {count_of(added, 'pieces', ',')} of the new data {'is' if added == 1 else 'are'} added"
-            self.tell(
-                f"{source} decides the model and its vocabulary of {tokeniser.vocab_size:,} pieces"
-                f"{more if wider is not tokeniser else ', which spells any text'}; its optimiser starts anew"
-            )
-            saved = with_pieces(saved, tokeniser, wider)
-            tokeniser = wider
-        return replace(saved, config={**saved.config, **own}), tokeniser, str(source)
-
-    def extended(
-        self, source: Any, tokeniser: Tokeniser, lines: Sequence[str], targets: Sequence[str]
-    ) -> Tokeniser:
-        """The tokeniser of the run in `source` with the pieces that `new_pieces` adds, if any."""
-        given: int | None = getattr(self.config, "new_pieces", None)
-        if given:
-            return tokeniser.extended(lines, given, targets)
-        text = "\n".join([*lines, *targets])
-        unknown = tokeniser.unknown_characters(text)
-        share = unknown.total() / max(1, len(text))
-        if unknown and given is None:
-            fact = (
-                f"{count_of(unknown.total(), 'characters', ',')} of {len(text):,} in the new data, such as "
-                f"{', '.join(repr(one) for one, _ in unknown.most_common(3))}, are in no piece of the vocabulary"
-            )
-            if share >= FOREIGN:
-                raise UnsupportedError(
-                    f"{fact} of {source}, and 2 to 4 bytes would spell each; add pieces by --new-pieces 500, or allow "
-                    f"bytes by --new-pieces 0"
-                )
-            self.tell(f"{fact}, so that bytes spell them; --new-pieces N adds pieces for them")
-        return tokeniser
+    @classmethod
+    def new_config(cls, given: Mapping[str, Any]) -> RunConfig:
+        """The settings of a new run, with defaults for what was not given."""
+        return cls.Config(**given)
 
     def check_early(self, requested: Requested) -> None:
         """Raise for settings that no size of the model allows, such as a misspelt pattern, before data are read."""
@@ -433,8 +293,10 @@ class Recipe(Described, ABC):
             raise ArgumentError(
                 f"tokeniser {config.tokeniser!r} does not exist; {suggest(config.tokeniser, UNITS)}"
             )
+
         refusals: list[RegardError] = []
-        for size in (requested.size,) if requested.size else SIZES:
+        sizes = SIZES if requested.size is None else (requested.size,)
+        for size in sizes:
             try:
                 settings = self.choose(SOME, replace(requested, size=size)).settings
                 replace(config, **settings).model_config(SOME_PIECES)
@@ -444,59 +306,7 @@ class Recipe(Described, ABC):
                 return
         raise refusals[0]
 
-    @classmethod
-    def decide(cls, folder: Path, given: Mapping[str, Any], *, resume: bool) -> RunConfig:
-        """The settings for `of`."""
-        kept = read_settings(folder) if resume else None
-        if kept is None:
-            if not given.get("data"):
-                nothing = (
-                    f"there is no training run in {folder} to resume; to begin one, "
-                    if resume
-                    else ""
-                )
-                raise ArgumentError(f"{nothing}--data is missing: name {cls.DATA}")
-            return cls.new_config(given)
-        if gone := [name for name, now in GONE.items() if kept.pop(name, now) != now]:
-            gone = f"{folder} was begun by an earlier version, with the setting {gone[0]}, which is gone"
-            raise ArgumentError(f"{gone}; begin a new run in another folder")
-        known = [one.name for one in fields(cls.Config)]
-        if strange := sorted(kept.keys() - set(known)):
-            raise ArgumentError(
-                f"{folder} holds a run of another command (it has {strange[0]!r}); take another folder"
-            )
-        try:
-            before = cls.Config(**kept)
-        except ArgumentError as error:
-            raise CheckpointError(
-                f"{folder / SETTINGS_FILE} holds settings that cannot be used: {error}"
-            ) from error
-        after = cls.Config(**{**asdict(before), **given})
-        changed = [
-            f"{name} {getattr(before, name)!r} -> {getattr(after, name)!r}"
-            for name in sorted(known)
-            if getattr(before, name) != getattr(after, name)
-            and name not in (*MAY_CHANGE, *MAY_MOVE)
-        ]
-        if changed:
-            raise ArgumentError(
-                f"{folder} was begun with other settings ({', '.join(changed)}); leave them out, or begin another run. "
-                f"What ends a training, such as --minutes, may be changed"
-            )
-        return after
-
-    @classmethod
-    def new_config(cls, given: Mapping[str, Any]) -> RunConfig:
-        """The settings of a new run, with defaults for what was not given."""
-        return cls.Config(**given)
-
-    def rate(self) -> dict[str, float]:
-        """The learning rate of a training that starts from a run, which is low so that it forgets little."""
-        return (
-            {}
-            if getattr(self.config, "from_run", None) is None
-            else {"learning_rate": FINE_TUNING_RATE}
-        )
+    # --- once they are read
 
     @abstractmethod
     def choose(self, amount: Amount, requested: Requested) -> Choice:
@@ -506,10 +316,16 @@ class Recipe(Described, ABC):
         self, amount: Amount, requested: Requested, longest: int, **more: Any
     ) -> Choice:
         """The choice for a model that is one stack of layers, whose batch holds four of the longest rows."""
-        more = {"batch_tokens": max(requested.budget.batch_tokens, 4 * longest), **more}
-        return choose(
-            STACK, amount, requested.budget, requested.given, size=requested.size, more=more
-        )
+        budget = requested.budget
+        batch_tokens = max(budget.batch_tokens, ROWS_OF_A_BATCH * longest)
+        more = {"batch_tokens": batch_tokens, **more}
+        return choose(STACK, amount, budget, requested.given, size=requested.size, more=more)
+
+    def rate(self) -> dict[str, float]:
+        """The learning rate of a training that starts from a run, which is low so that it forgets little."""
+        if source_of(self.config) is None:
+            return {}
+        return {"learning_rate": FINE_TUNING_RATE}
 
     def settle(self, amount: Amount) -> None:
         """Choose the settings that were not given, once the data are read, and set the seed; report what and why."""
@@ -521,117 +337,94 @@ class Recipe(Described, ABC):
             )
         if self._requested is not None:
             choice = self.choose(amount, self._requested)
-            self.config, self._requested = replace(self.config, **choice.settings), None
+            self.config = replace(self.config, **choice.settings)
+            self._requested = None
             self.tell(choice.reason)
         torch.manual_seed(self.config.seed)
 
+    def starting_model(
+        self, begun: Path | None, lines: Sequence[str], targets: Sequence[str] = ()
+    ) -> StartingModel | None:
+        """The model to start from, for a training that names a run by `from_run`.
+
+        Args:
+            begun: the folder of a run that goes on. It starts from its own checkpoint, so the run that it came from may
+                be gone.
+            lines, targets: what will be learned from; pieces for them are added to the vocabulary by `new_pieces`.
+
+        Raises:
+            UnsupportedError: many of their characters are in no piece, and `new_pieces` was not given.
+        """
+        source = source_of(self.config)
+        if source is None:
+            return None
+        if begun is not None and goes_on(begun):
+            saved, tokeniser = load_with_tokeniser(begun)
+            start = StartingModel(with_settings_of(self.config, saved), tokeniser, str(begun))
+        else:
+            start = load_start(self.config, source, lines, targets, self.tell)
+        self.pieces_are_given = True
+        return start
+
     def remark_on_scripts(self, lines: Iterable[str], kind: str) -> None:
         """Tell of lines without spaces between words, where the tokeniser is of a kind that joins letters to words."""
-        if (remark := remark_on_scripts(lines, kind)) is not None:
+        remark = remark_on_scripts(lines, kind)
+        if remark is not None:
             self.tell(remark)
 
     @abstractmethod
     def prepare(self, begun: Path | None = None) -> Training:
         """Read the data, learn the tokeniser and make the model; `begun` is the folder of a run that goes on."""
 
-    def train(self, folder: str | Path, *, resume: bool = False, **session: Any) -> TrainingResult:
-        """Prepare and train into a folder; `session` is what `Training.run` takes beside."""
-        check_run_folder(folder)
-        return self.prepare(Path(folder) if resume else None).run(
-            Path(folder), resume=resume, **session
-        )
-
     def ready(self, name: str, more: str = "", **parts: Any) -> Training:
         """The training, after a remark such as
 
         `a language model of 812,345 parameters, 2,000 sub-words; 5,000 steps of up to 8,192 ids, 120 an epoch`.
         """
-        training: Any = Training(config=self.config, tell=self.tell, **parts)
-        parameters = sum(parameter.numel() for parameter in training.model.parameters())
         config = self.config
-        kind = training.tokeniser.kind
-        size = training.tokeniser.vocab_size
-        pieces = {"bpe": "sub-words", "character": "characters and bytes", "byte": "bytes"}[kind]
-        if kind == "bpe" and size < config.vocab_size and not self.pieces_are_given:
-            dropped = getattr(config, "trim_vocabulary", False)
-            reason = (
-                "those that occur only inside longer ones are dropped"
-                if dropped
-                else "the text has no more"
-            )
-            pieces += f" (of at most {config.vocab_size:,}; {reason})"
-        ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
+        training: Any = Training(config=config, tell=self.tell, **parts)
+        parameters = sum(parameter.numel() for parameter in training.model.parameters())
+        pieces = self._count_of_pieces(training.tokeniser)
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
+        ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
         epoch = training.task.batches.steps_per_epoch / config.accumulate
         self.tell(
-            f"{name} of {count_of(parameters, 'parameters', ',')}, {size:,} {pieces}{more}; "
+            f"{name} of {count_of(parameters, 'parameters', ',')}, {pieces}{more}; "
             f"{steps} of up to {count_of(ids, 'ids', ',')}, {epoch:,.0f} an epoch"
         )
         return training
 
+    def _count_of_pieces(self, tokeniser: Tokeniser) -> str:
+        """The size of a vocabulary, and why it has no more sub-words where it might have more."""
+        size = tokeniser.vocab_size
+        if tokeniser.kind == "byte":
+            return f"{size:,} bytes"
+        if tokeniser.kind == "character":
+            return f"{size:,} characters and bytes"
+        most = self.config.vocab_size
+        if size >= most or self.pieces_are_given:
+            return f"{size:,} sub-words"
+        reason = "the text has no more"
+        if getattr(self.config, "trim_vocabulary", False):
+            reason = "those that occur only inside longer ones are dropped"
+        return f"{size:,} sub-words (of at most {most:,}; {reason})"
 
-def check_still_there(folder: Path, config: RunConfig, given: Mapping[str, Any]) -> None:
-    """Raise a NotFoundError if a file that the run in the folder was begun with is not where it was."""
-    for name in MAY_MOVE:
-        for path in getattr(config, name):
-            file = table_of(Path(path)).path
-            if path == PRONOUNS or file.exists():
-                continue
-            if name in given:
-                raise NotFoundError(absent(file))
-            relative = (
-                "" if file.is_absolute() else ", relative to the folder in which it was begun"
-            )
-            raise NotFoundError(
-                f"{file} does not exist here, and the run in {folder} was begun with this path{relative}; name the "
-                f"place of the file by --{name}, or resume the run where that path is right"
-            )
-
-
-def read_parts(
-    config: RunConfig, read: Callable[..., TextFile], share: float, most: int, tell: Tell
-) -> tuple[list[str], list[str]]:
-    """Texts to learn from and to validate on; without files to validate on, the last of the texts are held out: `share`
-    of the characters, at most `most`. `read` is `read_documents` or `read_texts`."""
-    texts = read(*config.data)
-    tell(texts.report())
-    if config.valid:
-        held_out = read(*config.valid)
-        tell(held_out.report())
-        tell_of_equal(texts.texts, held_out.texts, tell)
-        return list(texts.texts), list(held_out.texts)
-    train_texts, valid = split_tail(texts.texts, min(share, most / max(1, texts.characters)), most)
-    tell(
-        f"{count_of(sum(map(len, train_texts)), 'characters', ',')} to learn from; the last "
-        f"{sum(map(len, valid)):,} validate"
-    )
-    tell_of_equal(train_texts, valid, tell)
-    return train_texts, valid
+    def train(self, folder: str | Path, *, resume: bool = False, **session: Any) -> TrainingResult:
+        """Prepare and train into a folder; `session` is what `Training.run` takes beside."""
+        check_run_folder(folder)
+        folder = Path(folder)
+        training = self.prepare(folder if resume else None)
+        return training.run(folder, resume=resume, **session)
 
 
-def tell_of_equal(train: Iterable[str], valid: Iterable[str], tell: Tell) -> None:
-    """Tell of lines with several words that are in the training and in the validation texts.
-
-    >>> tell_of_equal(["a bird sang\\nit rained"], ["a bird sang", "it snowed"], print)
-    1 of 2 validation lines is also learned from ('a bird sang'): the validation loss is lower than that of a new text
-    """
-    learned, held_out = (
-        {line for text in texts for line in text.split("\n") if " " in line.strip()}
-        for texts in (train, valid)
-    )
-    if equal := sorted(learned & held_out, key=lambda line: (-len(line), line)):
-        verb = "is" if len(equal) == 1 else "are"
-        tell(
-            f"{len(equal):,} of {count_of(len(held_out), 'validation lines', ',')} {verb} "
-            f"also learned from ({equal[0].strip()[:60]!r}): the validation loss is lower than that of a new text"
+def _check_folder(folder: Path, resume: bool) -> None:
+    """Raise if a run may not be begun or resumed in the folder."""
+    check_run_folder(folder)
+    checkpoints = None if resume else read_checkpoints(folder)
+    if checkpoints is not None:
+        raise OccupiedError(
+            f"{folder} already holds a training run ({checkpoints.last}); go on with it by --resume, or choose another "
+            f"folder"
         )
-
-
-def pronoun_sentences(config: RunConfig, tell: Tell) -> tuple[list[str], list[str]]:
-    """The English sentences of the embedded corpus, to learn from and to validate on."""
-    train_texts, valid = (
-        [sentence.source for sentence in make_split(split, PRONOUN_COUNTS[split], config.seed)]
-        for split in ("train", "valid")
-    )
-    tell(f"{count_of(sum(map(len, train_texts)), 'characters', ',')} of the embedded corpus")
-    return train_texts, valid
+    if _is_main():
+        check_writable(folder)

@@ -34,6 +34,7 @@ MAY_MOVE = ("data", "valid")
 SAMPLES_FOLDER = "samples"
 # Seconds between drawings of the curves in training; the last one follows the last step.
 DRAW_EVERY = 10.0
+HARDLY = 0.6  # share of the loss of guessing; a run with more has hardly learned
 HASH_BYTES = 8  # two of a billion pairs share them with a probability of 3 %
 NO_TEST = "{} keeps no test split; name a file of pairs to evaluate it on"
 FILES_OF_RECIPES = {
@@ -62,8 +63,8 @@ def silent(remark: str) -> None:
 
 def explain_run(run: Path) -> None:
     """Write README.txt: what each file is that every run has, and of those that only some have, each that is there."""
-    there = {name: what for name, what in FILES_OF_SOME.items() if (run / name).exists()}
-    explain_files(run, {**FILES, **FILES_OF_RECIPES, **there})
+    some = {name: what for name, what in FILES_OF_SOME.items() if (run / name).exists()}
+    explain_files(run, {**FILES, **FILES_OF_RECIPES, **some})
 
 
 def write_run(
@@ -75,24 +76,27 @@ def write_run(
     resumed: bool = False,
 ) -> None:
     """Keep the settings, the test split and hashes of the pairs that are learned from, each whole or not at all."""
-    lines = "".join(json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test).encode()
-    if (
-        resumed
-        and (run / SETTINGS_FILE).exists()
-        and _sealed_hash(run, TEST_FILE) != hashlib.sha256(lines).hexdigest()
-    ):
+    lines = [json.dumps(asdict(pair), ensure_ascii=False) + "\n" for pair in test]
+    test_split = "".join(lines).encode()
+    is_resumed_run = resumed and (run / SETTINGS_FILE).exists()
+    if is_resumed_run and _sealed_hash(run, TEST_FILE) != _sha256(test_split):
         raise OccupiedError(
             f"{run} was begun with other data (its {TEST_FILE} does not hold the {count_of(len(test), 'test pairs')} "
             f"that they give now); name the files that it was begun with, unchanged, or choose another folder"
         )
+
     explain_run(run)
-    before = str(run) if resumed else settings.get("from_run")  # what was learned there counts too
-    hashes_before = None if before is None else _trained_in(run_of(Path(before)))
-    trained = b"".join(sorted({_hash_of(pair) for pair in learned} | (hashes_before or set())))
-    files = {TEST_FILE: lines} | ({TRAINED_FILE: trained} if trained else {})
-    hashes = {name: hashlib.sha256(data).hexdigest() for name, data in files.items()}
-    content = {"settings": settings, "files": hashes}
-    replace_file(run / SETTINGS_FILE, render_sealed(content))
+    files = {TEST_FILE: test_split}
+    trained = {_hash_of(pair) for pair in learned}
+    # What the run itself learned before counts too, or the run that it starts from.
+    run_before = run if resumed else settings.get("from_run")
+    if run_before is not None:
+        trained |= _trained_in(run_of(Path(run_before))) or set()
+    if trained:
+        files[TRAINED_FILE] = b"".join(sorted(trained))
+    hashes = {name: _sha256(data) for name, data in files.items()}
+    # The settings have the hashes, so a kill between the files leaves one that does not match, and is told.
+    replace_file(run / SETTINGS_FILE, render_sealed({"settings": settings, "files": hashes}))
     for name, data in files.items():
         replace_file(run / name, data)
 
@@ -141,9 +145,6 @@ def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
     return None if trained is None else sum(_hash_of(pair) in trained for pair in pairs)
 
 
-HARDLY = 0.6  # share of the loss of guessing
-
-
 @dataclass(frozen=True)
 class Learned:
     """What a run has learned: its best validation loss, and the loss of guessing all ids alike, in nats an id.
@@ -169,11 +170,12 @@ all ids alike, so its results may make no sense'
         training = read_training(run / checkpoints.last)
         loss = training["state"]["best_loss"]
         model = training["fingerprint"].get("model") or {}
-        size = (model.get("config") or {}).get("vocab_size")
-        writes = model.get("kind") != TextEncoder.KIND
-        if not writes or loss is None or not isinstance(size, int) or size < 2:
+        if loss is None or model.get("kind") == TextEncoder.KIND:
             return None
-        return cls(loss, math.log(size))
+        vocab_size = (model.get("config") or {}).get("vocab_size")
+        if not isinstance(vocab_size, int) or vocab_size < 2:
+            return None
+        return cls(loss, math.log(vocab_size))
 
     @property
     def hardly(self) -> bool:
@@ -192,12 +194,15 @@ all ids alike, so its results may make no sense'
 
 def run_of(folder: Path) -> Path:
     """The run to which a folder belongs: that of a checkpoint, else the folder itself."""
-    place = folder.resolve()
-    return (
-        place.parent
-        if SAVED.fullmatch(place.name) and not (folder / SETTINGS_FILE).exists()
-        else folder
-    )
+    resolved = folder.resolve()
+    if SAVED.fullmatch(resolved.name) and not (folder / SETTINGS_FILE).exists():
+        return resolved.parent
+    return folder
+
+
+def goes_on(run: Path) -> bool:
+    """Whether the folder holds a run with checkpoints, from which a training goes on."""
+    return run.is_dir() and read_checkpoints(run) is not None
 
 
 def _trained_in(run: Path) -> set[bytes] | None:
@@ -206,12 +211,16 @@ def _trained_in(run: Path) -> set[bytes] | None:
     if not path.exists():
         return None
     data = _sealed_bytes(path)
-    return {data[at : at + HASH_BYTES] for at in range(0, len(data), HASH_BYTES)}
+    return {data[start : start + HASH_BYTES] for start in range(0, len(data), HASH_BYTES)}
 
 
 def _hash_of(pair: Pair) -> bytes:
-    pair = Pair(tidy(pair.source), tidy(pair.target))
-    return hashlib.sha256(f"{pair.source}\t{pair.target}".encode()).digest()[:HASH_BYTES]
+    text = f"{tidy(pair.source)}\t{tidy(pair.target)}"
+    return hashlib.sha256(text.encode()).digest()[:HASH_BYTES]
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
 
 
 def _sealed_hash(run: Path, name: str) -> str:
@@ -227,7 +236,7 @@ def _sealed_bytes(path: Path) -> bytes:
     expected = _sealed_hash(path.parent, path.name)
     with open_plain(path) as file:
         data = file.read()
-    if hashlib.sha256(data).hexdigest() != expected:
+    if _sha256(data) != expected:
         raise CheckpointError(
             f"{path} does not match its SHA-256 in {SETTINGS_FILE}: it was changed or damaged after the run was begun; "
             f"put it back, name a file of pairs, or begin the training anew"
@@ -268,9 +277,8 @@ def write_samples(
             lines = samples(model, path.with_suffix(".png"))
         except RegardError as error:
             lines = [f"there is nothing to show: {error}"]
-        replace_file(
-            path, "".join(f"{printable(line)}\n" for line in lines).encode(), durable=False
-        )
+        text = "".join(f"{printable(line)}\n" for line in lines)
+        replace_file(path, text.encode(), durable=False)
     except OSError as error:
         tell(f"no samples: {error.filename or path}: {error.strerror or error}")
     except RegardError as error:
@@ -282,11 +290,14 @@ def draw_run(run: Path, tell: Tell = silent, *, tell_lost: bool = False) -> None
     try:
         lost = draw_curves(run / "log.jsonl", run / "curves.png")
     except Exception as error:  # whatever a drawing library raises for numbers that cannot be drawn
-        reason = (
-            str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"
-        )
-        tell(f"no picture: {reason}")
+        tell(f"no picture: {reason_of(error)}")
         return
     explain_run(run)
-    for sentence in lost if tell_lost else ():
-        tell(sentence)
+    if tell_lost:
+        for sentence in lost:
+            tell(sentence)
+
+
+def reason_of(error: Exception) -> str:
+    """What an error says; one that is not ours begins with its kind."""
+    return str(error) if isinstance(error, RegardError) else f"{type(error).__name__}: {error}"

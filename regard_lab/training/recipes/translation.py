@@ -16,11 +16,11 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError, RegardError, UnsupportedError
+from regard.errors import ArgumentError, UnsupportedError
 from regard.reprs import Described, brief
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.lines import share_of_work
-from regard_lab.decoding.loading import WORDS_FILE, seen_words_of
+from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.models.recurrent import RecurrentConfig
@@ -36,7 +36,6 @@ from regard_lab.text.batches import (
     make_batch,
 )
 from regard_lab.text.cleaning import tidy, tidy_target
-from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
@@ -51,15 +50,9 @@ from regard_lab.training.recipes.choosing import (
     passes,
 )
 from regard_lab.training.recipes.preparation import Preparation
-from regard_lab.training.recipes.recipe import (
-    Recipe,
-    Requested,
-    RunConfig,
-    Samples,
-    Tell,
-    Training,
-    silent,
-)
+from regard_lab.training.recipes.recipe import Recipe, Requested, Training
+from regard_lab.training.recipes.run_config import RunConfig
+from regard_lab.training.recipes.run_folder import Samples, Tell, reason_of, silent
 
 RECURRENT: dict[str, Any] = {
     "dim": RecurrentConfig.dim,
@@ -68,13 +61,13 @@ RECURRENT: dict[str, Any] = {
     "warmup_steps": RunConfig.warmup_steps,
 }
 # A dot product has no matrix that could learn to compare, so the state must see what was attended to.
-FED: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True}
+WITH_FEEDING: dict[str, Any] = {**RECURRENT, "learning_rate": 4e-3, "input_feeding": True}
 
 # The models by name, with the defaults that differ from the Transformer's. What is chosen for a new run comes first.
 MODELS: dict[str, dict[str, Any]] = {
     "transformer": {},
     "bahdanau": RECURRENT,
-    "luong-dot": FED,
+    "luong-dot": WITH_FEEDING,
     "luong-general": RECURRENT,
     "luong-concat": RECURRENT,
     "none": RECURRENT,
@@ -92,7 +85,8 @@ OF_THE_TRANSFORMER = (
 )
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
 # Validation pairs that samples show, and the characters of a source at most.
-SHOWN, LONGEST_SHOWN = 4, 120
+SHOWN_PAIRS = 4
+LONGEST_SHOWN = 120
 LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
 
 
@@ -215,13 +209,24 @@ class TranslationTraining(Recipe):
         def new_model(self, vocab_size: int) -> TranslationModel:
             """The model, its weights drawn from torch's generator."""
             config = self.model_config(vocab_size)
-            return (
-                RecurrentTranslator(config)
-                if isinstance(config, RecurrentConfig)
-                else TranslationTransformer(config)
+            if isinstance(config, RecurrentConfig):
+                return RecurrentTranslator(config)
+            return TranslationTransformer(config)
+
+        def new_tokeniser(
+            self, sources: list[str], targets: list[str], preparation: Preparation
+        ) -> Tokeniser:
+            """The vocabulary of both sides."""
+            return Tokeniser.train(
+                sources,
+                self.vocab_size,
+                self.tokeniser,
+                targets=targets,
+                trim=self.trim_vocabulary,
+                keep_invisible=preparation.keep_invisible,
             )
 
-    OF_THE_RUN = (
+    OF_THE_SOURCE = (
         "model",
         *OF_THE_TRANSFORMER[:-1],
         *OF_THE_RECURRENT,
@@ -234,7 +239,7 @@ class TranslationTraining(Recipe):
     )
     # Defaults that differ from those of the Config, by the words for which models.
     VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
-        "for luong-dot": {"input_feeding": FED["input_feeding"]},
+        "for luong-dot": {"input_feeding": WITH_FEEDING["input_feeding"]},
     }
 
     def __init__(
@@ -246,8 +251,8 @@ class TranslationTraining(Recipe):
     @classmethod
     def settings_from(cls, source: str) -> dict[str, Any]:
         settings = super().settings_from(source)
-        others = OF_THE_RECURRENT if settings["model"] == "transformer" else OF_THE_TRANSFORMER
-        return {name: value for name, value in settings.items() if name not in others}
+        foreign = _foreign_settings(settings["model"])
+        return {name: value for name, value in settings.items() if name not in foreign}
 
     @classmethod
     def new_config(cls, given: Mapping[str, Any]) -> Config:
@@ -258,58 +263,47 @@ class TranslationTraining(Recipe):
         """
         model = given.get("model", cls.Config.model)
         check_model(model)
-        others = OF_THE_RECURRENT if model == "transformer" else OF_THE_TRANSFORMER
-        if strange := [f"--{name.replace('_', '-')}" for name in others if name in given]:
+        foreign = [name for name in _foreign_settings(model) if name in given]
+        if foreign:
+            named = [f"--{name.replace('_', '-')}" for name in foreign]
             whose = "recurrent models" if model == "transformer" else "the Transformer"
             raise ArgumentError(
-                f"{', '.join(strange)} belongs to {whose}, and --model is {model}; leave it out"
+                f"{', '.join(named)} belongs to {whose}, and --model is {model}; leave it out"
             )
         return cls.Config(**{**MODELS[model], **given})
 
     def choose(self, amount: Amount, requested: Requested) -> Choice:
+        budget = requested.budget
         is_transformer = self.config.model == "transformer"
+        is_read_often = passes(amount, budget.completed(amount)) >= FEW_PASSES
+
+        more: dict[str, Any] = {"label_smoothing": 0.0}
+        if is_read_often:
+            more["label_smoothing"] = self.Config.label_smoothing
+        if is_transformer:
+            more["positions"] = "rotary"
+        more |= self.rate()
         sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
-        often = passes(amount, requested.budget.completed(amount)) >= FEW_PASSES
-        more: dict[str, Any] = {"label_smoothing": self.Config.label_smoothing if often else 0.0}
-        more |= ({"positions": "rotary"} if is_transformer else {}) | self.rate()
-        return choose(
-            sizes, amount, requested.budget, requested.given, size=requested.size, more=more
-        )
+        return choose(sizes, amount, budget, requested.given, size=requested.size, more=more)
 
     def prepare(self, begun: Path | None = None) -> Training:
-        if (data := self._data) is None:
-            given = self.config
-            data = load_translation_data(
-                given.data, given.valid, given.seed, given.twins, given.keep_placeholders
-            )
-            for note in data.notes:
-                self.tell(note)
-        sources = [one.source for one in data.train]
-        targets = [one.target for one in data.train]
+        data = self._read_data()
+        sources = [pair.source for pair in data.train]
+        targets = [pair.target for pair in data.train]
         self.settle(Amount.of([*sources, *targets], "pairs", sides=2))
         config = self.config
+
         preparation = Preparation.of(begun)
-        before: SeenWords | None = None
-        if (start := self.model_from(begun, sources, targets)) is None:
+        start = self.starting_model(begun, sources, targets)
+        if start is None:
             self.remark_on_scripts([*sources, *targets], config.tokeniser)
-            tokeniser = Tokeniser.train(
-                sources,
-                config.vocab_size,
-                config.tokeniser,
-                targets=targets,
-                trim=config.trim_vocabulary,
-                keep_invisible=preparation.keep_invisible,
-            )
+            tokeniser = config.new_tokeniser(sources, targets, preparation)
             model = config.new_model(tokeniser.vocab_size)
         else:
-            saved, tokeniser, where = start
-            model = translation_model(saved, where)
-            before = seen_words_of(saved, where)
-        _check_lengths(
-            model,
-            [pair.source for part in (data.train, data.valid, data.test) for pair in part],
-            tokeniser,
-        )
+            tokeniser = start.tokeniser
+            model = translation_model(start.saved, start.folder)
+        _check_lengths(model, data, tokeniser)
+
         task = TranslationTask(
             data.train,
             data.valid,
@@ -320,17 +314,11 @@ class TranslationTraining(Recipe):
             together=data.together,
             **share_of_work(),
         )
-        if begun is None and config.batch_tokens < task.needed:
-            raise ArgumentError(
-                f"--batch-tokens is {config.batch_tokens}: {task.left_out:,} of "
-                f"{count_of(len(data.train), 'pairs', ',')} have more ids on a side and would be left out of "
-                f"training; {_enough(task.needed)}"
-            )
-        if task.left_out:
-            self.tell(
-                f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or {LONGEST_PAIR} hold were "
-                f"left out of training"
-            )
+        self._tell_of_long_pairs(task, is_new=begun is None)
+
+        learned = (pair.source for pair in task.learned)
+        words_before = None if start is None else start.words
+        words = preparation.words(learned, tokeniser, words_before)
         training = self.ready(
             config.model,
             model=model,
@@ -340,11 +328,7 @@ class TranslationTraining(Recipe):
             learned=task.learned,
             samples=translation_samples(tokeniser, data.valid),
             judge=_judge,
-            files={
-                WORDS_FILE: preparation.words(
-                    (pair.source for pair in task.learned), tokeniser, before
-                )
-            },
+            files={WORDS_FILE: words},
         )
         if config.label_smoothing:
             self.tell(
@@ -353,6 +337,37 @@ class TranslationTraining(Recipe):
             )
         return training
 
+    def _read_data(self) -> TranslationData:
+        if self._data is not None:
+            return self._data
+        config = self.config
+        data = load_translation_data(
+            config.data, config.valid, config.seed, config.twins, config.keep_placeholders
+        )
+        for note in data.notes:
+            self.tell(note)
+        return data
+
+    def _tell_of_long_pairs(self, task: TranslationTask, is_new: bool) -> None:
+        """Tell how many pairs are left out; a new run whose batches are too small for some is refused."""
+        batch_tokens = self.config.batch_tokens
+        if is_new and batch_tokens < task.needed:
+            pairs = len(task.learned) + task.left_out
+            raise ArgumentError(
+                f"--batch-tokens is {batch_tokens}: {task.left_out:,} of {count_of(pairs, 'pairs', ',')} have more "
+                f"ids on a side and would be left out of training; {_enough(task.needed)}"
+            )
+        if task.left_out:
+            self.tell(
+                f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or {LONGEST_PAIR} hold were "
+                f"left out of training"
+            )
+
+
+def _foreign_settings(model: str) -> tuple[str, ...]:
+    """The settings of the other kind of model."""
+    return OF_THE_RECURRENT if model == "transformer" else OF_THE_TRANSFORMER
+
 
 def check_model(model: object) -> None:
     """Raise an ArgumentError unless there is such a model."""
@@ -360,18 +375,20 @@ def check_model(model: object) -> None:
         raise ArgumentError(f"model {model!r} does not exist; there are {', '.join(MODELS)}")
 
 
-def _check_lengths(model: TranslationModel, sources: Sequence[str], tokeniser: Tokeniser) -> None:
+def _check_lengths(model: TranslationModel, data: TranslationData, tokeniser: Tokeniser) -> None:
     """Raise an UnsupportedError if the encoder's mechanism cannot read some source that training would learn from."""
     if isinstance(model, RecurrentTranslator) or model.config.encoder_refusal(LONGEST_PAIR) is None:
         return  # the mechanism reads sources of any length
-    fitting = [
-        length
-        for source in sources
-        if (length := len(tokeniser.encode(source)) + 1) <= LONGEST_PAIR
-    ]
-    if fitting and (reason := model.config.encoder_refusal(max(fitting))):
+
+    longest = 0
+    for pair in (*data.train, *data.valid, *data.test):
+        length = len(tokeniser.encode(pair.source)) + 1
+        if length <= LONGEST_PAIR:
+            longest = max(longest, length)
+    reason = model.config.encoder_refusal(longest) if longest else None
+    if reason:
         raise UnsupportedError(
-            f"the longest source has {count_of(max(fitting), 'ids')} with its end, and {reason}"
+            f"the longest source has {count_of(longest, 'ids')} with its end, and {reason}"
         )
 
 
@@ -427,7 +444,7 @@ class TranslationTask(Described):
                 f"label_smoothing is {label_smoothing}; it is a share from 0 to below 1"
             )
         pairs = encode_pairs(train, tokeniser)
-        sizes = [1 + max(map(len, pair)) for pair in pairs]
+        sizes = [_size(pair) for pair in pairs]
         self.needed = max((size for size in sizes if size <= longest), default=0)
         longest = min(longest, batch_tokens)
         fits = [size <= longest for size in sizes]
@@ -435,25 +452,18 @@ class TranslationTask(Described):
         self.learned = list(compress(train, fits))
         self.left_out = len(pairs) - len(self._train)
         if not self._train:
+            way = ""
+            if self.needed:
+                way = f"; batch_tokens is {batch_tokens}, {_enough(self.needed)}"
             raise ArgumentError(
                 f"none of {count_of(len(pairs), 'pairs')} has fewer than {count_of(longest, 'ids')} "
-                f"on both sides: there is nothing to learn from"
-                + (
-                    f"; batch_tokens is {batch_tokens}, {_enough(self.needed)}"
-                    if self.needed
-                    else ""
-                )
+                f"on both sides: there is nothing to learn from{way}"
             )
-        self._valid = [
-            pair for pair in encode_pairs(valid, tokeniser) if max(map(len, pair)) < longest
-        ]
+        self._valid = [pair for pair in encode_pairs(valid, tokeniser) if _size(pair) <= longest]
         self.label_smoothing = label_smoothing
         self._batch_tokens = batch_tokens
         self._groups = _groups(pairs, together, longest)
-        costs = [
-            len(group) * (1 + max(len(side) for pair in group for side in pair))
-            for group in self._groups
-        ]
+        costs = [_cost(group) for group in self._groups]
         self.batches = TokenBatches(costs, batch_tokens, seed, world, rank)
         self._settings = {
             "batch_tokens": batch_tokens,
@@ -465,8 +475,10 @@ class TranslationTask(Described):
 
     def batch(self, index: int) -> TranslationBatch:
         """The micro-batch number `index`, a function of it and of the seed."""
-        rows = self.batches.at(index)
-        return make_batch([pair for at in rows for pair in self._groups[at]]) if rows else NOTHING
+        pairs: list[EncodedPair] = []
+        for row in self.batches.at(index):
+            pairs += self._groups[row]
+        return make_batch(pairs) if pairs else NOTHING
 
     def loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
         """Sum of the smoothed cross entropies over the target ids, and their number."""
@@ -505,6 +517,16 @@ class TranslationTask(Described):
         return loss, int((batch.next != PAD).sum())
 
 
+def _size(pair: EncodedPair) -> int:
+    """The ids that the longer side of a pair fills, with its BEGIN or END."""
+    return 1 + max(map(len, pair))
+
+
+def _cost(group: Sequence[EncodedPair]) -> int:
+    """The ids that pairs of one batch fill, padding included."""
+    return len(group) * max(map(_size, group))
+
+
 def _groups(
     pairs: Sequence[EncodedPair], together: Sequence[int], longest: int
 ) -> list[list[EncodedPair]]:
@@ -513,21 +535,21 @@ def _groups(
         raise ArgumentError(
             f"together counts {count_of(sum(together), 'pairs')}, and there are {len(pairs)} to learn from"
         )
-    groups = []
+    groups: list[list[EncodedPair]] = []
     rest = iter(pairs)
     for count in together or [1] * len(pairs):
-        group = [pair for pair in islice(rest, count) if max(map(len, pair)) < longest]
-        fits = (
-            len(group) * (1 + max((len(side) for pair in group for side in pair), default=0))
-            <= longest
-        )
-        groups += [group] if group and fits else [[pair] for pair in group]
+        group = [pair for pair in islice(rest, count) if _size(pair) <= longest]
+        if group and _cost(group) <= longest:
+            groups.append(group)
+        else:
+            groups += [[pair] for pair in group]
     return groups
 
 
 def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
     """The first few short pairs: source, reference, translation; and the attention of the first as a picture."""
-    shown = [pair for pair in pairs if len(pair.source) <= LONGEST_SHOWN][:SHOWN]
+    short = [pair for pair in pairs if len(pair.source) <= LONGEST_SHOWN]
+    shown = short[:SHOWN_PAIRS]
 
     def samples(model: torch.nn.Module, picture: Path) -> list[str]:
         assert isinstance(model, TranslationTransformer | RecurrentTranslator)
@@ -535,25 +557,25 @@ def translation_samples(tokeniser: Tokeniser, pairs: Sequence[Pair]) -> Samples:
         translations = translator.translate([pair.source for pair in shown])
         lines = []
         for pair, translation in zip(shown, translations, strict=True):
-            parts = {
-                "source": pair.source,
-                "should be": pair.target,
-                "is": tidy_target(translation.text),
-            }
-            lines += [*(f"{name:<9}  {text}" for name, text in parts.items()), ""]
-        return [*lines, *_draw(translator, translations[:1], picture)]
+            lines += [
+                f"source     {pair.source}",
+                f"should be  {pair.target}",
+                f"is         {tidy_target(translation.text)}",
+                "",
+            ]
+        if translations:
+            lines += _draw(translator, translations[0], picture)
+        return lines
 
     return samples
 
 
-def _draw(translator: Translator, shown: Sequence[Translation], picture: Path) -> list[str]:
+def _draw(translator: Translator, translation: Translation, picture: Path) -> list[str]:
     """Draw the attention of a translation, or return why not."""
+    title = f"{tidy(translation.source)} → {tidy_target(translation.text)}"
     try:
-        for one in shown:
-            maps = look(translator.model, translator.tokeniser, one.source, one.ids)
-            draw_maps(maps, picture, title=f"{tidy(one.source)} → {tidy_target(one.text)}")
+        maps = look(translator.model, translator.tokeniser, translation.source, translation.ids)
+        draw_maps(maps, picture, title=title)
     except Exception as error:  # whatever a drawing library raises: a picture stops no training
-        return [
-            f"no picture: {error if isinstance(error, RegardError) else f'{type(error).__name__}: {error}'}"
-        ]
+        return [f"no picture: {reason_of(error)}"]
     return []

@@ -8,7 +8,7 @@ from commanding import refusal, regard
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import Tokeniser
-from regard_lab.training.recipes import recipe
+from regard_lab.training.recipes import reading
 
 # A command and words of its message; those after 1: end with 1. {names} are the places of the fixture below.
 MISTAKES = """
@@ -244,7 +244,7 @@ def test_groups_of_commands_alone_print_their_help():
 def test_the_corpus_of_a_training_needs_no_file_and_its_options_are_checked_first(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(recipe, "make_split", lambda *_: pytest.fail("the corpus was read"))
+    monkeypatch.setattr(reading, "make_split", lambda *_: pytest.fail("the corpus was read"))
     assert "there is no pattern 'x'" in refusal(
         "train",
         "language-model",

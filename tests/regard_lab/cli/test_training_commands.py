@@ -21,7 +21,7 @@ from regard_lab.models.storage import load_model
 from regard_lab.text import Tokeniser
 from regard_lab.training import average_checkpoints, draw_curves, read_log
 from regard_lab.training.identity import FILES
-from regard_lab.training.recipes import recipe
+from regard_lab.training.recipes import reading
 from regard_lab.training.recipes.evaluation import translators
 from regard_lab.training.recipes.run_folder import (
     FILES_OF_RECIPES,
@@ -174,7 +174,7 @@ def test_a_language_model_is_trained_and_goes_on_with_what_it_was_given(data, tm
 
 
 def test_the_embedded_corpus_needs_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(recipe, "PRONOUN_COUNTS", {"train": 300, "valid": 20})
+    monkeypatch.setattr(reading, "PRONOUN_COUNTS", {"train": 300, "valid": 20})
     options = (
         "--data",
         "pronouns",

@@ -29,121 +29,144 @@ TEN_MINUTES = TrainingBudget(minutes=10.0)
 RECIPES = (TranslationTraining, LanguageModelTraining, MaskedWordsTraining, ClassifierTraining)
 
 
-def chosen_by(recipe, given=None, amount=PAIRS, size=None):
-    given = {"data": ("data.tsv",), **(given or {})}
-    return recipe(recipe.new_config(given)).choose(amount, Requested(given, size, cpu=True))
+def chosen_by(recipe, amount=PAIRS, **given):
+    """What a recipe chooses beside the settings that are given."""
+    given["data"] = ("data.tsv",)
+    choice = recipe(recipe.new_config(given)).choose(amount, Requested(given, cpu=True))
+    return choice.settings
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_the_help_says_chosen_of_every_setting_that_is_chosen_and_of_no_other(recipe):
-    of_budgets = [chosen_by(recipe, budget) for budget in ({}, {"minutes": 10.0}, {"steps": 900})]
-    chosen = {name for choice in of_budgets for name in choice.settings}
+    chosen = {
+        **chosen_by(recipe),
+        **chosen_by(recipe, minutes=10.0),
+        **chosen_by(recipe, steps=900),
+    }
     shown = {field.name for field in fields(recipe.Config) if field.metadata.get("shown") == CHOSEN}
-    assert chosen == shown
+    assert chosen.keys() == shown
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_what_is_given_wins(recipe):
-    for name, value in chosen_by(recipe, {"minutes": 10.0}).settings.items():
+    for name, value in chosen_by(recipe, minutes=10.0).items():
         if value is not None:
-            assert name not in chosen_by(recipe, {"minutes": 10.0, name: value}).settings
+            assert name not in chosen_by(recipe, minutes=10.0, **{name: value})
+
+
+def grows(values):
+    return values == sorted(values) and len(set(values)) >= 3
 
 
 def test_sizes_and_vocabularies_grow_with_the_data_and_sizes_with_the_budget():
     counts = [10**power for power in range(3, 11)]
-    for grown in (
-        [SIZES.index(fitting_size(count)) for count in counts],
-        [SIZES.index(fitting_size(10**10, minutes=minutes)) for minutes in (0.5, 5, 50, 500)],
-        [SIZES.index(fitting_size(10**10, steps=steps)) for steps in (10, 1_000, 100_000)],
-        [fitting_vocabulary(count) for count in counts],
+    most = counts[-1]
+    assert grows([fitting_vocabulary(count) for count in counts])
+    for sizes in (
+        [fitting_size(count) for count in counts],
+        [fitting_size(most, minutes=minutes) for minutes in (0.5, 5, 50, 500)],
+        [fitting_size(most, steps=steps) for steps in (10, 1_000, 100_000)],
     ):
-        assert grown == sorted(grown)
-        assert len(set(grown)) >= 3
-    slow, fast = (
-        choose(TRANSFORMER, Amount(10**7, 10**10), budget, {})
-        for budget in (TEN_MINUTES, TEN_MINUTES._replace(accelerated=True))
-    )
+        assert grows(list(map(SIZES.index, sizes)))
+
+
+def test_a_minute_of_an_accelerator_is_worth_a_larger_model():
+    amount = Amount(10**7, 10**10)
+    slow = choose(TRANSFORMER, amount, TEN_MINUTES, {})
+    fast = choose(TRANSFORMER, amount, TEN_MINUTES._replace(accelerated=True), {})
     assert (slow.settings["dim"], fast.settings["dim"]) == (128, 256)
 
 
-def test_each_budget_has_its_end():
-    by_steps = choose(TRANSFORMER, PAIRS, TrainingBudget(steps=900), {"steps": 900}).settings
-    assert (by_steps["warmup_steps"], by_steps["cooldown"]) == (90, pytest.approx(0.6))
-    by_minutes = choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"minutes": 10.0}).settings
-    assert by_minutes["steps"] is None
-    assert "validate_every" in by_minutes
+def test_a_number_of_steps_has_a_warm_up_of_a_tenth_and_a_cooldown():
+    settings = choose(TRANSFORMER, PAIRS, TrainingBudget(steps=900), {"steps": 900}).settings
+    assert (settings["warmup_steps"], settings["cooldown"]) == (90, pytest.approx(0.6))
+
+
+def test_minutes_end_a_training_without_a_number_of_steps_and_are_chosen_where_no_budget_is():
+    settings = choose(TRANSFORMER, PAIRS, TEN_MINUTES, {"minutes": 10.0}).settings
+    assert settings["steps"] is None
+    assert "validate_every" in settings
     unasked = choose(TRANSFORMER, PAIRS, TrainingBudget(), {})
     assert (unasked.settings["steps"], unasked.settings["minutes"]) == (None, 10.0)
     assert "10 minutes (no budget was given: --minutes, --steps or --patience)" in unasked.reason
-    by_itself = choose(TRANSFORMER, PAIRS, TrainingBudget(patience=3), {"patience": 3})
-    assert by_itself.settings["steps"] is None
-    assert "minutes" not in by_itself.settings
+
+
+def test_patience_alone_validates_after_each_epoch_and_has_no_end():
+    choice = choose(TRANSFORMER, PAIRS, TrainingBudget(patience=3), {"patience": 3})
+    assert choice.settings["steps"] is None
+    assert "minutes" not in choice.settings
     # an epoch: 700,000 characters a side, 3 an id, 1,000 a batch
-    assert by_itself.settings["validate_every"] == 233
-    assert "as long as validation improves" in by_itself.reason
+    assert choice.settings["validate_every"] == 233
+    assert "as long as validation improves" in choice.reason
 
 
-def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times():
-    many = Amount(60_000, 8_400_000, "pairs", sides=2)
-    for given, amount, expected in (
-        ({"minutes": 10.0}, many, (0.0, 0.0)),
-        ({"minutes": 60.0}, many, (0.1, 0.1)),
-        ({"minutes": 10.0}, PAIRS, (0.1, 0.1)),
-        ({"steps": 300}, PAIRS, (0.0, 0.0)),
-        ({}, many, (0.0, 0.0)),
-        ({"patience": 3}, many, (0.1, 0.1)),
-    ):
-        found = chosen_by(TranslationTraining, given, amount).settings
-        assert (found["dropout"], found["label_smoothing"]) == expected
-    assert (
-        chosen_by(TranslationTraining, {"minutes": 10.0}, Amount(200, 12_000, "pairs", 2)).settings[
-            "dropout"
-        ]
-        == 0.3
-    )
+MANY_PAIRS = Amount(60_000, 8_400_000, "pairs", sides=2)
+FEW_PAIRS = Amount(200, 12_000, "pairs", sides=2)
+
+
+@pytest.mark.parametrize(
+    ("amount", "budget", "dropout", "smoothing"),
+    [
+        (MANY_PAIRS, {"minutes": 10.0}, 0.0, 0.0),
+        (MANY_PAIRS, {"minutes": 60.0}, 0.1, 0.1),
+        (MANY_PAIRS, {}, 0.0, 0.0),
+        (MANY_PAIRS, {"patience": 3}, 0.1, 0.1),
+        (PAIRS, {"minutes": 10.0}, 0.1, 0.1),
+        (PAIRS, {"steps": 300}, 0.0, 0.0),
+        (FEW_PAIRS, {"minutes": 10.0}, 0.3, 0.1),
+    ],
+)
+def test_nothing_is_dropped_or_smoothed_where_each_text_is_read_a_few_times(
+    amount, budget, dropout, smoothing
+):
+    settings = chosen_by(TranslationTraining, amount, **budget)
+    assert (settings["dropout"], settings["label_smoothing"]) == (dropout, smoothing)
 
 
 def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(tmp_path):
-    said = []
-    (tmp_path / "text.txt").write_text("the bird sang in the street\n" * 200)
-    given = {"data": (str(tmp_path / "text.txt"),), "steps": 2, "dim": 16, "schedule": "constant"}
-    recipe = LanguageModelTraining.of(tmp_path / "run", given, cpu=True, tell=said.append)
-    recipe.train(tmp_path / "run", cpu=True)
-    [line] = [line for line in said if line.startswith("chosen for 1 text (")]
+    run = tmp_path / "run"
+    text = tmp_path / "text.txt"
+    text.write_text("the bird sang in the street\n" * 200)
+    remarks = []
+
+    def of(size=None, resume=False, **given):
+        return LanguageModelTraining.of(
+            run, given, size=size, resume=resume, cpu=True, tell=remarks.append
+        )
+
+    recipe = of(data=(str(text),), steps=2, dim=16, schedule="constant")
+    recipe.train(run, cpu=True)
+    [line] = [remark for remark in remarks if remark.startswith("chosen for 1 text (")]
     assert "\n" not in line
-    kept = read_settings(tmp_path / "run")
-    assert (kept["dim"], kept["heads"], kept["vocab_size"], kept["batch_tokens"]) == (
-        16,
-        4,
-        500,
-        1_024,
-    )
-    said.clear()
-    again = LanguageModelTraining.of(
-        tmp_path / "run", {"steps": 3}, resume=True, cpu=True, tell=said.append
-    )
-    again.prepare(tmp_path / "run")
-    assert not [line for line in said if line.startswith("chosen")]
+    chosen = {"dim": 16, "heads": 4, "vocab_size": 500, "batch_tokens": 1_024}
+    assert chosen.items() <= read_settings(run).items()
+
+    remarks.clear()
+    again = of(steps=3, resume=True)
+    again.prepare(run)
+    assert not any(remark.startswith("chosen") for remark in remarks)
     assert again.config.dim == 16
-    with pytest.raises(
-        ArgumentError, match=r"the sizes of the run in .* are decided; leave --size out"
-    ):
-        LanguageModelTraining.of(tmp_path / "run", {}, size="tiny", resume=True)
+    decided = r"the sizes of the run in .* are decided; leave --size out"
+    with pytest.raises(ArgumentError, match=decided):
+        of(size="tiny", resume=True)
 
 
-def test_a_batch_holds_four_of_the_longest_rows():
-    for recipe, name in (
+@pytest.mark.parametrize(
+    ("recipe", "row"),
+    [
         (LanguageModelTraining, "block"),
         (MaskedWordsTraining, "longest"),
         (ClassifierTraining, "longest"),
-    ):
-        assert chosen_by(recipe, {name: 3_000}).settings["batch_tokens"] == 12_000
-        assert chosen_by(recipe, {name: 16}).settings["batch_tokens"] == 1_000
+    ],
+)
+def test_a_batch_holds_four_of_the_longest_rows(recipe, row):
+    assert chosen_by(recipe, **{row: 3_000})["batch_tokens"] == 12_000
+    assert chosen_by(recipe, **{row: 16})["batch_tokens"] == 1_000
 
 
 def test_an_encoder_that_comes_from_a_run_keeps_its_sizes_and_gets_a_low_rate():
-    found = chosen_by(ClassifierTraining, {"from_run": "run", "minutes": 5.0}).settings
-    assert not {"dim", "layers", "heads", "vocab_size"} & found.keys()
-    assert found["learning_rate"] == ClassifierTraining.Config.learning_rate
+    settings = chosen_by(ClassifierTraining, from_run="run", minutes=5.0)
+    assert not {"dim", "layers", "heads", "vocab_size"} & settings.keys()
+    assert settings["learning_rate"] == ClassifierTraining.Config.learning_rate
     with pytest.raises(ArgumentError, match="--from run decides dim, size"):
-        ClassifierTraining.refuse_those_of("run", {"dim": 8, "learning_rate": 0.1}, "tiny")
+        ClassifierTraining.check_left_to_source("run", {"dim": 8, "learning_rate": 0.1}, "tiny")
