@@ -410,8 +410,7 @@ def _of_contrast(contrast: Contrast, number: int) -> Example:
         ids["source"] = contrast.source
     if contrast.written:
         ids["written"] = contrast.written
-    at = len(contrast.written) - 1 if contrast.at is None else contrast.at
-    return Example(ids, (at,), (contrast.of,), contrast.instead_of, number)
+    return Example(ids, (contrast.position,), (contrast.of,), contrast.instead_of, number)
 
 
 def _asked_of(model: nn.Module, tokeniser: Any, text: Any) -> list[Asked]:

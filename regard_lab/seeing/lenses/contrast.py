@@ -56,6 +56,15 @@ class Contrast:
     place: int
     at: int | None = None
 
+    @property
+    def position(self) -> int:
+        """The position whose logits chose the word."""
+        return len(self.written) - 1 if self.at is None else self.at
+
+    def words_of(self, side: str) -> tuple[Span, ...]:
+        """The words of a side, "source" or "written"."""
+        return self.source_words if side == "source" else self.written_words
+
 
 def find_contrast(
     tokeniser: Tokeniser,
@@ -87,49 +96,61 @@ def find_contrast(
     (4, True)
     """
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
-    at = find_place(tokeniser, source, target_ids, of, place)
+    place = find_place(tokeniser, source, target_ids, of, place)
     others = _compared(tokeniser, instead_of)
     ids = target_of(target_ids)
-    span = tokeniser.words(ids)[at]
-    written = span[0]
-    if (
-        written != of
-        and written.lower() == of.lower()
-        and written[:1].isupper()
-        and not of[:1].isupper()
-    ):
-        others = [other[:1].upper() + other[1:] for other in others]  # the word begins a sentence
-    first_ids = _first_ids(tokeniser, ids, span[1].start, written, others)
-    return _contrast(tokeniser, _source_ids(tokeniser, source), ids, at, span, others, first_ids)
+    word, span = tokeniser.words(ids)[place]
+    if _begins_sentence(word, of):
+        others = [other[:1].upper() + other[1:] for other in others]
+    other_ids = _first_ids(tokeniser, ids, span.start, word, others)
+    written = _Written(tokeniser, _source_ids(tokeniser, source), ids)
+    return written.contrast(place, others, other_ids)
+
+
+def _begins_sentence(written: str, of: str) -> bool:
+    """Whether the written word is `of` with the upper-case letter of a sentence's first word."""
+    if written == of or written.lower() != of.lower():
+        return False
+    return written[:1].isupper() and not of[:1].isupper()
 
 
 def _source_ids(tokeniser: Tokeniser, source: str | None) -> list[int]:
     return [] if source is None else [*tokeniser.encode(a_string("source", source)), END]
 
 
-def _contrast(
-    tokeniser: Tokeniser,
-    source: Sequence[int],
-    ids: Sequence[int],
-    place: int,
-    span: Span,
-    others: Sequence[str],
-    instead_of: tuple[int, ...],
-) -> Contrast:
-    """The word at a place of the target against others; `source` has no ids for a language model."""
-    word, at = span
-    written = [*([BEGIN] if source else []), *ids[: at.start]]
-    return Contrast(
-        word=word,
-        others=tuple(others),
-        of=ids[at.start],
-        instead_of=instead_of,
-        source=tuple(source),
-        written=tuple(written),
-        source_words=tuple(tokeniser.words(source)),
-        written_words=tuple(tokeniser.words(written)),
-        place=place,
-    )
+@dataclass(frozen=True, eq=False)
+class _Written:
+    """A target, whose words are explained.
+
+    Args:
+        source: ids of the source, with END; none for a language model.
+        ids: what was written, without BEGIN and END.
+    """
+
+    tokeniser: Tokeniser
+    source: list[int]
+    ids: list[int]
+
+    def read_before(self, first: int) -> list[int]:
+        """The ids that the model had read when it chose the id at index `first`."""
+        begin = [BEGIN] if self.source else []
+        return [*begin, *self.ids[:first]]
+
+    def contrast(self, place: int, others: Sequence[str], instead_of: tuple[int, ...]) -> Contrast:
+        """The word at a place against others."""
+        word, span = self.tokeniser.words(self.ids)[place]
+        read = self.read_before(span.start)
+        return Contrast(
+            word=word,
+            others=tuple(others),
+            of=self.ids[span.start],
+            instead_of=instead_of,
+            source=tuple(self.source),
+            written=tuple(read),
+            source_words=tuple(self.tokeniser.words(self.source)),
+            written_words=tuple(self.tokeniser.words(read)),
+            place=place,
+        )
 
 
 def find_place(
@@ -141,20 +162,19 @@ def find_place(
 ) -> int:
     """The index of a written word among the words of the target; arguments as for `find_contrast`."""
     words = tokeniser.words(target_of(target_ids))
-    at = place_of([text for text, _ in words], a_string("of", of), place)
-    if source is None and not words[at][1].start:
+    index = place_of([word for word, _ in words], a_string("of", of), place)
+    word, ids = words[index]
+    if source is None and not ids.start:
         raise ArgumentError(
-            f"{words[at][0]!r} is the first word, so a language model has read nothing before it"
+            f"{word!r} is the first word, so a language model has read nothing before it"
         )
-    return at
+    return index
 
 
 def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
-    if isinstance(instead_of, str):
-        instead_of = [instead_of]
-    others = a_list(
-        "instead_of", instead_of, str, "the words to compare with, such as ('er', 'sie')"
-    )
+    words = [instead_of] if isinstance(instead_of, str) else instead_of
+    needed = "the words to compare with, such as ('er', 'sie')"
+    others = a_list("instead_of", words, str, needed)
     if not others:
         raise ArgumentError(
             "instead_of has no words; a lens explains why one word was written instead of others, so give at least one"
@@ -168,18 +188,19 @@ def _compared(tokeniser: Tokeniser, instead_of: Sequence[str]) -> list[str]:
 
 def place_of(words: Sequence[str], word: str, place: int | None) -> int:
     """The index of a word; the same case counts before another one."""
-    places = [at for at, text in enumerate(words) if text == word]
-    asked = normalise(word).lower()  # with either apostrophe
-    places = places or [at for at, text in enumerate(words) if normalise(text).lower() == asked]
+    places = [index for index, text in enumerate(words) if text == word]
+    if not places:
+        asked = normalise(word).lower()  # with either apostrophe
+        places = [index for index, text in enumerate(words) if normalise(text).lower() == asked]
     if not places:
         raise ArgumentError(
             f"the word {word!r} was not written; the written words are {' '.join(words) or 'none'}"
         )
+    if place is not None and whole("place", place) not in places:
+        raise ArgumentError(
+            f"word {place} is not {word!r}; it is at {_listed(places)} of the written words"
+        )
     if place is not None:
-        if whole("place", place) not in places:
-            raise ArgumentError(
-                f"word {place} is not {word!r}; it is at {_listed(places)} of the written words"
-            )
         return place
     if len(places) > 1:
         raise ArgumentError(
@@ -201,8 +222,9 @@ def _first_ids(
     before = tokeniser.decode(ids[:first])
     with_word = tokeniser.decode(ids[: first + 1])
     gap = " " if with_word[len(before) :].startswith(" ") else ""
-    taken = {ids[first]: word}
-    found = []
+
+    word_of_id = {ids[first]: word}
+    first_ids = []
     for number, other in enumerate(others):
         if other == word:
             raise ArgumentError(
@@ -210,21 +232,22 @@ def _first_ids(
             )
         if other in others[:number]:
             raise ArgumentError(f"{other!r} is named twice; name it once")
-        tail = tokeniser.encode_target(f"{before}{gap}{other}")
-        text, span = tokeniser.words(tail)[-1]
-        if text != other:
+        text_ids = tokeniser.encode_target(f"{before}{gap}{other}")
+        last_word, span = tokeniser.words(text_ids)[-1]
+        if last_word != other:
             raise ArgumentError(
-                f"instead_of has {other!r}, which is not one word here: the tokeniser ends with {text!r}"
+                f"instead_of has {other!r}, which is not one word here: the tokeniser ends with {last_word!r}"
             )
-        if (identifier := tail[span.start]) in taken:
+        first_id = text_ids[span.start]
+        if first_id in word_of_id:
             raise ArgumentError(
-                f"{other!r} and {taken[identifier]!r} begin with the same sub-word, "
-                f"{tokeniser.pieces([identifier])[0]!r}, and words are compared by their first sub-words; name another "
+                f"{other!r} and {word_of_id[first_id]!r} begin with the same sub-word, "
+                f"{tokeniser.pieces([first_id])[0]!r}, and words are compared by their first sub-words; name another "
                 f"word in place of {other!r}"
             )
-        taken[identifier] = other
-        found.append(identifier)
-    return tuple(found)
+        word_of_id[first_id] = other
+        first_ids.append(first_id)
+    return tuple(first_ids)
 
 
 SIDES = ("source", "written")
@@ -314,18 +337,15 @@ class Batch:
     @classmethod
     def of_contrasts(cls, contrasts: Sequence[Contrast], device: torch.device) -> Batch:
         """The batch of some contrasts, all with a source or all without."""
-        sides = [side for side in SIDES if getattr(contrasts[0], side)]
+        ids = {}
+        for side in SIDES:
+            if getattr(contrasts[0], side):
+                ids[side] = pad([getattr(contrast, side) for contrast in contrasts]).to(device)
         return cls(
-            {
-                side: pad([getattr(contrast, side) for contrast in contrasts]).to(device)
-                for side in sides
-            },
-            torch.tensor([contrast.of for contrast in contrasts], device=device),
-            pad([contrast.instead_of for contrast in contrasts], value=-1).to(device),
-            torch.tensor(
-                [len(one.written) - 1 if one.at is None else one.at for one in contrasts],
-                device=device,
-            ),
+            ids=ids,
+            of=torch.tensor([contrast.of for contrast in contrasts], device=device),
+            instead_of=pad([contrast.instead_of for contrast in contrasts], value=-1).to(device),
+            at=torch.tensor([contrast.position for contrast in contrasts], device=device),
         )
 
     def rows(self, index: torch.Tensor) -> Batch:
@@ -339,44 +359,47 @@ class Batch:
 
         logits: (batch, length, vocab_size), or (batch, classes) -> (batch,).
         """
-        rows = torch.arange(len(logits), device=logits.device)
-        last = logits[rows, self.at] if logits.dim() == 3 else logits  # (batch, vocab_size)
+        # The last side's logits where the word was chosen, (batch, vocab_size) or (batch, classes).
+        last = logits
+        if logits.dim() == 3:
+            last = logits[torch.arange(len(logits), device=logits.device), self.at]
         last = last.to(torch.promote_types(last.dtype, torch.float32))
-        others = last.gather(1, self.instead_of.clamp(min=0)).masked_fill(
-            self.instead_of < 0, -torch.inf
-        )
+
+        others = last.gather(1, self.instead_of.clamp(min=0))
+        others = others.masked_fill(self.instead_of < 0, -torch.inf)
         return last.gather(1, self.of[:, None])[:, 0] - others.logsumexp(1)
 
 
 def rows_of(sides: Sides, index: torch.Tensor) -> Sides:
     """Both sides, with row `index[i]` in row i."""
-    return {side: one[index] for side, one in sides.items()}
+    return {side: tensor[index] for side, tensor in sides.items()}
 
 
 def tables(model: Explained) -> Sides:
     """The embeddings of source and written ids, (vocab_size, dim) each, without gradients."""
     if isinstance(model, Subject):
         return model.tables()
-    own = model.embedding.weight.detach()
+    source = model.embedding.weight.detach()
     target = getattr(model, "target_embedding", None)
-    return {"source": own, "written": own if target is None else target.weight.detach()}
+    return {"source": source, "written": source if target is None else target.weight.detach()}
 
 
 def embedded(model: Explained, batch: Batch) -> Sides:
     """The embeddings of a batch, (batch, length, dim) each."""
-    return {side: tables(model)[side][ids] for side, ids in batch.ids.items()}
+    of_side = tables(model)
+    return {side: of_side[side][ids] for side, ids in batch.ids.items()}
 
 
 def without_words(model: Explained, batch: Batch) -> Sides:
     """The same with every word replaced by the baseline of its side; BEGIN and END stay."""
     special = special_of(model)
-    return {
-        side: torch.where(
-            is_word(ids, special)[..., None], baseline(ids, table, special), table[ids]
-        )
-        for side, ids in batch.ids.items()
-        for table in [tables(model)[side]]
-    }
+    of_side = tables(model)
+    vectors = {}
+    for side, ids in batch.ids.items():
+        table = of_side[side]
+        member = is_word(ids, special)[..., None]
+        vectors[side] = torch.where(member, baseline(ids, table, special), table[ids])
+    return vectors
 
 
 def special_of(model: object) -> tuple[int, ...]:
@@ -417,12 +440,14 @@ def logits_of(model: nn.Module, ids: Sides, vectors: Sides | None = None) -> tor
         return model(ids["source"])
     if isinstance(model, LanguageModel):
         return model(ids["written"], vectors=None if vectors is None else vectors["written"])
-    given = (
-        {}
-        if vectors is None
-        else {"source_vectors": vectors["source"], "target_vectors": vectors["written"]}
+    if vectors is None:
+        return model(ids["source"], ids["written"])
+    return model(
+        ids["source"],
+        ids["written"],
+        source_vectors=vectors["source"],
+        target_vectors=vectors["written"],
     )
-    return model(ids["source"], ids["written"], **given)
 
 
 @torch.no_grad()
@@ -460,18 +485,24 @@ def by_batch(
         compute: some contrasts, and the batch of them -> a result for each.
         copies: how many rows of each contrast fit into one run of the model.
     """
-    sizes = [(len(one.source), len(one.written)) for one in contrasts]
+    sizes = [(len(contrast.source), len(contrast.written)) for contrast in contrasts]
     groups: list[list[int]] = []
     for index in sorted(range(len(contrasts)), key=sizes.__getitem__):
-        full = not groups or (len(groups[-1]) + 1) * copies * sum(sizes[index]) > ids_at_once(model)
-        # It reads no padding.
-        if full or (isinstance(model, Subject) and sizes[groups[-1][0]] != sizes[index]):
+        fits = False
+        if groups:
+            group = groups[-1]
+            fits = (len(group) + 1) * copies * sum(sizes[index]) <= ids_at_once(model)
+            if isinstance(model, Subject):  # it reads no padding
+                fits = fits and sizes[group[0]] == sizes[index]
+        if not fits:
             groups.append([])
         groups[-1].append(index)
+
+    device = next(model.parameters()).device
     results: dict[int, Result] = {}
     for group in groups:
         chosen = [contrasts[index] for index in group]
-        batch = Batch.of_contrasts(chosen, next(model.parameters()).device)
+        batch = Batch.of_contrasts(chosen, device)
         results.update(zip(group, compute(chosen, batch), strict=True))
     return [results[index] for index in range(len(contrasts))]
 
@@ -493,36 +524,31 @@ def alternatives(
         target_ids: what was written, without BEGIN and END.
         places: indices of the words; by default all. A word before which nothing was read is left out.
     """
-    ids = list(target_ids)
-    source_ids = _source_ids(tokeniser, source)
-    written = ids if source is None else [BEGIN, *ids]
-    read = {"source": [source_ids], "written": [written]}
+    written = _Written(tokeniser, _source_ids(tokeniser, source), list(target_ids))
+    read = {"written": written.read_before(len(written.ids))}
+    if source is not None:
+        read["source"] = written.source
     with torch.no_grad(), in_eval_mode(model):
         device = model.embedding.weight.device
-        logits = logits_of(
-            model, {side: torch.tensor(one, device=device) for side, one in read.items()}
-        )[0]
+        sides = {side: torch.tensor([ids], device=device) for side, ids in read.items()}
+        logits = logits_of(model, sides)[0]
+
     contrasts: dict[int, Contrast] = {}
-    for place, span in enumerate(tokeniser.words(ids)):
-        first = span[1].start
-        before = first + len(written) - len(ids)
+    for place, (_, span) in enumerate(tokeniser.words(written.ids)):
+        before = written.read_before(span.start)
         if before and (places is None or place in places):
-            instead_of = most_probable(model, logits[before - 1], ids[first])
-            others = [word_with(tokeniser, written[:before], other) for other in instead_of]
-            contrasts[place] = _contrast(
-                tokeniser, source_ids, ids, place, span, others, instead_of
-            )
+            instead_of = most_probable(model, logits[len(before) - 1], written.ids[span.start])
+            others = [word_with(tokeniser, before, other) for other in instead_of]
+            contrasts[place] = written.contrast(place, others, instead_of)
     return contrasts
 
 
 def most_probable(model: object, logits: torch.Tensor, written: int) -> tuple[int, ...]:
     """The ids of words that a model finds most probable beside the written one; logits: (vocab_size,)."""
-    row = (
-        logits.float()
-        .cpu()
-        .masked_fill(~is_word(torch.arange(len(logits)), special_of(model)), -torch.inf)
-    )
-    row[written] = -torch.inf
+    row = logits.float().cpu()
+    others = is_word(torch.arange(len(row)), special_of(model))
+    others[written] = False
+    row = row.masked_fill(~others, -torch.inf)
     return tuple(row.topk(min(OTHERS, len(row) - 1)).indices.tolist())
 
 
@@ -542,5 +568,8 @@ def against_alternatives(
 def word_with(tokeniser: Tokeniser, read: Sequence[int], other: int) -> str:
     """The sub-word as it would continue the text: with "…" before it if it would continue a word."""
     piece = tokeniser.pieces([other])[0]
-    text = tokeniser.decode([*read, other])[len(tokeniser.decode(list(read))) :]
-    return (text.strip() or piece) if text.startswith(" ") or not read else piece
+    before = tokeniser.decode(list(read))
+    text = tokeniser.decode([*read, other])[len(before) :]
+    if read and not text.startswith(" "):
+        return piece
+    return text.strip() or piece

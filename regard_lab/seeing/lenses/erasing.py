@@ -7,7 +7,7 @@ left.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -63,19 +63,18 @@ def erasure_relevances(
 
     def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[Found]:
         odds = run(model, batch).tolist()
-        words = [{side: getattr(one, f"{side}_words") for side in sides} for one in chosen]
-        wanted = [
-            Erased(row, side, tuple(ids))
-            for row, own in enumerate(words)
-            for side in sides
-            for _, ids in own[side]
-        ]
+        wanted = []
+        for row, contrast in enumerate(chosen):
+            for side in sides:
+                wanted += [Erased(row, side, tuple(ids)) for _, ids in contrast.words_of(side)]
         after = iter(erased(model, batch, wanted).tolist())
-        for before, own in zip(odds, words, strict=True):
-            falls = {
-                f"{side}_scores": tuple(before - next(after) for _ in own[side]) for side in sides
-            }
-            yield falls | {"passes": 1 + sum(map(len, falls.values()))}
+        for before, contrast in zip(odds, chosen, strict=True):
+            record: Found = {"passes": 1}
+            for side in sides:
+                falls = tuple(before - next(after) for _ in contrast.words_of(side))
+                record[f"{side}_scores"] = falls
+                record["passes"] += len(falls)
+            yield record
 
     return by_batch(model, contrasts, relevances)
 
@@ -88,19 +87,19 @@ def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Te
         side: torch.zeros(len(wanted), ids.shape[1], dtype=torch.bool)
         for side, ids in batch.ids.items()
     }
-    for number, one in enumerate(wanted):
-        masks[one.side][number, list(one.places)] = True
-    index = torch.tensor([one.row for one in wanted], device=batch.of.device)
+    for number, words in enumerate(wanted):
+        masks[words.side][number, list(words.places)] = True
+
+    device = batch.of.device
+    index = torch.tensor([words.row for words in wanted], device=device)
     at_once = max(1, ids_at_once(model) // sum(mask.shape[1] for mask in masks.values()))
     odds = []
-    for part in torch.arange(len(wanted), device=index.device).split(at_once):
+    for part in torch.arange(len(wanted), device=device).split(at_once):
         rows = index[part]
-        changed = {
-            side: torch.where(
-                mask.to(rows.device)[part][..., None], without[side][rows], vectors[side][rows]
-            )
-            for side, mask in masks.items()
-        }
+        changed = {}
+        for side, mask in masks.items():
+            is_erased = mask.to(device)[part][..., None]
+            changed[side] = torch.where(is_erased, without[side][rows], vectors[side][rows])
         odds.append(run(model, batch.rows(rows), changed))
     return torch.cat(odds)
 
@@ -126,6 +125,36 @@ class Changed:
     similarities: tuple[float, ...] = ()
 
 
+Spell = Callable[[Sequence[int], int], str]  # the ids before, and an id -> a word
+
+
+@dataclass(frozen=True, eq=False)
+class Speller:
+    """The most probable sub-words at the places of one text, as words; each is spelled once.
+
+    Args:
+        spell: the ids before a place, and an id -> a word.
+        spelled: words by the number of ids before, and their id.
+    """
+
+    spell: Spell
+    spelled: dict[tuple[int, int], str] = field(default_factory=dict)
+
+    def likeliest(
+        self, log_probs: torch.Tensor, before: Sequence[int]
+    ) -> tuple[tuple[str, float], ...]:
+        """The most probable sub-words after the ids `before`, with their probabilities; log_probs: (vocab_size,)."""
+        best = log_probs.topk(min(LIKELIEST, len(log_probs)))
+        words = [self._word(before, identifier) for identifier in best.indices.tolist()]
+        return tuple(zip(words, best.values.exp().tolist(), strict=True))
+
+    def _word(self, before: Sequence[int], identifier: int) -> str:
+        key = (len(before), identifier)
+        if key not in self.spelled:
+            self.spelled[key] = self.spell(before, identifier)
+        return self.spelled[key]
+
+
 @torch.no_grad()
 def without_each(
     model: TranslationModel, tokeniser: Tokeniser, source: str, target_ids: Sequence[int], most: int
@@ -133,28 +162,27 @@ def without_each(
     """The translation of a source as it is (None), and without each of its first words, by their index."""
     ids = [*tokeniser.encode(source), END]
     target = [*target_ids, END]
-    words, written = tokeniser.words(ids), tokeniser.words(target)
+    words = tokeniser.words(ids)
     places = [None, *range(min(most, len(words) - 1))]  # END stays
     table = tables(model)["source"]
-    one, read = (torch.tensor([row], device=table.device) for row in (ids, [BEGIN, *target_ids]))
-    mean = baseline(one, table)
-    spell = partial(word_with, tokeniser)
-    named = {}
-    found: list[Changed] = []
+    source_row = torch.tensor([ids], device=table.device)
+    target_row = torch.tensor([[BEGIN, *target_ids]], device=table.device)
+    mean = baseline(source_row, table)
+    written = WrittenText(target, tokeniser.words(target), Speller(partial(word_with, tokeniser)))
+
+    changes: list[Changed] = []
     with in_eval_mode(model):
-        for part, erased in without(words, places, len(target) * len(table)):
-            sources = one.expand(len(part), -1)
-            vectors = torch.where(erased.to(table.device)[..., None], mean, table[one])
-            logits = (
-                model(sources, read.expand(len(part), -1), source_vectors=vectors)
-                .float()
-                .log_softmax(-1)
-                .cpu()
-            )
-            for row, now in zip(logits, greedily_written(model, sources, vectors), strict=True):
-                translation = tuple(word for word, _ in tokeniser.words(now))
-                found.append(with_written(row, target, written, spell, translation, named))
-    return dict(zip(places, found, strict=True))
+        for part, is_erased in without(words, places, len(target) * len(table)):
+            sources = source_row.expand(len(part), -1)
+            targets = target_row.expand(len(part), -1)
+            vectors = torch.where(is_erased.to(table.device)[..., None], mean, table[source_row])
+            logits = model(sources, targets, source_vectors=vectors)
+            log_probs = logits.float().log_softmax(-1).cpu()
+            translations = greedily_written(model, sources, vectors)
+            for row, translation in zip(log_probs, translations, strict=True):
+                translated = tuple(word for word, _ in tokeniser.words(translation))
+                changes.append(written.changed(row, translated))
+    return dict(zip(places, changes, strict=True))
 
 
 def text_without_each(
@@ -167,20 +195,19 @@ def text_without_each(
     """
     ids = [BEGIN, *tokeniser.encode(a_string("text", text))]
     table = tables(model)["written"]
-    one = torch.tensor([ids], device=table.device)
-    mean = baseline(one, table)
+    row = torch.tensor([ids], device=table.device)
+    mean = baseline(row, table)
 
-    def logits(erased: torch.Tensor) -> torch.Tensor:
-        read = one.expand(len(erased), -1)
+    def logits(is_erased: torch.Tensor) -> torch.Tensor:
+        rows = row.expand(len(is_erased), -1)
+        vectors = torch.where(is_erased.to(table.device)[..., None], mean, table[rows])
         with in_eval_mode(model):
-            return model(
-                read, vectors=torch.where(erased.to(table.device)[..., None], mean, table[read])
-            )
+            return model(rows, vectors=vectors)
 
     spans = tokeniser.words(ids)
     places = [None, *range(1, min(len(spans), most + 1))]
-    found = next_words(ReadText(ids, spans, logits, partial(word_with, tokeniser)), places)
-    return dict(zip(places, found, strict=True))
+    read = ReadText(ids, spans, logits, Speller(partial(word_with, tokeniser)))
+    return dict(zip(places, next_words(read, places), strict=True))
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,49 +218,49 @@ class ReadText:
         ids: what is read.
         spans: its words, with the indices of their ids.
         logits: which ids are erased in each row, bool (rows, n) -> logits (rows, n, vocab_size).
-        spell: the ids before, and an id -> a word.
+        speller: spells the most probable sub-words.
     """
 
     ids: list[int]
     spans: Sequence[Span]
     logits: Callable[[torch.Tensor], torch.Tensor]
-    spell: Callable[[Sequence[int], int], str]
+    speller: Speller
+
+    def log_probs(self, is_erased: torch.Tensor) -> torch.Tensor:
+        """Log-probabilities (rows, n, vocab_size) of the next ids, on the CPU."""
+        return self.logits(is_erased).float().log_softmax(-1).cpu()
+
+    def changed(self, unchanged: torch.Tensor, erased: torch.Tensor, place: int) -> Changed:
+        """What is read next without the word at a place. Words up to it are predicted before it is read.
+
+        Args:
+            unchanged, erased: log-probabilities (n, vocab_size) of the text as it is, and without the word.
+        """
+        most_probable_after = int(unchanged[-1].argmax())
+        ids = [*self.ids, most_probable_after]
+        spans = [span for _, span in self.spans] + [range(len(self.ids), len(ids))]
+        probabilities = []
+        likeliest = []
+        for word in range(1, len(spans)):
+            span = spans[word]
+            rows = erased if word > place else unchanged
+            chosen = torch.stack([rows[at - 1, ids[at]].double() for at in span])
+            probabilities.append(float(chosen.sum().exp()))
+            before = self.ids[: span.start]
+            likeliest.append(self.speller.likeliest(rows[span.start - 1], before))
+        return Changed(tuple(probabilities), tuple(likeliest))
 
 
 @torch.no_grad()
 def next_words(read: ReadText, places: Sequence[int | None]) -> list[Changed]:
     """The probability of each next word without each of some words, by their index; None for the text as it is."""
-
-    def log_probabilities(erased: torch.Tensor) -> torch.Tensor:
-        return read.logits(erased).float().log_softmax(-1).cpu()
-
-    own = log_probabilities(torch.zeros(1, len(read.ids), dtype=torch.bool))[0]
-    top = int(own[-1].argmax())
-    named: dict[tuple[int, int], str] = {}
-
-    def changed(others: torch.Tensor, place: int) -> Changed:
-        """Words up to the changed one are predicted before it is read."""
-        probabilities = []
-        likeliest = []
-        for at, (_, span) in enumerate(
-            [*read.spans[1:], ("", range(len(read.ids), len(read.ids) + 1))], 1
-        ):
-            rows = others if at > place else own
-            chances = [rows[i - 1, ([*read.ids, top])[i]].double() for i in span]
-            probabilities.append(float(torch.stack(chances).sum().exp()))
-            likeliest.append(
-                named_likeliest(rows[span.start - 1], read.ids[: span.start], read.spell, named)
-            )
-        return Changed(tuple(probabilities), tuple(likeliest))
-
-    found: list[Changed] = []
-    for part, erased in without(read.spans, places, own.numel()):
-        rows = log_probabilities(erased)
-        found += [
-            changed(one, 0 if place is None else place)
-            for one, place in zip(rows, part, strict=True)
-        ]
-    return found
+    nothing = torch.zeros(1, len(read.ids), dtype=torch.bool)
+    unchanged = read.log_probs(nothing)[0]
+    changes: list[Changed] = []
+    for part, is_erased in without(read.spans, places, unchanged.numel()):
+        for log_probs, place in zip(read.log_probs(is_erased), part, strict=True):
+            changes.append(read.changed(unchanged, log_probs, 0 if place is None else place))
+    return changes
 
 
 def without(
@@ -248,58 +275,42 @@ def without(
     at_once = max(1, NUMBERS_AT_ONCE // numbers)
     for first in range(0, len(places), at_once):
         part = [*places[first : first + at_once]]
-        erased = torch.zeros(len(part), spans[-1][1].stop, dtype=torch.bool)
+        is_erased = torch.zeros(len(part), spans[-1][1].stop, dtype=torch.bool)
         for row, place in enumerate(part):
             if place is not None:
-                erased[row, list(spans[place][1])] = True
-        yield part, erased
+                is_erased[row, list(spans[place][1])] = True
+        yield part, is_erased
 
 
-def named_likeliest(
-    logits: torch.Tensor,
-    before: Sequence[int],
-    spell: Callable[[Sequence[int], int], str],
-    named: dict[tuple[int, int], str],
-) -> tuple[tuple[str, float], ...]:
-    """The most probable sub-words after some ids, as words, with their probabilities.
+@dataclass(frozen=True, eq=False)
+class WrittenText:
+    """A text that a model wrote.
 
     Args:
-        logits: log-probabilities (vocab_size,).
-        before: the ids before the place.
-        spell: the ids before, and an id -> a word.
-        named: words by the number of ids before and their id, so that each is spelled once.
+        ids: what was written.
+        spans: its words, with the indices of their ids.
+        speller: spells the most probable sub-words.
     """
-    best = logits.topk(min(LIKELIEST, len(logits)))
-    words = []
-    for one in best.indices.tolist():
-        if (len(before), one) not in named:
-            named[len(before), one] = spell(before, one)
-        words.append(named[len(before), one])
-    return tuple(zip(words, best.values.exp().tolist(), strict=True))
 
+    ids: Sequence[int]
+    spans: Sequence[Span]
+    speller: Speller
 
-def with_written(
-    logits: torch.Tensor,
-    ids: Sequence[int],
-    spans: Sequence[Span],
-    spell: Callable[[Sequence[int], int], str],
-    translation: tuple[str, ...],
-    named: dict[tuple[int, int], str],
-) -> Changed:
-    """The probability of each word that was written, and what is most probable at its place.
+    def changed(self, log_probs: torch.Tensor, translation: tuple[str, ...]) -> Changed:
+        """The probability of each word that was written, and what is most probable at its place.
 
-    Args:
-        logits: log-probabilities of written ids, (ids, vocab_size).
-        ids, spans: what was written, and its words.
-        spell, named: as for `named_likeliest`.
-        translation: the words that are written now.
-    """
-    chosen = logits.gather(1, torch.tensor([ids]).mT)[:, 0].double()
-    probabilities = tuple(float(chosen[list(span)].sum().exp()) for _, span in spans)
-    likeliest = tuple(
-        named_likeliest(logits[span.start], ids[: span.start], spell, named) for _, span in spans
-    )
-    return Changed(probabilities, likeliest, translation)
+        Args:
+            log_probs: log-probabilities of written ids, (ids, vocab_size).
+            translation: the words that are written now.
+        """
+        chosen = log_probs.gather(1, torch.tensor([self.ids]).mT)[:, 0].double()
+        probabilities = []
+        likeliest = []
+        for _, span in self.spans:
+            probabilities.append(float(chosen[list(span)].sum().exp()))
+            before = self.ids[: span.start]
+            likeliest.append(self.speller.likeliest(log_probs[span.start], before))
+        return Changed(tuple(probabilities), tuple(likeliest), translation)
 
 
 def greedily_written(
@@ -310,18 +321,18 @@ def greedily_written(
     Rows stay in their places until all have ended.
     """
     state = model.start(source, vectors=vectors)
-    ids = torch.full((len(source),), BEGIN, device=source.device)
+    last_ids = torch.full((len(source),), BEGIN, device=source.device)
     written: list[list[int]] = [[] for _ in source]
     open_rows = set(range(len(source)))
     for _ in range(2 * source.shape[1] + 16):
-        logits = model.step(ids, state)
+        logits = model.step(last_ids, state)
         logits[:, [PAD, BEGIN]] = -torch.inf
-        ids = logits.argmax(-1)
-        for row, one in enumerate(ids.tolist()):
-            if one == END:
+        last_ids = logits.argmax(-1)
+        for row, identifier in enumerate(last_ids.tolist()):
+            if identifier == END:
                 open_rows.discard(row)
             elif row in open_rows:
-                written[row].append(one)
+                written[row].append(identifier)
         if not open_rows:
             break
     return written

@@ -7,7 +7,7 @@ uses.
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -38,7 +38,8 @@ from regard_lab.seeing.watching import in_eval_mode, layers_with_weights
 from regard_lab.text import Tokeniser
 
 STEPS = 20
-FINER, MOST_STEPS = 3, 540  # the steps are tripled, up to this number
+FINER = 3  # times as many steps, while the completeness error is too large
+MOST_STEPS = 540
 ENOUGH = 0.05  # the completeness error at which they stay: of the change of the log odds, if that is above 1
 
 
@@ -59,6 +60,11 @@ class Integrated:
         """The completeness error: `|sum of relevances - change|`."""
         return abs(float(self.relevances.sum()) - self.change)
 
+    @property
+    def is_complete(self) -> bool:
+        """Whether the steps were enough."""
+        return self.error <= ENOUGH * max(1.0, abs(self.change))
+
 
 def integrate(
     model: Explained, side: str, steps: int, contrasts: Sequence[Contrast], batch: Batch
@@ -73,26 +79,27 @@ def integrate(
     """
     vectors = embedded(model, batch)
     without = without_words(model, batch)
-    x = vectors[side]
-    start = without[side]
-    kept = x.dtype
-    wide = torch.promote_types(kept, torch.float32)
-    x = x.to(wide)
-    start = start.to(wide)
+    dtype = vectors[side].dtype
+    wide = torch.promote_types(dtype, torch.float32)
+    x = vectors[side].to(wide)
+    baselines = without[side].to(wide)
+
+    # Row r of the run is step r % steps of batch row r // steps.
     index = torch.arange(len(x), device=x.device).repeat_interleave(steps)
-    along = ((torch.arange(steps, device=x.device, dtype=wide) + 0.5) / steps).repeat(len(x))[
-        :, None, None
-    ]
-    path = (start[index] + along * (x - start)[index]).requires_grad_()
+    shares = (torch.arange(steps, device=x.device, dtype=wide) + 0.5) / steps
+    shares = shares.repeat(len(x))[:, None, None]
+    path = (baselines[index] + shares * (x - baselines)[index]).requires_grad_()
     # cuDNN has no backward pass in eval mode.
     with torch.enable_grad(), torch.backends.cudnn.flags(enabled=False):
-        odds = run(model, batch.rows(index), rows_of(vectors, index) | {side: path.to(kept)})
+        odds = run(model, batch.rows(index), rows_of(vectors, index) | {side: path.to(dtype)})
         (gradient,) = torch.autograd.grad(odds.sum(), path)
     mean = gradient.unflatten(0, (len(x), steps)).mean(1)  # (batch, length, dim)
+    relevances = ((x - baselines) * mean).sum(-1)
     with torch.no_grad():
-        change = run(model, batch) - run(model, batch, vectors | {side: without[side]})
-    relevances = ((x - start) * mean).sum(-1)
-    return [Integrated(row, fall) for row, fall in zip(relevances, change.tolist(), strict=True)]
+        changes = run(model, batch) - run(model, batch, vectors | {side: without[side]})
+    return [
+        Integrated(row, change) for row, change in zip(relevances, changes.tolist(), strict=True)
+    ]
 
 
 def gradient_relevances(
@@ -109,7 +116,7 @@ def gradient_relevances(
             the log odds 60, 180 and at last 540.
         sides: "source", "written" or both; a side that is left out has no relevances.
     """
-    results: list[dict[str, Integrated]] = [{} for _ in contrasts]
+    parts_of: list[dict[str, Integrated]] = [{} for _ in contrasts]
     backward_passes = [0] * len(contrasts)
     for side in sides:
         pending = [index for index, contrast in enumerate(contrasts) if getattr(contrast, side)]
@@ -117,27 +124,26 @@ def gradient_relevances(
         while pending:
             integrated = partial(integrate, model, side, number)
             parts = by_batch(model, [contrasts[index] for index in pending], integrated, number)
+            incomplete = []
             for index, part in zip(pending, parts, strict=True):
-                results[index][side] = part
+                parts_of[index][side] = part
                 backward_passes[index] += number
-            more = steps is None and number < MOST_STEPS
-            pending = [
-                index
-                for index, part in zip(pending, parts, strict=True)
-                if more and part.error > ENOUGH * max(1.0, abs(part.change))
-            ]
+                if not part.is_complete:
+                    incomplete.append(index)
+            if steps is not None or number >= MOST_STEPS:
+                break
+            pending = incomplete
             number *= FINER
-    found: list[Found] = []
-    for contrast, parts, back in zip(contrasts, results, backward_passes, strict=True):
-        scores = {
-            f"{side}_scores": by_word(part.relevances, getattr(contrast, f"{side}_words"))
-            for side, part in parts.items()
-        }
-        error = max((part.error for part in parts.values()), default=None)
-        changes = {side: part.change for side, part in parts.items()}
-        passes = {"passes": 1 + len(parts) + back, "backward_passes": back}
-        found.append({**scores, **passes, "completeness": error, "changes": changes})
-    return found
+
+    records: list[Found] = []
+    for contrast, parts, back in zip(contrasts, parts_of, backward_passes, strict=True):
+        record: Found = {"passes": 1 + len(parts) + back, "backward_passes": back}
+        record["completeness"] = max((part.error for part in parts.values()), default=None)
+        record["changes"] = {side: part.change for side, part in parts.items()}
+        for side, part in parts.items():
+            record[f"{side}_scores"] = by_word(part.relevances, contrast.words_of(side))
+        records.append(record)
+    return records
 
 
 # Relevances of the source ids and of the written ids.
@@ -160,14 +166,17 @@ def attention_relevances(
     """
 
     def last_row(stacks: Stacks, at: int | None) -> IdRelevances:
-        encoder, decoder, cross = (_chosen(stack, head) for stack in stacks)
+        encoder, decoder, cross = stacks
         if at is not None:
-            return encoder[at], decoder.flatten()
-        return cross[-1] if len(cross) else cross.flatten(), decoder[-1] if len(
-            decoder
-        ) else decoder.flatten()
+            return _weights_of_head(encoder, head)[at], torch.zeros(0)
+        return _last_row(_weights_of_head(cross, head)), _last_row(_weights_of_head(decoder, head))
 
     return _from_weights(model, contrasts, last_row)
+
+
+def _last_row(weights: torch.Tensor) -> torch.Tensor:
+    """The weights of the last query; none if there are no queries."""
+    return weights[-1] if len(weights) else weights.flatten()
 
 
 def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[Found]:
@@ -183,8 +192,9 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
     """
     if not rolls_out(model):
         name = type(model).__name__
-        some = isinstance(model, LanguageModel) and layers_with_weights(model)
-        without = f"some of this {name} have none" if some else f"this {name} has none"
+        without = f"this {name} has none"
+        if isinstance(model, LanguageModel) and layers_with_weights(model):
+            without = f"some of this {name} have none"
         raise UnsupportedError(
             f"rollout multiplies the self-attention of all layers, and {without}; use lens='gradients' or lens='erase'"
         )
@@ -193,11 +203,9 @@ def rollout_relevances(model: Explained, contrasts: Sequence[Contrast]) -> list[
 
 def rolls_out(model: Explained) -> bool:
     """Whether every layer has self-attention that can be rolled out; a recurrent layer has none."""
-    if isinstance(model, RecurrentTranslator):
-        return False
-    return not isinstance(model, LanguageModel) or len(layers_with_weights(model)) == len(
-        model.blocks
-    )
+    if isinstance(model, LanguageModel):
+        return len(layers_with_weights(model)) == len(model.blocks)
+    return not isinstance(model, RecurrentTranslator)
 
 
 def rolled_out(stacks: Stacks, at: int | None) -> IdRelevances:
@@ -205,13 +213,14 @@ def rolled_out(stacks: Stacks, at: int | None) -> IdRelevances:
     encoder, decoder, cross = (stack.mean(1) for stack in stacks)  # (layers, rows, keys)
     from_source = torch.eye(encoder.shape[-1])
     for weights in encoder:
-        from_source = (weights + torch.eye(len(weights))) / 2 @ from_source
+        from_source = _with_residual(weights) @ from_source
     if at is not None:
-        return from_source[at], decoder.flatten()
+        return from_source[at], torch.zeros(0)
+
     source = torch.zeros(decoder.shape[-1], encoder.shape[-1])
     written = torch.eye(decoder.shape[-1])
     for layer, weights in enumerate(decoder):
-        mixing = (weights + torch.eye(len(weights))) / 2
+        mixing = _with_residual(weights)
         source = mixing @ source
         written = mixing @ written
         if layer < len(cross):
@@ -220,7 +229,12 @@ def rolled_out(stacks: Stacks, at: int | None) -> IdRelevances:
     return source[-1], written[-1]
 
 
-def _chosen(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor:
+def _with_residual(weights: torch.Tensor) -> torch.Tensor:
+    """The mean weights of a layer, half of which is the residual."""
+    return (weights + torch.eye(len(weights))) / 2
+
+
+def _weights_of_head(weights: torch.Tensor, head: tuple[int, int] | None) -> torch.Tensor:
     """(layers, heads, rows, keys) -> the weights of a head, or the mean; none if there are no layers."""
     layers, heads = weights.shape[:2]
     if not layers:
@@ -244,7 +258,7 @@ def _from_weights(
     """Word relevances from the weights of one pass; `read` gets those of one text without its padding."""
     if not isinstance(model, LanguageModel | Subject):
         check_attends(model)
-    if any(not one.written and one.at is None for one in contrasts):
+    if any(not contrast.written and contrast.at is None for contrast in contrasts):
         raise UnsupportedError(
             "a class is chosen at no position, so no row of attention explains it; use lens='erase'"
         )
@@ -259,12 +273,11 @@ def _from_weights(
                 decoder[:, row, :, :t, :t],
                 cross[:, row, :, :t, :s],
             )
-            sides = zip(SIDES, read(stacks, contrast.at), strict=True)
-            yield {"passes": 1} | {
-                f"{side}_scores": by_word(one, getattr(contrast, f"{side}_words"))
-                for side, one in sides
-                if len(one)
-            }
+            record: Found = {"passes": 1}
+            for side, of_ids in zip(SIDES, read(stacks, contrast.at), strict=True):
+                if len(of_ids):
+                    record[f"{side}_scores"] = by_word(of_ids, contrast.words_of(side))
+            yield record
 
     return by_batch(model, contrasts, relevances)
 
@@ -361,14 +374,12 @@ def check_options(lens: str, head: tuple[int, int] | None = None, steps: int | N
         raise ArgumentError(
             f"head={shown(head)} belongs to lens='attention', and the lens is {lens!r}; leave it out"
         )
-    if (
-        head is not None
-        and len(
-            [whole("a number of head", number) for number in each("head", head, "(layer, head)")]
-        )
-        != 2
-    ):
-        raise ArgumentError(f"head is {shown(head)}; give (layer, head)")
+    if head is not None:
+        numbers = list(each("head", head, "(layer, head)"))
+        for number in numbers:
+            whole("a number of head", number)
+        if len(numbers) != 2:
+            raise ArgumentError(f"head is {shown(head)}; give (layer, head)")
     if steps is not None and lens != "gradients":
         raise ArgumentError(
             f"steps={steps} belongs to lens='gradients', and the lens is {lens!r}; leave it out"
@@ -399,33 +410,34 @@ def explain_contrasts(
     """
     with in_eval_mode(model):
         if lens == "gradients":
-            found = gradient_relevances(model, contrasts, steps=steps, sides=sides)
+            records = gradient_relevances(model, contrasts, steps=steps, sides=sides)
         elif lens == "erase":
-            found = erasure_relevances(model, contrasts, sides=sides)
+            records = erasure_relevances(model, contrasts, sides=sides)
         elif lens == "attention":
-            found = attention_relevances(model, contrasts, head=head)
+            records = attention_relevances(model, contrasts, head=head)
         else:
-            found = rollout_relevances(model, contrasts)
+            records = rollout_relevances(model, contrasts)
         odds = log_odds(model, contrasts)
-    which = (
-        "the mean over all heads of all layers"
-        if head is None
-        else f"layer {head[0]}, head {head[1]}, from 0"
-    )
-    named: dict[str, Any] = {"lens": lens, "note": NOTES[lens].format(which=which)}
-    return [
-        Relevance(
-            word=one.word,
-            others=one.others,
-            place=one.place,
+
+    which = "the mean over all heads of all layers"
+    if head is not None:
+        which = f"layer {head[0]}, head {head[1]}, from 0"
+    note = NOTES[lens].format(which=which)
+    relevances = []
+    for contrast, record, value in zip(contrasts, records, odds, strict=True):
+        relevance = Relevance(
+            lens=lens,
+            word=contrast.word,
+            others=contrast.others,
+            place=contrast.place,
             log_odds=value,
-            source_words=tuple(word for word, _ in one.source_words),
-            written_words=tuple(word for word, _ in one.written_words),
-            **fields,
-            **named,
+            source_words=tuple(word for word, _ in contrast.source_words),
+            written_words=tuple(word for word, _ in contrast.written_words),
+            note=note,
+            **record,
         )
-        for one, fields, value in zip(contrasts, found, odds, strict=True)
-    ]
+        relevances.append(relevance)
+    return relevances
 
 
 @torch.no_grad()

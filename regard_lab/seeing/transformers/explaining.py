@@ -1,9 +1,10 @@
 """Models of transformers as lenses, `ablate` and What if read them: next and masked words, classes, translations."""
 
 import re
+from collections import Counter
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -19,6 +20,7 @@ from regard_lab.seeing.lenses import Contrast, Relevance, explain_contrasts
 from regard_lab.seeing.lenses.contrast import (
     IDS_AT_ONCE,
     Asked,
+    Layer,
     Sides,
     Subject,
     baseline,
@@ -29,9 +31,9 @@ from regard_lab.seeing.lenses.erasing import (
     NUMBERS_AT_ONCE,
     Changed,
     ReadText,
-    named_likeliest,
+    Speller,
+    WrittenText,
     next_words,
-    with_written,
     without,
 )
 from regard_lab.seeing.lenses.explaining import DEFAULT, Lens, check_options
@@ -43,7 +45,7 @@ from regard_lab.seeing.transformers.texts import (
     signs,
     spans_of,
 )
-from regard_lab.seeing.watching import in_eval_mode
+from regard_lab.seeing.watching import Span, in_eval_mode
 
 CROSS = re.compile(r"cross|encdec|encoder_(decoder_)?att", re.IGNORECASE)
 
@@ -83,15 +85,16 @@ class Pretrained(Subject):
 
     def __init__(self, model: Any, tokenizer: Any) -> None:
         super().__init__()
-        self.model, self.tokenizer = attach(model), tokenizer
-        self.special = (*sorted(signs(tokenizer)),)
+        self.model = attach(model)
+        self.tokenizer = tokenizer
+        self.special = tuple(sorted(signs(tokenizer)))
         self.translates = bool(getattr(model.config, "is_encoder_decoder", False))
-        counted: dict[str, int] = {}
-        self.layers: dict[str, tuple[str, int]] = {}
+        layers_of_kind: Counter[str] = Counter()
+        self.layers: dict[str, Layer] = {}
         for name in attention_modules(model):
             kind = kind_of(name) if self.translates else "self"
-            self.layers[name] = kind, counted.setdefault(kind, 0)
-            counted[kind] += 1
+            self.layers[name] = (kind, layers_of_kind[kind])
+            layers_of_kind[kind] += 1
 
     def read(self, text: str) -> PretrainedText:
         """A text as the model reads it."""
@@ -102,53 +105,53 @@ class Pretrained(Subject):
         """Whether a word is chosen after the words before it."""
         return self.model.can_generate() and not self.translates
 
+    @property
+    def sides(self) -> tuple[str, ...]:
+        """The sides that the model reads."""
+        if self.translates:
+            return ("source", "written")
+        return ("written",) if self.writes else ("source",)
+
+    @property
+    def chooses_next(self) -> bool:
+        """Whether a word is chosen after those before it, in what is read or in what is written."""
+        return self.translates or self.writes
+
     def tables(self) -> Sides:
         embedding = self.model.get_input_embeddings()
         table = embedding.weight.detach()
         if type(embedding) is not torch.nn.Embedding:  # such as one that scales
             table = embedding(torch.arange(len(table), device=table.device)).detach()
-        sides = (
-            ("source", "written")
-            if self.translates
-            else ("written",)
-            if self.writes
-            else ("source",)
-        )
-        return dict.fromkeys(sides, table)
+        return dict.fromkeys(self.sides, table)
 
     @property
     def ids_at_once(self) -> int:
         head = self.model.get_output_embeddings()
-        return (
-            IDS_AT_ONCE
-            if head is None
-            else min(IDS_AT_ONCE, max(1, NUMBERS_AT_ONCE // len(head.weight)))
-        )
+        if head is None:
+            return IDS_AT_ONCE
+        return min(IDS_AT_ONCE, max(1, NUMBERS_AT_ONCE // len(head.weight)))
 
     def forward(self, ids: Sides, vectors: Sides | None = None) -> torch.Tensor:
         return self._logits(self.output(ids, vectors))
 
     def output(self, ids: Sides, vectors: Sides | None = None, **options: Any) -> Any:
         vectors = {} if vectors is None else vectors
-        if not self.translates:
-            (side,) = ids
-            with self._reading(self.model, vectors.get(side)):
-                return self.model(
-                    input_ids=ids[side], attention_mask=torch.ones_like(ids[side]), **options
-                )
-        encoded = self.encoded(ids, vectors)
-        with self._reading(self.model.get_decoder(), vectors.get("written")):
-            return self.model(**encoded, decoder_input_ids=ids["written"], **options)
+        if self.translates:
+            encoded = self.encoded(ids, vectors)
+            with self._reading(self.model.get_decoder(), vectors.get("written")):
+                return self.model(**encoded, decoder_input_ids=ids["written"], **options)
+        (side,) = ids
+        mask = torch.ones_like(ids[side])
+        with self._reading(self.model, vectors.get(side)):
+            return self.model(input_ids=ids[side], attention_mask=mask, **options)
 
     def encoded(self, ids: Sides, vectors: Sides) -> dict[str, Any]:
         """What a decoder reads of the source: the states of the encoder, and a mask without padding."""
         mask = torch.ones_like(ids["source"])
         encoder = self.model.get_encoder()
         with self._reading(encoder, vectors.get("source")):
-            return {
-                "encoder_outputs": encoder(input_ids=ids["source"], attention_mask=mask),
-                "attention_mask": mask,
-            }
+            states = encoder(input_ids=ids["source"], attention_mask=mask)
+        return {"encoder_outputs": states, "attention_mask": mask}
 
     def _logits(self, output: Any) -> torch.Tensor:
         if not hasattr(output, "logits"):
@@ -164,44 +167,44 @@ class Pretrained(Subject):
         if vectors is None:
             yield
             return
-        calls: list[torch.Size] = []
 
-        def other(
-            _: torch.nn.Module, given: tuple[torch.Tensor], output: torch.Tensor
+        shapes: list[torch.Size] = []  # of what the embeddings returned
+
+        def replace_embeddings(
+            _: torch.nn.Module, arguments: tuple[torch.Tensor], output: torch.Tensor
         ) -> torch.Tensor:
-            calls.append(output.shape)
+            shapes.append(output.shape)
             return vectors.to(output) if output.shape == vectors.shape else output
 
-        handle = part.get_input_embeddings().register_forward_hook(other)
+        handle = part.get_input_embeddings().register_forward_hook(replace_embeddings)
         try:
             yield
         finally:
             handle.remove()
-        if vectors.shape not in calls:
-            embeds = (
-                f"embeds {tuple(calls[0][:-1])} ids where it gets {tuple(vectors.shape[:-1])}"
-                if calls
-                else ""
-            )
-            raise UnsupportedError(
-                f"{type(self.model).__name__} {embeds or 'does not call its input embeddings'}"
-            )
+        if vectors.shape in shapes:
+            return
+        name = type(self.model).__name__
+        if not shapes:
+            raise UnsupportedError(f"{name} does not call its input embeddings")
+        raise UnsupportedError(
+            f"{name} embeds {tuple(shapes[0][:-1])} ids where it gets {tuple(vectors.shape[:-1])}"
+        )
 
     def weights(self, ids: Sides) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
         check_weights(self.model)
         with observe(self.model, "weights") as observed:
             self.output(ids)
-        found: dict[str, list[torch.Tensor]] = {}
+        layers: dict[str, list[torch.Tensor]] = {}
         for call in observed.calls:
-            found.setdefault(self.layers[call.layer][0], []).append(call.weights.float().cpu())
-        none = torch.zeros(0, len(next(iter(ids.values()))), 0, 0, 0)
-        if not self.translates:
-            own = torch.stack(found["self"])
-            return (none, own, none) if self.writes else (own, none, none)
-        encoder, decoder, cross = (
-            torch.stack(found[kind]) for kind in ("encoder", "decoder", "cross")
-        )
-        return encoder, decoder, cross
+            kind, _ = self.layers[call.layer]
+            layers.setdefault(kind, []).append(call.weights.float().cpu())
+        stacks = {kind: torch.stack(of_kind) for kind, of_kind in layers.items()}
+        if self.translates:
+            return stacks["encoder"], stacks["decoder"], stacks["cross"]
+        none = torch.zeros(0, len(stacks["self"][0]), 0, 0, 0)
+        if self.writes:
+            return none, stacks["self"], none
+        return stacks["self"], none, none
 
     @contextmanager
     def changing(
@@ -212,12 +215,12 @@ class Pretrained(Subject):
                 f"no layer of {type(self.model).__name__} has heads of attention, so none can be replaced"
             )
 
-        def swapped(name: str, output: torch.Tensor) -> torch.Tensor:
+        def change_heads(name: str, output: torch.Tensor) -> torch.Tensor:
             if name not in self.layers:  # a recurrent layer
                 return output
             return change(self.layers[name], output.transpose(1, 2)).transpose(1, 2)
 
-        with intervene(self.model, swapped):
+        with intervene(self.model, change_heads):
             yield
 
     def asked(self, text: Any) -> list[Asked]:
@@ -256,12 +259,13 @@ class Pretrained(Subject):
         return mask
 
     def class_of(self, label: Any) -> int:
-        names = {str(name).lower(): at for at, name in self.model.config.id2label.items()}
-        if str(label).lower() not in names and label not in names.values():
-            raise ArgumentError(
-                f"there is no class {shown(label)}; {suggest(str(label).lower(), names)}"
-            )
-        return names.get(str(label).lower(), label)
+        classes = {str(name).lower(): number for number, name in self.model.config.id2label.items()}
+        name = str(label).lower()
+        if name in classes:
+            return classes[name]
+        if label in classes.values():
+            return label
+        raise ArgumentError(f"there is no class {shown(label)}; {suggest(name, classes)}")
 
 
 @torch.no_grad()
@@ -289,81 +293,177 @@ def contrasts_of(
         ArgumentError: a word that was not chosen, or a class that does not exist.
         UnsupportedError: a model without a head.
     """
-    read = subject.read(text)
-    writes = subject.translates or subject.writes
     with in_eval_mode(subject):
-        if not writes and of is not None and read.fills_in and not read.masked:
-            at = place_of([word for word, _ in read.spans], of, place)
-            of = read.spans[at][0]
-            read = read.with_ids(at, [subject.mask])
-            read = replace(read, spans=spans_of(subject.tokenizer, read.ids))
-        ids, spans = read.ids, read.spans
-        sides = {"written" if writes else "source": ids}
+        read = subject.read(text)
+        if not subject.chooses_next and of is not None and read.fills_in and not read.masked:
+            place = place_of([word for word, _ in read.spans], of, place)
+            of = read.spans[place][0]
+            read = _with_mask(subject, read, place)
         if subject.translates:
             read = read.writing(written)
-            ids = [*(read.target or [])]
-            spans = spans_of(subject.tokenizer, ids)
-            sides = {"source": read.ids, "written": [subject.start, *ids[:-1]]}
+        sides = _sides_of(subject, read)
         device = subject.model.device
-        rows = subject({side: torch.tensor([one], device=device) for side, one in sides.items()})[0]
-    if rows.dim() == 1:
-        return {0: _of_class(subject, read, rows, of, instead_of)}
-    if writes:
-        chosen = (
-            range(len(spans)) if of is None else [place_of([word for word, _ in spans], of, place)]
+        logits = subject({side: torch.tensor([ids], device=device) for side, ids in sides.items()})[
+            0
+        ]
+
+    if logits.dim() == 1:
+        return {0: _of_class(subject, read, logits, of, instead_of)}
+    if not subject.chooses_next:
+        return _of_masked(subject, read, logits, of, instead_of)
+    return _of_written(subject, read, logits, of, instead_of, place)
+
+
+def _with_mask(subject: Pretrained, read: PretrainedText, place: int) -> PretrainedText:
+    """The text with a mask for a word."""
+    masked = read.with_ids(place, [subject.mask])
+    return replace(masked, spans=spans_of(subject.tokenizer, masked.ids))
+
+
+def _sides_of(subject: Pretrained, read: PretrainedText) -> dict[str, list[int]]:
+    """The ids that a model reads of a text, and of what is written."""
+    if not subject.translates:
+        (side,) = subject.sides
+        return {side: read.ids}
+    target = read.target or []
+    return {"source": read.ids, "written": [subject.start, *target[:-1]]}
+
+
+def _of_written(
+    subject: Pretrained,
+    read: PretrainedText,
+    logits: torch.Tensor,
+    of: str | None,
+    instead_of: Sequence[str],
+    place: int | None,
+) -> dict[int, Contrast]:
+    """Each word, or one, that was chosen after those before it.
+
+    Args:
+        logits: (ids, vocab_size). Of an encoder-decoder row i chose the id i, of a causal model the id after it.
+    """
+    tokenizer = subject.tokenizer
+    ids, spans = read.ids, read.spans
+    begin: list[Span] = []
+    if subject.translates:
+        ids = [*(read.target or [])]
+        spans = spans_of(tokenizer, ids)
+        begin = [("<begin>", range(1))]
+    else:
+        logits = logits.roll(1, 0)
+    sides = _sides_of(subject, read)
+    places = range(len(spans))
+    if of is not None:
+        places = [place_of([word for word, _ in spans], of, place)]
+
+    shift = len(begin)  # ids that the decoder reads before what was written
+    contrasts = {}
+    for index in places:
+        word, span = spans[index]
+        if not span.start and not begin:
+            continue  # nothing was read before it
+        chosen = _Place(subject, ids, span)
+        others = chosen.against(word, ids[span.start], logits[span.start], instead_of)
+        past = [
+            (name, range(of_word.start + shift, of_word.stop + shift))
+            for name, of_word in spans[:index]
+        ]
+        contrasts[index] = Contrast(
+            word=word,
+            others=chosen.named(others, instead_of),
+            of=ids[span.start],
+            instead_of=others,
+            source=tuple(sides.get("source", ())),
+            written=tuple(sides["written"][: span.start + shift]),
+            source_words=tuple(read.spans) if subject.translates else (),
+            written_words=(*begin, *past),
+            place=index,
         )
-        rows = rows if subject.translates else rows.roll(1, 0)  # the row that chose each id
-    elif not (chosen := [at for at, (_, one) in enumerate(spans) if one.start in read.masked]):
+    return contrasts
+
+
+def _of_masked(
+    subject: Pretrained,
+    read: PretrainedText,
+    logits: torch.Tensor,
+    of: str | None,
+    instead_of: Sequence[str],
+) -> dict[int, Contrast]:
+    """What stands at each masked place: `of`, or the most probable sub-word; logits: (ids, vocab_size)."""
+    contrasts = {}
+    for index, (_, span) in enumerate(read.spans):
+        if span.start not in read.masked:
+            continue
+        row = logits[span.start]
+        masked = _Place(subject, read.ids, span, is_masked=True)
+        right = int(row.argmax()) if of is None else masked.first_id(of)
+        word = continued(subject.tokenizer, masked.before, right)
+        others = masked.against(word, right, row, instead_of)
+        contrasts[index] = Contrast(
+            word=word,
+            others=masked.named(others, instead_of),
+            of=right,
+            instead_of=others,
+            source=tuple(read.ids),
+            written=(),
+            source_words=tuple(read.spans),
+            written_words=(),
+            place=index,
+            at=span.start,
+        )
+    if not contrasts:
         raise ArgumentError(
             f"no word of the text is masked; write {subject.tokenizer.mask_token} for one, or name one of its words"
         )
-    begin = [("<begin>", range(1))] if subject.translates else []
-    shift = len(begin)
-    found = {}
-    for at in chosen:
-        word, span = spans[at]
-        before = ids[: span.start]
-        if writes and not before and not begin:
-            continue  # nothing was read before it
-        id_of = partial(
-            _first_id, subject.tokenizer, before, ids[span.start : span.stop], not writes
-        )
-        right = ids[span.start]
-        if not writes:
-            right = int(rows[span.start].argmax()) if of is None else id_of(of)
-            word = continued(subject.tokenizer, before, right)
-        others = tuple(map(id_of, instead_of)) or most_probable(subject, rows[span.start], right)
-        if right in others or len({*others}) < len(others):
+    return contrasts
+
+
+@dataclass(frozen=True, eq=False)
+class _Place:
+    """The place of a word, and the ids that others have there.
+
+    Args:
+        ids: of the text that the word is in.
+        span: the indices of its own.
+        is_masked: whether it is a masked word, which is one id.
+    """
+
+    subject: Pretrained
+    ids: Sequence[int]
+    span: range
+    is_masked: bool = False
+
+    @property
+    def before(self) -> Sequence[int]:
+        return self.ids[: self.span.start]
+
+    def first_id(self, word: str) -> int:
+        """The first id of another word; of a masked one its only id."""
+        old = self.ids[self.span.start : self.span.stop]
+        ids = ids_of_word(self.subject.tokenizer, self.before, old, word)
+        if self.is_masked and len(ids) > 1:
+            raise ArgumentError(
+                f"{word!r} has {len(ids)} sub-words, and a mask stands for one; name another word"
+            )
+        return ids[0]
+
+    def against(
+        self, word: str, right: int, logits: torch.Tensor, instead_of: Sequence[str]
+    ) -> tuple[int, ...]:
+        """The first ids of the other words; by default those of the most probable ones."""
+        others = tuple(map(self.first_id, instead_of))
+        others = others or most_probable(self.subject, logits, right)
+        if right in others or len(set(others)) < len(others):
             raise ArgumentError(
                 f"{word!r} and {', '.join(instead_of)} begin with the same sub-word; name other words"
             )
-        past = [(one, range(ids.start + shift, ids.stop + shift)) for one, ids in spans[:at]]
-        found[at] = Contrast(
-            word=word,
-            others=tuple(instead_of)
-            or tuple(continued(subject.tokenizer, before, one) for one in others),
-            of=right,
-            instead_of=others,
-            source=tuple(sides.get("source", ())),
-            written=tuple(sides["written"][: span.start + shift]) if writes else (),
-            source_words=tuple(read.spans) if "source" in sides else (),
-            written_words=(*begin, *past) if writes else (),
-            place=at,
-            at=None if writes else span.start,
-        )
-    return found
+        return others
 
-
-def _first_id(
-    tokenizer: Any, before: Sequence[int], old: Sequence[int], masked: bool, word: str
-) -> int:
-    """The first id of a word in the place of an old one; for a masked word, which is one id, its only one."""
-    ids = ids_of_word(tokenizer, before, old, word)
-    if masked and len(ids) > 1:
-        raise ArgumentError(
-            f"{word!r} has {len(ids)} sub-words, and a mask stands for one; name another word"
-        )
-    return ids[0]
+    def named(self, others: Sequence[int], instead_of: Sequence[str]) -> tuple[str, ...]:
+        """The other words."""
+        if instead_of:
+            return tuple(instead_of)
+        return tuple(continued(self.subject.tokenizer, self.before, other) for other in others)
 
 
 def _of_class(
@@ -375,12 +475,12 @@ def _of_class(
 ) -> Contrast:
     names = subject.model.config.id2label
     right = int(logits.argmax()) if of is None else subject.class_of(of)
-    others = [subject.class_of(one) for one in instead_of] or [
-        one for one in range(len(logits)) if one != right
-    ]
+    others = [subject.class_of(name) for name in instead_of]
+    if not others:
+        others = [number for number in range(len(logits)) if number != right]
     return Contrast(
         word=str(names[right]),
-        others=tuple(str(names[one]) for one in others),
+        others=tuple(str(names[other]) for other in others),
         of=right,
         instead_of=tuple(others),
         source=tuple(read.ids),
@@ -422,9 +522,8 @@ def pretrained_relevance(
             raise ArgumentError(
                 "the text has one word, before which nothing was read; give a longer text"
             )
-        return explain_contrasts(
-            subject, tokenizer, [contrasts[max(contrasts)]], lens, head=head, steps=steps
-        )[0]
+        last = contrasts[max(contrasts)]
+        return explain_contrasts(subject, tokenizer, [last], lens, head=head, steps=steps)[0]
 
 
 @torch.no_grad()
@@ -439,50 +538,58 @@ def pretrained_without_each(
         UnsupportedError: a model whose embeddings or vectors are not those of the ids.
     """
     places = [None, *text.words[:most]]
-    spell = partial(continued, text.tokenizer)
-    found = []
-    named = {}
+    speller = Speller(partial(continued, text.tokenizer))
     with in_eval_mode(subject):
         if text.target is None and text.follows == "words":
-            logits = lambda erased: subject(*_rows(subject, text, erased))  # noqa: E731
-            return dict(
-                zip(
-                    places,
-                    next_words(ReadText(text.ids, text.spans, logits, spell), places),
-                    strict=True,
-                )
+            read = ReadText(
+                text.ids, text.spans, lambda erased: subject(*_rows(subject, text, erased)), speller
             )
-        own = _followed(subject, text, torch.zeros(1, len(text.ids), dtype=torch.bool))[0]
-        for _, erased in without(text.spans, places, own.shape[-1] * max(len(text.ids), len(own))):
-            rows = _followed(subject, text, erased)
+            return dict(zip(places, next_words(read, places), strict=True))
+
+        nothing = torch.zeros(1, len(text.ids), dtype=torch.bool)
+        unchanged = _followed(subject, text, nothing)[0]
+        numbers = unchanged.shape[-1] * max(len(text.ids), len(unchanged))
+        changes: list[Changed] = []
+        for _, is_erased in without(text.spans, places, numbers):
+            rows = _followed(subject, text, is_erased)
             if text.follows == "vectors":
-                similar = F.cosine_similarity(rows, own, dim=-1).clamp(-1, 1)
-                found += [Changed((), (), similarities=tuple(row)) for row in similar.tolist()]
+                changes += _moved_vectors(rows, unchanged)
             elif text.target is None:
-                chances = (
-                    rows.gather(2, own.argmax(-1).expand(len(rows), -1)[..., None])[..., 0]
-                    .exp()
-                    .tolist()
-                )
-                for row, chance in zip(rows, chances, strict=True):
-                    best = zip(row, text.masked, strict=True)
-                    likeliest = tuple(
-                        named_likeliest(one, text.ids[:at], spell, named) for one, at in best
-                    )
-                    found.append(Changed(tuple(chance), likeliest))
+                changes += _changed_masks(text, rows, unchanged, speller)
             else:
                 spans = spans_of(text.tokenizer, text.target)
-                written = _rewritten(subject, text, erased) if text.own else [()] * len(rows)
-                found += [
-                    with_written(row, text.target, spans, spell, words, named)
-                    for row, words in zip(rows, written, strict=True)
-                ]
-    return dict(zip(places, found, strict=True))
+                written = WrittenText(text.target, spans, speller)
+                translations = [()] * len(rows)
+                if text.own:
+                    translations = _rewritten(subject, text, is_erased)
+                changes += map(written.changed, rows, translations)
+    return dict(zip(places, changes, strict=True))
+
+
+def _moved_vectors(rows: torch.Tensor, unchanged: torch.Tensor) -> list[Changed]:
+    """How the vectors of words move: (rows, words, dim), and those of the text as it is (words, dim)."""
+    similar = F.cosine_similarity(rows, unchanged, dim=-1).clamp(-1, 1)
+    return [Changed((), (), similarities=tuple(row)) for row in similar.tolist()]
+
+
+def _changed_masks(
+    text: PretrainedText, rows: torch.Tensor, unchanged: torch.Tensor, speller: Speller
+) -> list[Changed]:
+    """What stands at masked places now; `rows` and `unchanged` as `_followed` returns them."""
+    best = unchanged.argmax(-1).expand(len(rows), -1)[..., None]
+    probabilities = rows.gather(2, best)[..., 0].exp().tolist()
+    changes = []
+    for row, of_row in zip(rows, probabilities, strict=True):
+        likeliest = []
+        for log_probs, at in zip(row, text.masked, strict=True):
+            likeliest.append(speller.likeliest(log_probs, text.ids[:at]))
+        changes.append(Changed(tuple(of_row), tuple(likeliest)))
+    return changes
 
 
 def _rows(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -> tuple[Sides, Sides]:
     """Ids and vectors of rows, in each of which some ids are erased, bool (rows, n)."""
-    side = "written" if subject.writes else "source"
+    (side, *_) = subject.sides
     device = subject.model.device
     ids = torch.tensor([read.ids], device=device)
     table = subject.tables()[side]
@@ -504,15 +611,14 @@ def _followed(subject: Pretrained, read: PretrainedText, erased: torch.Tensor) -
     ids, vectors = _rows(subject, read, erased)
     if read.follows != "vectors":
         logits = subject(ids, vectors)
-        return (
-            (logits if read.target is not None else logits[:, read.masked])
-            .float()
-            .log_softmax(-1)
-            .cpu()
-        )
+        if read.target is None:
+            logits = logits[:, read.masked]
+        return logits.float().log_softmax(-1).cpu()
+
     output = subject.output(ids, vectors, output_hidden_states=True)
     states = output.get("last_hidden_state")
-    states = output.hidden_states[-1] if states is None else states
+    if states is None:
+        states = output.hidden_states[-1]
     if states.shape[:2] != erased.shape:
         raise UnsupportedError(
             f"{type(subject.model).__name__} makes vectors {tuple(states.shape)} of {tuple(erased.shape)} ids, so they "
@@ -527,9 +633,10 @@ def _rewritten(
 ) -> list[tuple[str, ...]]:
     """The words that an encoder-decoder writes by greedy search; at most twice as many ids as before, and 16."""
     most = 2 * len(read.target or []) + 16
-    rows = generated(subject.model, most, **subject.encoded(*_rows(subject, read, erased)))[
-        :, 1:
-    ].tolist()
-    special = {*read.tokenizer.all_special_ids}
-    kept = [[one for one in ids if one not in special] for ids in rows]
-    return [tuple(word for word, _ in spans_of(read.tokenizer, ids)) for ids in kept]
+    encoded = subject.encoded(*_rows(subject, read, erased))
+    special = set(read.tokenizer.all_special_ids)
+    translations = []
+    for ids in generated(subject.model, most, **encoded)[:, 1:].tolist():
+        written = [identifier for identifier in ids if identifier not in special]
+        translations.append(tuple(word for word, _ in spans_of(read.tokenizer, written)))
+    return translations
