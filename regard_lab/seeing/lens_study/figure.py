@@ -31,7 +31,9 @@ from regard_lab.text.pronouns import PronounSentence
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-BAR_WIDTH, BAR_HEIGHT, BAR_LINE = 3.2, 0.15, 0.24  # inches
+BAR_WIDTH = 3.2  # inches
+BAR_HEIGHT = 0.15
+BAR_LINE = 0.24
 NOTE = (
     "Lens: each word in turn was replaced by the mean of the words' embeddings; the number below it is by how much "
     "that lowers the log odds. Blue words speak for the pronoun, red ones for the other two. A word can be needed "
@@ -87,14 +89,13 @@ def view_pronoun(
     known = known_sentences(translator, [sentence])
     if not known:
         return None
+    model = translator.model
+    tokeniser = translator.tokeniser
     contrasts = [known[0].contrast]
-    (lens,) = explain_contrasts(translator.model, translator.tokeniser, contrasts)
-    (attention,) = explain_contrasts(
-        translator.model, translator.tokeniser, contrasts, "attention", head=head
-    )
-    return PronounView(
-        f"{tidy(sentence.source)} → {tidy_target(translation.text)}", lens, attention
-    )
+    (lens,) = explain_contrasts(model, tokeniser, contrasts)
+    (attention,) = explain_contrasts(model, tokeniser, contrasts, "attention", head=head)
+    title = f"{tidy(sentence.source)} → {tidy_target(translation.text)}"
+    return PronounView(title, lens, attention)
 
 
 def draw_pronoun(view: PronounView, path: str | Path, routes: Routes | None = None) -> None:
@@ -111,26 +112,27 @@ def draw_pronoun(view: PronounView, path: str | Path, routes: Routes | None = No
 
 def draw_view(figure: Figure, view: PronounView, routes: Routes | None) -> None:
     """Set the size of the figure, and draw its parts from above to below."""
-    lens, attention = view.lens, view.attention
-    looked = placed(attention.source_words, attention.source_scores)
+    lens = view.lens
+    attention = view.attention
+    attended = placed(attention.source_words, attention.source_scores)
     shares = {} if routes is None else routes.last
-    more = row_height(looked) + (0.55 + BAR_LINE * len(shares) if shares else 0.0)
+    more = row_height(attended)
+    if shares:
+        more += 0.55 + BAR_LINE * len(shares)
     odds = f"Why {lens.question}? Log odds {lens.log_odds:.2f} (how sure the model is; 0 means undecided)."
     names = (
         "what the lens finds in the source",
         "what it finds in the German so far, and the pronoun",
     )
-    top = draw_page(
-        figure, lens, view.title, odds, names, wrapped(NOTE, NOTE_SIZE, INSIDE, lines=8), more
-    )
+    note = wrapped(NOTE, NOTE_SIZE, INSIDE, lines=8)
+    top = draw_page(figure, lens, view.title, odds, names, note, more)
+
     # The note of the attention lens names the head.
-    head = (
-        attention.note.partition("written, ")[2]
-        .partition(":")[0]
-        .replace(", from 0", " (counted from 0)")
-    )
+    _, _, from_head = attention.note.partition("written, ")
+    head = from_head.partition(":")[0].replace(", from 0", " (counted from 0)")
     name = f"where one chosen head of cross-attention looks while “{lens.word}” is written: {head}"
-    top = draw_row(figure, name, looked, top, max(attention.source_scores, default=0.0), ".2f")
+    largest = max(attention.source_scores, default=0.0)
+    top = draw_row(figure, name, attended, top, largest, ".2f")
     if routes is not None and shares:
         draw_bars(figure, shares, routes.counts[0], top)
 
@@ -139,9 +141,9 @@ def draw_bars(figure: Figure, shares: Mapping[str, float], count: int, top: floa
     """Draw the mean probability of the pronoun over `count` sentences after each swap as horizontal bars."""
     title = f"probability of the right pronoun if a word is swapped: mean over {count_of(count, 'test sentences')}"
     write_text(figure, title, EDGE, top + 0.08, LABEL_SIZE, color=FAINT, style="italic")
-    left = EDGE + widest([SWAPS[name] for name in shares], NUMBER_SIZE) + 0.15
-    for number, (name, share) in enumerate(shares.items()):
+    left = EDGE + widest([SWAPS[swap] for swap in shares], NUMBER_SIZE) + 0.15
+    for number, (swap, share) in enumerate(shares.items()):
         bar = Box(left, top + 0.38 + BAR_LINE * number, share * BAR_WIDTH, BAR_HEIGHT)
-        write_text(figure, SWAPS[name], EDGE, bar.top, NUMBER_SIZE)
+        write_text(figure, SWAPS[swap], EDGE, bar.top, NUMBER_SIZE)
         fill(figure, bar, LINES[0])
         write_text(figure, f"{share:.2f}", left + bar.width + 0.06, bar.top, NUMBER_SIZE, color=INK)

@@ -59,8 +59,12 @@ def known_sentences(
         sentences: as `regard_lab.text.pronouns.make_split` returns them.
     """
     translations = translator.translate([sentence.source for sentence in sentences])
-    pairs = zip(sentences, translations, strict=True)
-    return [one for pair in pairs if (one := _known(translator.tokeniser, *pair)) is not None]
+    known = []
+    for sentence, translation in zip(sentences, translations, strict=True):
+        explained = _known(translator.tokeniser, sentence, translation)
+        if explained is not None:
+            known.append(explained)
+    return known
 
 
 def _known(
@@ -71,16 +75,23 @@ def _known(
     place = pronoun_place([word for word, _ in tokeniser.words(translation.ids)], sentence.pronoun)
     if place is None:
         return None
+
     others = [pronoun for pronoun in PRONOUNS if pronoun != sentence.pronoun]
     contrast = find_contrast(
         tokeniser, sentence.source, translation.ids, sentence.pronoun, others, place
     )
     words = [word for word, _ in contrast.source_words]
-    adjective = (
-        len(words) - 1 - words[::-1].index(sentence.derivation.drawback.english.split("-")[-1])
+    it, referent, other = word_places(sentence, words)
+    adjective = sentence.derivation.drawback.english.split("-")[-1]
+    return KnownSentence(
+        sentence=sentence,
+        contrast=contrast,
+        it=it,
+        referent=referent,
+        other=other,
+        adjective=len(words) - 1 - words[::-1].index(adjective),
+        as_grammar=written_before(tokeniser, sentence) == contrast.written[1:],
     )
-    as_grammar = written_before(tokeniser, sentence) == contrast.written[1:]
-    return KnownSentence(sentence, contrast, *word_places(sentence, words), adjective, as_grammar)
 
 
 def pronoun_place(words: Sequence[str], pronoun: str) -> int | None:
@@ -150,32 +161,40 @@ def swapped(tokeniser: Tokeniser, known: KnownSentence, seed: int = 0) -> dict[s
 
     A noun is replaced by one of the same kind and of the third gender; an adjective by one that fits the other noun.
     """
-    sentence, contrast = known.sentence, known.contrast
-    referent, other, adjective = (
-        swap(sentence, seed) for swap in (swap_referent, swap_other, swap_adjective)
-    )
-    assert referent is not None and other is not None  # noqa: PT018  (both are sentences for every sentence)
-    source = [*tokeniser.encode(referent.source), END]
+    sentence = known.sentence
+    contrast = known.contrast
+    referent = swap_referent(sentence, seed)
+    other = swap_other(sentence, seed)
+    adjective = swap_adjective(sentence, seed)
+    assert referent is not None, "every sentence has a referent that can be swapped"
+    assert other is not None, "every sentence has another noun that can be swapped"
     before = written_before(tokeniser, referent)
     assert before is not None, "the grammar writes a pronoun after each conjunction"
+
+    source = _source_side(tokeniser, referent)
+    written = _side(tokeniser, "written", [BEGIN, *before])
     versions = {
         "nothing": contrast,
-        "source": _with(tokeniser, contrast, source=source),
-        "written": _with(tokeniser, contrast, written=[BEGIN, *before]),
-        "both": _with(tokeniser, contrast, source=source, written=[BEGIN, *before]),
-        "other": _with(tokeniser, contrast, source=[*tokeniser.encode(other.source), END]),
+        "source": replace(contrast, **source),
+        "written": replace(contrast, **written),
+        "both": replace(contrast, **source, **written),
+        "other": replace(contrast, **_source_side(tokeniser, other)),
     }
     if adjective is not None:
-        versions["adjective"] = _with(
-            tokeniser, contrast, source=[*tokeniser.encode(adjective.source), END]
-        )
+        versions["adjective"] = replace(contrast, **_source_side(tokeniser, adjective))
     return versions
 
 
-def _with(tokeniser: Tokeniser, contrast: Contrast, **sides: list[int]) -> Contrast:
-    """The same contrast with other ids on the given sides."""
-    words = {f"{side}_words": tuple(tokeniser.words(ids)) for side, ids in sides.items()}
-    return replace(contrast, **{side: tuple(ids) for side, ids in sides.items()}, **words)
+def _source_side(tokeniser: Tokeniser, sentence: PronounSentence) -> dict[str, Any]:
+    return _side(tokeniser, "source", [*tokeniser.encode(sentence.source), END])
+
+
+def _side(tokeniser: Tokeniser, side: str, ids: list[int]) -> dict[str, Any]:
+    """The fields of a contrast for other ids on a side."""
+    return {side: tuple(ids), f"{side}_words": tuple(tokeniser.words(ids))}
+
+
+Shares = Mapping[str, float]  # the probability of the pronoun, by the keys of `SWAPS`
 
 
 def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed: int = 0) -> Routes:
@@ -194,36 +213,41 @@ def measure_routes(translator: Translator, known: Sequence[KnownSentence], seed:
         DataError: no sentence can be swapped.
     """
     known = list(each("known", known, "known sentences"))
-    versions = [swapped(translator.tokeniser, one, seed) if one.as_grammar else {} for one in known]
-    contrasts = [contrast for one in versions for contrast in one.values()]
+    versions = []
+    contrasts = []
+    for sentence in known:
+        of_sentence = swapped(translator.tokeniser, sentence, seed) if sentence.as_grammar else {}
+        versions.append(of_sentence)
+        contrasts += of_sentence.values()
     if not contrasts:
         raise DataError(
             f"of {count_of(len(known), 'sentences')} none is translated as by the grammar, so no word can be swapped"
         )
+
     odds = torch.tensor(log_odds(translator.model, contrasts), dtype=torch.float64)
-    values = iter(odds.sigmoid().tolist())
-    shares = [{name: next(values) for name in one} for one in versions]
-    groups = [
-        [
-            share
-            for one, share in zip(known, shares, strict=True)
-            if share and one.link_first is first
-        ]
-        for first in (False, True)
-    ]
-    last, first = (_means(group) for group in groups)
-    return Routes(last, first, (len(groups[0]), len(groups[1])), tuple(map(_is_verified, shares)))
+    probabilities = iter(odds.sigmoid().tolist())
+    last: list[Shares] = []
+    first: list[Shares] = []
+    verified = []
+    for sentence, of_sentence in zip(known, versions, strict=True):
+        shares = {swap: next(probabilities) for swap in of_sentence}
+        verified.append(_is_verified(shares))
+        if shares:
+            (first if sentence.link_first else last).append(shares)
+    return Routes(_means(last), _means(first), (len(last), len(first)), tuple(verified))
 
 
-def _means(shares: Sequence[Mapping[str, float]]) -> dict[str, float]:
+def _means(shares: Sequence[Shares]) -> dict[str, float]:
     """The mean share after each swap, over the sentences that have it."""
-    lists = {name: [share[name] for share in shares if name in share] for name in SWAPS}
-    return {name: sum(values) / len(values) for name, values in lists.items() if values}
+    means = {}
+    for swap in SWAPS:
+        values = [of_sentence[swap] for of_sentence in shares if swap in of_sentence]
+        if values:
+            means[swap] = sum(values) / len(values)
+    return means
 
 
-def _is_verified(share: Mapping[str, float]) -> bool:
-    stays = ("nothing", "other")
-    falls = ("both", "adjective")
-    return all(share.get(name, 0.0) > 0.5 for name in stays) and all(
-        share.get(name, 1.0) < 0.5 for name in falls
-    )
+def _is_verified(shares: Shares) -> bool:
+    stays = all(shares.get(swap, 0.0) > 0.5 for swap in ("nothing", "other"))
+    falls = all(shares.get(swap, 1.0) < 0.5 for swap in ("both", "adjective"))
+    return stays and falls

@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass, field
 from functools import partial
 from itertools import product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -36,7 +36,7 @@ from regard_lab.seeing.lenses import Contrast, explain_contrasts, log_odds
 from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
 from regard_lab.seeing.lenses.erasing import Erased, erased
 from regard_lab.seeing.lenses.explaining import DEFAULT
-from regard_lab.seeing.referents import HeadChoice, choose_head, it_weights
+from regard_lab.seeing.referents import choose_head, it_weights
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text.pronouns import PronounSentence, make_split
 from regard_lab.text.translation_data import LEARNED
@@ -151,12 +151,11 @@ class LensReport:
                 f"is {self.agreement:.3f}."
             )
         if self.heads:
-            named = {"it": "encoder (attention of *it*)", "cross": "cross-attention"}
-            heads = "; ".join(
-                f"{named[kind]}: layer {layer}, head {head}"
-                for kind, (layer, head) in self.heads.items()
-            )
-            yield f"Heads chosen on validation sentences, counted from 0: {heads}."
+            stacks = {"it": "encoder (attention of *it*)", "cross": "cross-attention"}
+            heads = []
+            for kind, (layer, head) in self.heads.items():
+                heads.append(f"{stacks[kind]}: layer {layer}, head {head}")
+            yield f"Heads chosen on validation sentences, counted from 0: {'; '.join(heads)}."
 
     @property
     def legend(self) -> str:
@@ -174,11 +173,11 @@ def routes_table(routes: Mapping[str, Any]) -> Iterator[str]:
     last, first = routes["counts"]
     yield f"| swapped | subordinate clause last ({last}) | first ({first}) |"
     yield "|---|---|---|"
-    for name, words in SWAPS.items():
-        cells = (
-            f"{routes[kind][name]:.3f}" if name in routes[kind] else "-"
-            for kind in ("last", "first")
-        )
+    for swap, words in SWAPS.items():
+        cells = []
+        for order in ("last", "first"):
+            shares = routes[order]
+            cells.append(f"{shares[swap]:.3f}" if swap in shares else "-")
         yield f"| {words} | {' | '.join(cells)} |"
 
 
@@ -195,25 +194,33 @@ def lens_table(rows: Mapping[str, Mapping[str, Any]]) -> Iterator[str]:
 DELETED = 4  # words
 
 
-def agreement(
-    known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]
-) -> tuple[float, float, float]:
-    """How well relevances of the source words of each sentence find the cause of its pronoun.
+class CauseShares(NamedTuple):
+    """Shares of sentences.
 
-    Returns:
-        The share of sentences whose word of the largest relevance, except *it*, is the referent; the share in which the
-        referent has a larger relevance than the other noun, where a tie does not count; and the share whose word of the
-        largest relevance, except *it*, is the referent or the adjective.
+    Args:
+        top: the word of the largest relevance, except *it*, is the referent.
+        order: the referent has a larger relevance than the other noun; a tie does not count.
+        cause: the word of the largest relevance, except *it*, is the referent or the adjective.
     """
-    top = order = cause = 0
-    for one, values in zip(known, relevances, strict=True):
-        best = max(
-            (place for place in range(len(values)) if place != one.it), key=values.__getitem__
-        )
-        top += best == one.referent
-        order += values[one.referent] > values[one.other]
-        cause += best in (one.referent, one.adjective)
-    return top / len(known), order / len(known), cause / len(known)
+
+    top: float
+    order: float
+    cause: float
+
+
+def agreement(known: Sequence[KnownSentence], relevances: Sequence[Sequence[float]]) -> CauseShares:
+    """How well relevances of the source words of each sentence find the cause of its pronoun."""
+    top = 0
+    order = 0
+    cause = 0
+    for sentence, scores in zip(known, relevances, strict=True):
+        places = [place for place in range(len(scores)) if place != sentence.it]
+        best = max(places, key=scores.__getitem__)
+        top += best == sentence.referent
+        order += scores[sentence.referent] > scores[sentence.other]
+        cause += best in (sentence.referent, sentence.adjective)
+    count = len(known)
+    return CauseShares(top / count, order / count, cause / count)
 
 
 @torch.no_grad()
@@ -226,28 +233,26 @@ def deletion(
 
     The words are replaced in the embeddings by the mean of the sentence's words; p is among the three pronouns.
     """
-    ranked = {
-        id(one.contrast): sorted(range(len(row)), key=lambda place, row=row: -row[place])
-        for one, row in zip(known, relevances, strict=True)
-    }
+    ranked: dict[int, list[int]] = {}  # places of words by contrast
+    for sentence, scores in zip(known, relevances, strict=True):
+        places = sorted(range(len(scores)), key=lambda place, scores=scores: -scores[place])
+        ranked[id(sentence.contrast)] = places
 
     def falls(contrasts: list[Contrast], batch: Batch) -> list[float]:
         before = run(translator.model, batch).sigmoid()
-        wanted = [
-            Erased(
-                row,
-                "source",
-                tuple(at for place in ranked[id(one)][:count] for at in one.source_words[place][1]),
-            )
-            for row, one in enumerate(contrasts)
-            for count in range(1, DELETED + 1)
-        ]
+        wanted = []
+        for row, contrast in enumerate(contrasts):
+            for count in range(1, DELETED + 1):
+                ids: list[int] = []
+                for place in ranked[id(contrast)][:count]:
+                    ids += contrast.source_words[place][1]
+                wanted.append(Erased(row, "source", tuple(ids)))
         after = erased(translator.model, batch, wanted).sigmoid().view(len(contrasts), DELETED)
         return (before - after.mean(1)).tolist()
 
     with in_eval_mode(translator.model):
-        found = by_batch(translator.model, [one.contrast for one in known], falls)
-    return math.fsum(found) / len(found)
+        values = by_batch(translator.model, [sentence.contrast for sentence in known], falls)
+    return math.fsum(values) / len(values)
 
 
 def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence]) -> float | None:
@@ -265,14 +270,29 @@ def lens_agreement(translator: Translator, sentences: Sequence[PronounSentence])
     known = known_sentences(translator, sentences)
     if not known:
         return None
-    return agreement(known, _explained(translator, DEFAULT, known, sides=("source",))[0])[1]
+    measured = _explained(translator, DEFAULT, known, sides=("source",))
+    return agreement(known, measured.relevances).order
 
 
 SENTENCES = 200  # of the test split
 CHOOSING = 200  # validation sentences by which heads are chosen
-# By sentence and source word; passes and backward passes each.
-Relevances = tuple[list[Sequence[float]], float, float]
-Lens = Callable[[Sequence[KnownSentence]], Relevances]
+
+
+@dataclass(frozen=True)
+class MeasuredLens:
+    """A lens on some sentences.
+
+    Args:
+        relevances: by sentence and source word.
+        passes, backward_passes: through the model, for each sentence.
+    """
+
+    relevances: list[Sequence[float]]
+    passes: float
+    backward_passes: float = 0
+
+
+MeasureLens = Callable[[Sequence[KnownSentence]], MeasuredLens]
 
 
 def study_lenses(
@@ -304,42 +324,36 @@ def study_lenses(
     whole("sentences", sentences, 1)
     test = make_split("test", sentences, seed)
     known = known_sentences(translator, test)
-    routes = (
-        None
-        if not any(one.as_grammar for one in known)
-        else measure_routes(translator, known, seed)
-    )
-    chosen = (
-        []
-        if routes is None
-        else [one for one, sure in zip(known, routes.verified, strict=True) if sure]
-    )
+    routes = None
+    chosen = []
+    if any(sentence.as_grammar for sentence in known):
+        routes = measure_routes(translator, known, seed)
+        chosen = [sentence for sentence, sure in zip(known, routes.verified, strict=True) if sure]
     if routes is None or not chosen:
         raise ArgumentError(
             f"of {count_of(len(test), 'test sentences')}, {len(known)} have the right pronoun and 0 a cause that "
             f"swaps verify; lenses are measured on {LEARNED}"
         )
-    versions = (
-        f"torch {torch.__version__}, Python {platform.python_version()}, {platform.machine()}"
-    )
+
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    threads = count_of(torch.get_num_threads(), "threads")
     report = LensReport(
-        name,
-        weights_hash(translator),
-        len(test),
-        seed,
+        name=name,
+        weights=weights_hash(translator),
+        sentences=len(test),
+        seed=seed,
         right=len(known),
         agreement=lens_agreement(translator, test),
         routes=routes.to_dict(),
-        machine=f"{versions}, {count_of(torch.get_num_threads(), 'threads')}",
+        machine=f"{versions}, {platform.machine()}, {threads}",
     )
-    for lens, compute in lenses_of(translator, report, seed, tell).items():
+    for lens, measure in lenses_of(translator, report, seed, tell).items():
         tell(f"{LENS_ROWS[lens]} ...")
-        relevances, passes, backward_passes = compute(chosen)
-        shares = [*agreement(chosen, relevances), deletion(translator, chosen, relevances)]
-        row = dict(zip(COLUMNS, shares, strict=True)) | {
-            "passes": passes,
-            "backward_passes": backward_passes,
-        }
+        measured = measure(chosen)
+        row = agreement(chosen, measured.relevances)._asdict()
+        row["deletion"] = deletion(translator, chosen, measured.relevances)
+        row["passes"] = measured.passes
+        row["backward_passes"] = measured.backward_passes
         report.rows[lens] = {column: round(float(value), 3) for column, value in row.items()}
     report.save(out)
     return report
@@ -347,26 +361,28 @@ def study_lenses(
 
 def lenses_of(
     translator: Translator, report: LensReport, seed: int, tell: Callable[[str], None]
-) -> dict[str, Lens]:
+) -> dict[str, MeasureLens]:
     """The lenses that a translator has, by the keys of `LENS_ROWS`; heads are chosen on validation sentences."""
     model = translator.model
-    lenses: dict[str, Lens] = {"random": partial(_random, seed)}
     attends = not isinstance(model, RecurrentTranslator) or model.config.attention != "none"
+    self_attends = isinstance(model, TranslationTransformer)
     if attends:
         tell("choosing heads on validation sentences ...")
         valid = known_sentences(translator, make_split("valid", CHOOSING, seed))
         report.heads = choose_heads(translator, valid)
-    if isinstance(model, TranslationTransformer):
+
+    explained = partial(_explained, translator)
+    lenses: dict[str, MeasureLens] = {"random": partial(_random, seed)}
+    if self_attends:
         lenses["it"] = partial(_attention_of_it, translator, report.heads["it"])
     if attends:
-        lenses["cross"] = partial(_explained, translator, "attention")
-        lenses["cross_head"] = partial(
-            _explained, translator, "attention", head=tuple(report.heads["cross"])
-        )
-    if isinstance(model, TranslationTransformer):
-        lenses["rollout"] = partial(_explained, translator, "rollout")
-    lenses["erase"] = partial(_explained, translator, "erase", sides=("source",))
-    lenses["gradients"] = partial(_explained, translator, "gradients", sides=("source",))
+        cross_head = tuple(report.heads["cross"])
+        lenses["cross"] = partial(explained, "attention")
+        lenses["cross_head"] = partial(explained, "attention", head=cross_head)
+    if self_attends:
+        lenses["rollout"] = partial(explained, "rollout")
+    lenses["erase"] = partial(explained, "erase", sides=("source",))
+    lenses["gradients"] = partial(explained, "gradients", sides=("source",))
     lenses["swap"] = partial(_noun_swap, translator, seed)
     return lenses
 
@@ -380,69 +396,80 @@ def choose_heads(translator: Translator, valid: Sequence[KnownSentence]) -> dict
         valid: validation sentences, so that test sentences stay independent of the choice.
     """
     model = translator.model
-    shape = (1, 1)
-    heads = {}
+    heads: dict[str, list[int]] = {}
+    layers = 1
+    heads_of_layer = 1
     if isinstance(model, TranslationTransformer):
-        sentences = [one.sentence for one in valid]
-        best = (
-            choose_head(model, translator.tokeniser, sentences) if valid else HeadChoice(0, 0, 0.0)
-        )
-        heads["it"], shape = (
-            [best.layer, best.head],
-            (model.config.decoder_layers, model.config.heads),
-        )
+        layers = model.config.decoder_layers
+        heads_of_layer = model.config.heads
+        heads["it"] = [0, 0]
+        if valid:
+            sentences = [known.sentence for known in valid]
+            best = choose_head(model, translator.tokeniser, sentences)
+            heads["it"] = [best.layer, best.head]
 
-    def on_top(head: tuple[int, ...]) -> float:
-        return agreement(valid, _explained(translator, "attention", valid, head=head)[0])[0]
+    def on_top(head: tuple[int, int]) -> float:
+        measured = _explained(translator, "attention", valid, head=head)
+        return agreement(valid, measured.relevances).top
 
-    heads["cross"] = [*max(product(*map(range, shape)), key=on_top)] if valid else [0, 0]
+    heads["cross"] = [0, 0]
+    if valid:
+        every_head = product(range(layers), range(heads_of_layer))
+        heads["cross"] = list(max(every_head, key=on_top))
     return heads
 
 
-def _random(seed: int, known: Sequence[KnownSentence]) -> Relevances:
+def _random(seed: int, known: Sequence[KnownSentence]) -> MeasuredLens:
     draw = random.Random(f"lenses {seed}")
-    return [[draw.random() for _ in one.contrast.source_words] for one in known], 0, 0
+    relevances: list[Sequence[float]] = []
+    for sentence in known:
+        relevances.append([draw.random() for _ in sentence.contrast.source_words])
+    return MeasuredLens(relevances, passes=0)
 
 
 def _attention_of_it(
     translator: Translator, head: Sequence[int], known: Sequence[KnownSentence]
-) -> Relevances:
-    looks = it_weights(translator.model, translator.tokeniser, [one.sentence for one in known])
+) -> MeasuredLens:
+    sentences = [of_known.sentence for of_known in known]
+    looks = it_weights(translator.model, translator.tokeniser, sentences)
     layer, number = head
-    return [look.weights[layer, number].tolist() for look in looks], 1, 0
+    return MeasuredLens([look.weights[layer, number].tolist() for look in looks], passes=1)
 
 
 def _explained(
     translator: Translator, lens: str, known: Sequence[KnownSentence], **options: object
-) -> Relevances:
-    contrasts = [one.contrast for one in known]
+) -> MeasuredLens:
+    contrasts = [sentence.contrast for sentence in known]
     records = explain_contrasts(translator.model, translator.tokeniser, contrasts, lens, **options)  # ty: ignore[invalid-argument-type]
-    passes = sum(record.passes for record in records) / len(records)
-    backward_passes = sum(record.backward_passes for record in records) / len(records)
-    return [record.source_scores for record in records], passes, backward_passes
+    return MeasuredLens(
+        relevances=[record.source_scores for record in records],
+        passes=sum(record.passes for record in records) / len(records),
+        backward_passes=sum(record.backward_passes for record in records) / len(records),
+    )
 
 
-def _noun_swap(translator: Translator, seed: int, known: Sequence[KnownSentence]) -> Relevances:
+def _noun_swap(translator: Translator, seed: int, known: Sequence[KnownSentence]) -> MeasuredLens:
     """The fall of the log odds when a noun of the source is replaced by one of the third gender; other words have 0."""
-    versions = [swapped(translator.tokeniser, one, seed) for one in known]
-    odds = [
-        log_odds(translator.model, [version[name] for version in versions])
-        for name in ("nothing", "source", "other")
-    ]
+    versions = [swapped(translator.tokeniser, sentence, seed) for sentence in known]
+
+    def odds_after(swap: str) -> list[float]:
+        return log_odds(translator.model, [of_sentence[swap] for of_sentence in versions])
+
+    odds = zip(odds_after("nothing"), odds_after("source"), odds_after("other"), strict=True)
     relevances: list[Sequence[float]] = []
-    for one, before, referent, other in zip(known, *odds, strict=True):
-        values = [0.0] * len(one.contrast.source_words)
-        values[one.referent], values[one.other] = before - referent, before - other
-        relevances.append(values)
-    return relevances, 3, 0
+    for sentence, (before, without_referent, without_other) in zip(known, odds, strict=True):
+        scores = [0.0] * len(sentence.contrast.source_words)
+        scores[sentence.referent] = before - without_referent
+        scores[sentence.other] = before - without_other
+        relevances.append(scores)
+    return MeasuredLens(relevances, passes=3)
 
 
 def weights_hash(translator: Translator) -> str:
     """The first 16 hexadecimal digits of the SHA-256 of all parameters."""
     digest = hashlib.sha256()
     for name, tensor in sorted(translator.model.state_dict().items()):
+        numbers = tensor.detach().cpu().contiguous().flatten()
         digest.update(name.encode())
-        digest.update(
-            tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        )
+        digest.update(numbers.view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:16]

@@ -41,13 +41,29 @@ def by_word(relevances: torch.Tensor, spans: Sequence[Span]) -> tuple[float, ...
     >>> by_word(torch.tensor([1.0, 2.0, 4.0]), [("street", range(2)), (".", range(2, 3))])
     (3.0, 4.0)
     """
-    listed = relevances.detach().double().cpu().tolist()
-    return tuple(math.fsum(listed[place] for place in places) for _, places in spans)
+    values = relevances.detach().double().cpu().tolist()
+    return tuple(math.fsum(values[place] for place in ids) for _, ids in spans)
 
 
-BAR, WIDE = 14, 60  # characters on each side of the axis, and of the line that this is for
+# Characters:
+BAR = 14  # on each side of the axis, in a line of USUAL_WIDTH
+USUAL_WIDTH = 60
 LEAST_WIDTH = 40
-BESIDE = 11  # characters of a line beside the label and the bars: margins, the number, the axis
+BESIDE = 11  # of a line beside the label and the bars: margins, the number, the axis
+
+
+class _SideScores(NamedTuple):
+    """The words of a side and their relevances; none if the lens has none."""
+
+    side: str
+    words: tuple[str, ...]
+    scores: tuple[float, ...]
+
+    def to_list(self) -> list[dict[str, Any]]:
+        if not self.scores:
+            return []
+        pairs = zip(self.words, self.scores, strict=True)
+        return [{"word": word, "score": score} for word, score in pairs]
 
 
 @brief
@@ -118,13 +134,20 @@ class Relevance:
         return f"{self.passes} {noun}{back}{error}"
 
     @property
-    def _sides(self) -> tuple[tuple[str, tuple[str, ...], tuple[float, ...]], ...]:
-        source = (self.source_words, self.source_scores)
-        written = (self.written_words, self.written_scores)
-        return ("source", *source), ("written", *written)
+    def _sides(self) -> tuple[_SideScores, _SideScores]:
+        return (
+            _SideScores("source", self.source_words, self.source_scores),
+            _SideScores("written", self.written_words, self.written_scores),
+        )
+
+    @property
+    def largest(self) -> float:
+        """The size of the largest relevance of both sides."""
+        return max(map(abs, (*self.source_scores, *self.written_scores)), default=0.0)
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
+        source, written = self._sides
         return {
             "lens": self.lens,
             "of": self.word,
@@ -132,13 +155,8 @@ class Relevance:
             "place": self.place,
             "log_odds": self.log_odds,
             "probability": self.probability,
-            **{
-                side: [
-                    {"word": word, "score": value}
-                    for word, value in zip(words, scores, strict=bool(scores))
-                ]
-                for side, words, scores in self._sides
-            },
+            "source": source.to_list(),
+            "written": written.to_list(),
             "passes": self.passes,
             "backward_passes": self.backward_passes,
             "completeness": self.completeness,
@@ -159,42 +177,55 @@ class Relevance:
             raise ArgumentError(
                 f"width is {width}; the bars need at least {LEAST_WIDTH} characters"
             )
-        largest = max(map(abs, (*self.source_scores, *self.written_scores)), default=0.0)
-        words = (*self.source_words, *self.written_words)
-        labels = {word: shortened(visible(word), min(LONGEST, width // 3)) for word in words}
-        longest = max(10, *map(len, labels.values()))
-        bar = (
-            BAR + (width - WIDE) // 2
-            if width >= WIDE
-            else min(BAR, (width - longest - BESIDE) // 2)
-        )
+        labels = {}
+        for word in (*self.source_words, *self.written_words):
+            labels[word] = shortened(visible(word), min(LONGEST, width // 3))
+        label_width = max(10, *map(len, labels.values()))
+        if width >= USUAL_WIDTH:
+            bar_width = BAR + (width - USUAL_WIDTH) // 2
+        else:
+            bar_width = min(BAR, (width - label_width - BESIDE) // 2)
+
         lines = [
             f"{self.question}: log odds {self.log_odds:.2f}, probability {self.probability:.3f} among these"
         ]
-        for side, words, values in self._sides:
-            if values:
-                lines.append("already written" if side == "written" else side)
-                lines += [
-                    f"  {labels[word]:<{longest}} {_bar(value, largest, bar)}"
-                    for word, value in zip(words, values, strict=True)
-                ]
-        lines += [f"lens {self.lens}, {self.cost}", *([self.note] if self.note else [])]
+        for side, words, scores in self._sides:
+            if not scores:
+                continue
+            lines.append("already written" if side == "written" else side)
+            for word, score in zip(words, scores, strict=True):
+                bar = _bar(score, self.largest, bar_width)
+                lines.append(f"  {labels[word]:<{label_width}} {bar}")
+        lines.append(f"lens {self.lens}, {self.cost}")
+        if self.note:
+            lines.append(self.note)
         return "\n".join(lines)
 
 
-def _bar(value: float, largest: float, width: int) -> str:
-    length = round(abs(value) / largest * width) if largest else 0
-    left, right = ("▒" * length, "") if value < 0 else ("", "█" * length)
-    return f"{value:+6.2f} {left:>{width}}│{right}".rstrip()
+def _bar(score: float, largest: float, width: int) -> str:
+    """A number, and its bar on one side of the axis."""
+    length = round(abs(score) / largest * width) if largest else 0
+    left = "▒" * length if score < 0 else ""
+    right = "" if score < 0 else "█" * length
+    return f"{score:+6.2f} {left:>{width}}│{right}".rstrip()
 
 
 SIGNED = "RdBu"  # red against, blue for the written word: distinct for colour-blind readers, as the numbers are too
 MOST_WORDS = 120
-WIDTH, EDGE = 9.0, 0.3  # inches
+# Points:
+WORD_SIZE = 11.0
+NUMBER_SIZE = 8.0
+TITLE_SIZE = 12.5
+LABEL_SIZE = 9.0
+NOTE_SIZE = 7.5
+# Inches:
+WIDTH = 9.0
+EDGE = 0.3
 INSIDE = WIDTH - 2 * EDGE
-WORD_SIZE, NUMBER_SIZE, TITLE_SIZE, LABEL_SIZE, NOTE_SIZE = 11.0, 8.0, 12.5, 9.0, 7.5  # points
-# Inches: the height of a box, its base line, the gap between boxes, and the height of a line.
-BOX, BASE, GAP, LINE = 0.32, 0.21, 0.07, 0.66
+BOX_HEIGHT = 0.32
+BASE_LINE = 0.21  # below the upper edge of a box
+GAP = 0.07  # between boxes
+LINE_HEIGHT = 0.66
 SCALE_WIDTH = 1.5
 SCALE_HEIGHT = 0.12
 
@@ -214,12 +245,12 @@ def placed(words: Sequence[str], relevances: Sequence[float | None]) -> list[Wor
     boxes: list[Word] = []
     left = 0.0
     line = 0
-    for label, value in zip(label_texts(words), relevances, strict=True):
+    for label, relevance in zip(label_texts(words), relevances, strict=True):
         width = max(text_width(label, WORD_SIZE) + 0.16, 0.46)
         if left and left + width > INSIDE:
             left = 0.0
-            line = line + 1
-        boxes.append(Word(label, value, left, width, line))
+            line += 1
+        boxes.append(Word(label, relevance, left, width, line))
         left += width + GAP
     return boxes
 
@@ -239,17 +270,18 @@ def draw_relevance(relevance: Relevance, path: str | Path, *, title: str = "") -
         MissingPackageError: matplotlib is not installed.
 
     >>> import tempfile
-    >>> one = Relevance(lens="erase", word="es", others=("er",), place=0, log_odds=2.0, source_words=("animal",),
-    ...                 source_scores=(2.0,), written_words=("<begin>",), written_scores=(0.0,), passes=3)
+    >>> record = Relevance(lens="erase", word="es", others=("er",), place=0, log_odds=2.0, source_words=("animal",),
+    ...                    source_scores=(2.0,), written_words=("<begin>",), written_scores=(0.0,), passes=3)
     >>> with tempfile.TemporaryDirectory() as folder:
-    ...     draw_relevance(one, f"{folder}/es.png")
+    ...     draw_relevance(record, f"{folder}/es.png")
     ...     Path(folder, "es.png").read_bytes()[1:4]
     b'PNG'
     """
     of_kind("relevance", relevance, Relevance, "the Relevance that relevance returns")
-    if (longest := max(len(relevance.source_words), len(relevance.written_words))) > MOST_WORDS:
+    words = max(len(relevance.source_words), len(relevance.written_words))
+    if words > MOST_WORDS:
         raise ArgumentError(
-            f"one side has {longest} words and a picture shows at most {MOST_WORDS}; explain a shorter sentence, or "
+            f"one side has {words} words and a picture shows at most {MOST_WORDS}; explain a shorter sentence, or "
             f"use the numbers in to_dict()"
         )
     with saved_figure(path) as figure:
@@ -259,16 +291,10 @@ def draw_relevance(relevance: Relevance, path: str | Path, *, title: str = "") -
 def draw_words(figure: Figure, relevance: Relevance, title: str = "") -> None:
     """Set the size of the figure, and draw title, words, scale and note."""
     headline = f"{relevance.question}: log odds {relevance.log_odds:.2f}, lens {relevance.lens}"
-    note = f"{relevance.note} {relevance.cost[:1].upper()}{relevance.cost[1:]}."
-    names = "source", "already written, and the word that is explained"
-    draw_page(
-        figure,
-        relevance,
-        title or relevance.question,
-        headline,
-        names,
-        wrapped(note, NOTE_SIZE, INSIDE),
-    )
+    names = ("source", "already written, and the word that is explained")
+    cost = f"{relevance.cost[:1].upper()}{relevance.cost[1:]}."
+    note = wrapped(f"{relevance.note} {cost}", NOTE_SIZE, INSIDE)
+    draw_page(figure, relevance, title or relevance.question, headline, names, note)
 
 
 def draw_page(
@@ -286,21 +312,22 @@ def draw_page(
         The top of `more` inches between scale and note, which are left for other parts.
     """
     title = wrapped(title, TITLE_SIZE, INSIDE)
-    sides: list[tuple[str, list[Word]]] = []
+    source_name, written_name = names
+    sides: dict[str, list[Word]] = {}
     if relevance.source_scores:
-        sides.append((names[0], placed(relevance.source_words, relevance.source_scores)))
+        sides[source_name] = placed(relevance.source_words, relevance.source_scores)
     if relevance.written_scores:
         words = (*relevance.written_words, relevance.word)
-        values = (*relevance.written_scores, None)
-        sides.append((names[1], placed(words, values)))
+        sides[written_name] = placed(words, (*relevance.written_scores, None))
+
     top = EDGE + 0.24 * len(title.splitlines()) + 0.38
-    height = top + sum(row_height(words) for _, words in sides) + 0.48 + more
+    height = top + sum(map(row_height, sides.values())) + 0.48 + more
     figure.set_size_inches(WIDTH, height + 0.16 * len(note.splitlines()) + EDGE)
     write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
     write_text(figure, headline, EDGE, top - 0.36, LABEL_SIZE, color=FAINT)
     write_text(figure, note, EDGE, height, NOTE_SIZE, color=FAINT)
-    largest = max(map(abs, (*relevance.source_scores, *relevance.written_scores)), default=0.0)
-    for name, words in sides:
+    largest = relevance.largest
+    for name, words in sides.items():
         top = draw_row(figure, name, words, top, largest)
     draw_signed_scale(figure, EDGE, top + 0.1, largest, relevance.word)
     return top + 0.48
@@ -308,7 +335,7 @@ def draw_page(
 
 def row_height(words: Sequence[Word]) -> float:
     """The height in inches that `draw_row` takes."""
-    return 0.27 + LINE * (words[-1].line + 1) + 0.05
+    return 0.27 + LINE_HEIGHT * (words[-1].line + 1) + 0.05
 
 
 def draw_row(
@@ -320,7 +347,7 @@ def draw_row(
     """
     write_text(figure, name, EDGE, top, LABEL_SIZE, color=FAINT, style="italic")
     for word in words:
-        box = Box(EDGE + word.left, top + 0.27 + LINE * word.line, word.width, BOX)
+        box = Box(EDGE + word.left, top + 0.27 + LINE_HEIGHT * word.line, word.width, BOX_HEIGHT)
         middle = box.left + word.width / 2
         ink = INK
         if word.relevance is None:
@@ -330,19 +357,10 @@ def draw_row(
             ink = "white" if is_dark(colour) else INK
             fill(figure, box, colour, UNSEEN, 0.6)
             number = f"{word.relevance:{form}}"
-            write_text(
-                figure, number, middle, box.top + BOX + 0.04, NUMBER_SIZE, ha="center", color=FAINT
-            )
-        write_text(
-            figure,
-            word.label,
-            middle,
-            box.top + BASE,
-            WORD_SIZE,
-            ha="center",
-            va="baseline",
-            color=ink,
-        )
+            below = box.top + BOX_HEIGHT + 0.04
+            write_text(figure, number, middle, below, NUMBER_SIZE, ha="center", color=FAINT)
+        style = {"ha": "center", "va": "baseline", "color": ink}
+        write_text(figure, word.label, middle, box.top + BASE_LINE, WORD_SIZE, **style)
     return top + row_height(words)
 
 
@@ -358,11 +376,8 @@ def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, w
     label = f"against “{word}” "
     start = left + text_width(label, NUMBER_SIZE) + 0.06
     axes = axes_in(figure, Box(start, top, SCALE_WIDTH, SCALE_HEIGHT))
-    axes.imshow(
-        [[signed_colour(step / 20) for step in range(-20, 21)]],
-        aspect="auto",
-        interpolation="nearest",
-    )
+    colours = [signed_colour(step / 20) for step in range(-20, 21)]
+    axes.imshow([colours], aspect="auto", interpolation="nearest")
     axes.set_axis_off()
     write_text(figure, label, left, top - 0.01, NUMBER_SIZE, color=FAINT)
     end = f" for “{word}”; the ends are ±{largest:.2f} of log odds"

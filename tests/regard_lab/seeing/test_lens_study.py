@@ -125,7 +125,7 @@ def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(kno
     assert agreement(known, scores(referent=2.0, other=1.0)) == (1.0, 1.0, 1.0)
     assert agreement(known, scores(referent=1.0, adjective=2.0)) == (0.0, 1.0, 1.0)
     # a tie does not count
-    assert agreement(known, scores(referent=1.0, other=1.0, adjective=0.5))[1] == 0.0
+    assert agreement(known, scores(referent=1.0, other=1.0, adjective=0.5)).order == 0.0
     assert agreement(known, scores(other=3.0, referent=1.0)) == (0.0, 0.0, 0.0)
 
 
@@ -187,7 +187,7 @@ def test_a_report_has_every_lens_and_is_written(translator, tmp_path):
     assert "erasure (default) ..." in told
     assert LensReport.load(tmp_path).to_dict() == json.loads(json.dumps(found.to_dict()))
     known = known_sentences(translator, make_split("test", 8, 0))
-    expected = agreement(known, study_file._noun_swap(translator, 0, known)[0])
+    expected = agreement(known, study_file._noun_swap(translator, 0, known).relevances)
     assert [found.rows["swap"][name] for name in ("top", "order", "cause")] == [
         round(share, 3) for share in expected
     ]
