@@ -12,18 +12,15 @@ CONTEXT = torch.randn(2, 7, 12, dtype=torch.float64)
 
 def theirs(**options):
     torch.manual_seed(0)
-    return nn.MultiheadAttention(
-        12, 3, **{"batch_first": True, "dtype": torch.float64} | options
-    ).eval()
+    defaults = {"batch_first": True, "dtype": torch.float64}
+    return nn.MultiheadAttention(12, 3, **defaults | options).eval()
 
 
 @pytest.mark.parametrize("options", [{}, {"bias": False}, {"kdim": 7, "vdim": 7}], ids=str)
 def test_a_converted_layer_computes_the_same(options):
     module = theirs(**options)
-    for (
-        parameter
-    ) in module.parameters():  # biases of PyTorch begin as zeros, which would hide a wrong one
-        nn.init.normal_(parameter)
+    for parameter in module.parameters():
+        nn.init.normal_(parameter)  # biases of PyTorch begin as zeros, which would hide a wrong one
     layer = rg.MultiHeadAttention.from_torch(module)
     context = CONTEXT[..., : options.get("kdim", 12)]
     torch.testing.assert_close(layer(X, context), module(X, context, context)[0])
@@ -35,12 +32,12 @@ def test_a_converted_layer_computes_the_same(options):
 def test_a_state_of_pytorch_is_answered_with_the_ways_to_load_it(options):
     state = theirs(**options).state_dict()
     layer = rg.MultiHeadAttention(12, 3, context_dim=options.get("kdim"))
-    with pytest.raises(RuntimeError, match=r"Missing key") as refused:
+    with pytest.raises(RuntimeError, match=r"Missing key") as refusal:
         layer.load_state_dict(state)
-    said = str(refused.value).splitlines()[-1]
-    assert "weights of a torch.nn.MultiheadAttention" in said
-    assert "MultiHeadAttention.from_torch(module)" in said
-    assert "regard.integrations.torch.MultiheadAttention" in said
+    last_line = str(refusal.value).splitlines()[-1]
+    assert "weights of a torch.nn.MultiheadAttention" in last_line
+    assert "MultiHeadAttention.from_torch(module)" in last_line
+    assert "regard.integrations.torch.MultiheadAttention" in last_line
     assert layer.load_state_dict(state, strict=False).missing_keys  # as PyTorch promises
 
 
@@ -71,7 +68,7 @@ def test_a_module_that_cannot_be_converted_is_refused(module, words):
 
 
 MASK = torch.ones(5, 5, dtype=torch.bool)
-CALLS = [
+ARGUMENTS = [
     ({"attn_mask": MASK}, r"a boolean mask is pattern=Explicit\(mask\)"),
     ({"key_padding_mask": MASK[:2]}, r"pattern=KeySpan\(0, lengths\)"),
     ({"is_causal": True}, "pattern='causal'"),
@@ -81,7 +78,7 @@ CALLS = [
 
 
 @pytest.mark.parametrize(
-    ("options", "words"), CALLS, ids=[next(iter(options)) for options, _ in CALLS]
+    ("options", "words"), ARGUMENTS, ids=[next(iter(options)) for options, _ in ARGUMENTS]
 )
 def test_an_argument_of_pytorch_is_answered_with_what_to_write(options, words):
     q = X[:, None]
@@ -92,15 +89,14 @@ def test_an_argument_of_pytorch_is_answered_with_what_to_write(options, words):
         lambda: rg.plan_attention(q, q, q, **options),
         lambda: layer(X, **options),
     ]
+    (name,) = options
     for call in calls:
-        with pytest.raises(
-            rg.KeywordError, match=f"has no argument '{next(iter(options))}'; .*({words})"
-        ):
+        with pytest.raises(rg.KeywordError, match=f"has no argument '{name}'; .*({words})"):
             call()
 
 
 LAYER = rg.MultiHeadAttention(12, 3).double()
-MADE = "MultiHeadAttention has no argument '{}'; .*"
+NO_ARGUMENT = "MultiHeadAttention has no argument '{}'; .*"
 
 
 @pytest.mark.parametrize(
@@ -113,16 +109,16 @@ MADE = "MultiHeadAttention has no argument '{}'; .*"
         ),
         (
             lambda: rg.MultiHeadAttention(12, 3, num_heads=1),
-            MADE.format("num_heads") + "write heads=",
+            NO_ARGUMENT.format("num_heads") + "write heads=",
         ),
         (
             lambda: rg.MultiHeadAttention(12, 3, bias=1),
-            MADE.format("bias") + r"projection_bias= .*regard.bias.ALiBi\(\)",
+            NO_ARGUMENT.format("bias") + r"projection_bias= .*regard.bias.ALiBi\(\)",
         ),
-        (lambda: rg.MultiHeadAttention(12, 3, hedas=1), MADE.format("hedas") + "head"),
+        (lambda: rg.MultiHeadAttention(12, 3, hedas=1), NO_ARGUMENT.format("hedas") + "head"),
         (
             lambda: rg.MultiHeadAttention(12, 3, is_causal=1),
-            MADE.format("is_causal") + "pattern='causal'",
+            NO_ARGUMENT.format("is_causal") + "pattern='causal'",
         ),
         (
             lambda: rg.MultiHeadAttention(embed_dim=12, num_heads=3),

@@ -1,4 +1,4 @@
-"""A layer that continues a text through any cache says what it would say of the whole text at once."""
+"""A layer that continues a text with any cache computes what it computes of the whole text at once."""
 
 from itertools import pairwise
 

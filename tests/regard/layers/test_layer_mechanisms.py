@@ -1,4 +1,4 @@
-"""A layer of any mechanism: it holds what the mechanism learns, and continues texts as the whole would go."""
+"""A layer with any mechanism holds what the mechanism learns, and continues a text as it computes the whole."""
 
 import pytest
 import torch
@@ -30,24 +30,26 @@ MECHANISMS: dict[str, m.Mechanism] = {
     "random-feature": m.RandomFeature(features=7),
     "gated": m.RandomFeature(features=7, gated=True),
     "lsh": m.LSH(chunk=3, buckets=4, rounds=2),
-    **{str(one): one for one in RECURRENT},
+    **{str(mechanism): mechanism for mechanism in RECURRENT},
 }
 EVERY = pytest.mark.parametrize("name", MECHANISMS)
-STATES = [name for name, one in MECHANISMS.items() if one.has_state]
-CACHED = [name for name, one in MECHANISMS.items() if name != "gated" and one not in RECURRENT]
+WITH_STATE = [name for name, mechanism in MECHANISMS.items() if mechanism.has_state]
+WITH_CACHE = [name for name in MECHANISMS if name not in {"gated", *map(str, RECURRENT)}]
 
 
 def make_layer(name: str, **options) -> MultiHeadAttention:
+    """A causal layer with Rotary, in float64; options change it."""
     torch.manual_seed(1)
-    shared = MECHANISMS[name].shares_keys
-    given = {
+    mechanism = MECHANISMS[name]
+    defaults = {
         "dim": 24,
         "heads": 4,
-        "kv_heads": 4 if shared else 2,
+        "kv_heads": 4 if mechanism.shares_keys else 2,
         "pattern": "causal",
         "positions": Rotary(dims=2),
+        "mechanism": mechanism,
     }
-    return MultiHeadAttention(**{**given, "mechanism": MECHANISMS[name], **options}).double()
+    return MultiHeadAttention(**{**defaults, **options}).double()
 
 
 def text(length: int = 11, batch: int = 2) -> torch.Tensor:
@@ -58,48 +60,52 @@ def text(length: int = 11, batch: int = 2) -> torch.Tensor:
 def test_every_parameter_learns(name):
     layer = make_layer(name)
     layer(text()).square().sum().backward()
-    for called, parameter in layer.named_parameters():
-        assert parameter.grad is not None, f"{called} gets no gradient"
-        if called != "to_k.bias":  # the same number added to all scores of a row changes no softmax
-            assert float(parameter.grad.abs().max()) > 0, f"{called} has no gradient"
+    for name_of_parameter, parameter in layer.named_parameters():
+        assert parameter.grad is not None, name_of_parameter
+        # The bias of keys adds one number to all scores of a row, which changes no softmax.
+        if name_of_parameter != "to_k.bias":
+            assert float(parameter.grad.abs().max()) > 0, name_of_parameter
 
 
 @pytest.mark.parametrize("cuts", [[1] * 11, [4, 1, 6]])
-@pytest.mark.parametrize("name", STATES)
+@pytest.mark.parametrize("name", WITH_STATE)
+@torch.no_grad()
 def test_a_state_continues_as_the_whole_in_memory_that_does_not_grow(name, cuts):
     layer = make_layer(name)
     x = text()
     state = layer.new_cache(batch=2)
-    at = 0
-    sizes = set()
     assert isinstance(state, RecurrentState)
-    with torch.no_grad():
-        whole = layer(x)
-        for cut in cuts:
-            torch.testing.assert_close(
-                layer(x[:, at : at + cut], cache=state), whole[:, at : at + cut], **EXACT
-            )
-            at += cut
-            sizes.add(state.nbytes)
-        assert len(sizes) == 1
-        state.reorder(torch.tensor([1, 0, 1]))
-        more = text(3)
-        order = torch.cat([x, more], 1)[[1, 0, 1]]
-        torch.testing.assert_close(layer(order[:, 11:], cache=state), layer(order)[:, 11:], **EXACT)
+    outputs = []
+    sizes = set()
+    for part in x.split(cuts, 1):
+        outputs.append(layer(part, cache=state))
+        sizes.add(state.nbytes)
+    torch.testing.assert_close(torch.cat(outputs, 1), layer(x), **EXACT)
+    assert len(sizes) == 1
+
+
+@pytest.mark.parametrize("name", WITH_STATE)
+@torch.no_grad()
+def test_a_reordered_state_continues_the_texts_in_their_new_order(name):
+    layer = make_layer(name)
+    x = text(14)
+    state = layer.new_cache(batch=2)
+    layer(x[:, :11], cache=state)
+    order = torch.tensor([1, 0, 1])
+    state.reorder(order)
+    continued = layer(x[order, 11:], cache=state)
+    torch.testing.assert_close(continued, layer(x[order])[:, 11:], **EXACT)
 
 
 @pytest.mark.parametrize("kind", ["dynamic", "static"])
-@pytest.mark.parametrize("name", CACHED)
+@pytest.mark.parametrize("name", WITH_CACHE)
+@torch.no_grad()
 def test_a_cache_of_keys_continues_as_the_whole(name, kind):
     layer = make_layer(name)
     x = text()
     cache = layer.new_cache(batch=2, kind=kind, capacity=11 if kind == "static" else None)
-    with torch.no_grad():
-        whole = layer(x)
-        for at, stop in ((0, 4), (4, 5), (5, 11)):
-            torch.testing.assert_close(
-                layer(x[:, at:stop], cache=cache), whole[:, at:stop], **EXACT
-            )
+    outputs = [layer(part, cache=cache) for part in x.split([4, 1, 6], 1)]
+    torch.testing.assert_close(torch.cat(outputs, 1), layer(x), **EXACT)
 
 
 @pytest.mark.parametrize("mechanism", RECURRENT, ids=str)
@@ -111,15 +117,22 @@ def test_decays_and_strengths_are_those_of_the_models(mechanism):
         above = float("inf") if mechanism == m.SSD() else 1
         assert ((gates["strength"] > 0) & (gates["strength"] < above)).all()
     if "log_decay" in gates:
+        by_key = (2, 2, 5)  # batch, kv_heads, length
+        shape = (*by_key, 6) if mechanism.decays_by == "channel" else by_key
+        assert gates["log_decay"].shape == shape
         assert (gates["log_decay"] < 0).all()
-        assert (
-            gates["log_decay"].shape == (2, 2, 5, 6)[: 4 if mechanism.decays_by == "channel" else 3]
-        )
     if mechanism == m.SSD():  # one step for both
         rate = layer.mechanism.gates.log_rate.exp()
         torch.testing.assert_close(gates["log_decay"], -rate[:, None] * gates["strength"])
-    length = layer.mechanism.queries(torch.randn(2, 4, 3, 6)).norm(dim=-1)
-    assert bool((length - 1).abs().max() < 1e-5) == mechanism.corrects
+
+
+@pytest.mark.parametrize("mechanism", RECURRENT, ids=str)
+def test_queries_and_keys_of_a_delta_rule_alone_have_length_1(mechanism):
+    of_layer = make_layer(str(mechanism)).mechanism
+    heads = torch.randn(2, 4, 3, 6)
+    for vectors in (of_layer.queries(heads), of_layer.keys(heads)):
+        has_length_1 = bool((vectors.norm(dim=-1) - 1).abs().max() < 1e-5)
+        assert has_length_1 == mechanism.corrects
 
 
 def test_a_cache_keeps_keys_as_the_score_compares_them():
@@ -135,8 +148,10 @@ def test_padding_changes_nothing(name):
     layer = make_layer(name, positions=None)
     x = text(7, batch=1)
     alone = layer(x)
-    padded = torch.cat([torch.full_like(x[:, :2], 9.0), x, torch.full_like(x[:, :3], -7.0)], 1)
-    torch.testing.assert_close(layer(padded, pattern=p.KeySpan(2, 9))[:, 2:9], alone, **EXACT)
+    left = torch.full_like(x[:, :2], 9.0)
+    right = torch.full_like(x[:, :3], -7.0)
+    padded = layer(torch.cat([left, x, right], 1), pattern=p.KeySpan(2, 9))
+    torch.testing.assert_close(padded[:, 2:9], alone, **EXACT)
 
 
 @pytest.mark.parametrize(
@@ -153,28 +168,39 @@ def test_a_context_is_projected_once_and_attended_to(name):
     )
 
 
-def test_the_words_of_a_state_that_cannot_be():
-    with pytest.raises(rg.UnsupportedError, match="no recurrent state"):
-        make_layer("additive").new_cache(1, kind="state")
-    with pytest.raises(
-        rg.UnsupportedError, match="decays and strengths of all keys, which a cache lacks"
-    ):
-        make_layer("gated_delta").new_cache(1, kind="dynamic")
-    with pytest.raises(rg.UnsupportedError, match="it cannot attend to a context"):
-        make_layer("retention", positions=None).project_context(text(3))
-    with pytest.raises(rg.UnsupportedError, match="a cache of keys holds no gates"):
-        make_layer("gated").new_cache(1, kind="dynamic")
-    with pytest.raises(rg.ArgumentError, match="leave out capacity, dtype and first"):
-        make_layer("linear").new_cache(1, capacity=5)
-    local = make_layer(
-        "dot", mechanism=m.Softmax(m.LocalPredictive(m.Dot(), window=4, query_dim=6))
-    )
-    with pytest.raises(rg.UnsupportedError, match="depends on the number of keys"):
-        local.new_cache(1)
-    with pytest.raises(rg.UnsupportedError, match="not causal"):
-        make_layer("dot", pattern=None, mechanism=m.Linformer(length=9, rank=2)).new_cache(1)
+LOCAL = m.Softmax(m.LocalPredictive(m.Dot(), window=4, query_dim=6))
+LINFORMER = m.Linformer(length=9, rank=2)
+
+
+@pytest.mark.parametrize(
+    ("layer", "options", "words"),
+    [
+        (make_layer("additive"), {"kind": "state"}, "no recurrent state"),
+        (make_layer("linear"), {"capacity": 5}, "leave out capacity, dtype and first"),
+        (
+            make_layer("gated_delta"),
+            {"kind": "dynamic"},
+            "decays and strengths of all keys, which a cache lacks",
+        ),
+        (make_layer("gated"), {"kind": "dynamic"}, "a cache of keys holds no gates"),
+        (make_layer("dot", mechanism=LOCAL), {}, "depends on the number of keys"),
+        (make_layer("dot", pattern=None, mechanism=LINFORMER), {}, "not causal"),
+    ],
+    ids=["state of scores", "capacity", "decays", "gates", "local", "linformer"],
+)
+def test_a_cache_that_cannot_continue_a_mechanism_is_refused(layer, options, words):
+    with pytest.raises(rg.RegardError, match=words):
+        layer.new_cache(1, **options)
+
+
+@pytest.mark.parametrize("name", ["retention", "lsh"])
+def test_a_mechanism_of_one_text_refuses_a_context(name):
+    layer = make_layer(name, pattern=None, positions=None)
     with pytest.raises(rg.UnsupportedError, match="cannot attend to a context"):
-        make_layer("lsh", pattern=None, positions=None)(text(3), text(4))
+        layer(text(3), text(4))
+
+
+def test_a_mechanism_that_does_not_fit_the_heads_is_refused():
     with pytest.raises(rg.ArgumentError, match="must be heads"):
         make_layer("lsh", kv_heads=2)
     with pytest.raises(rg.ShapeError, match="compares queries of 5"):

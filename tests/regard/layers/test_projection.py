@@ -8,53 +8,53 @@ from torch.nn.utils import prune as pruning
 
 from regard.errors import UnsupportedError
 from regard.layers import LatentAttention, MultiHeadAttention
-from regard.layers import projection as module
+from regard.layers import projection as projecting
 from regard.layers.projection import Projection, project
 
 ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
 
 
-@pytest.mark.parametrize("small_matrix", [0, module.SMALL_MATRIX])
+@pytest.mark.parametrize("small_matrix", [0, projecting.SMALL_MATRIX])
 @pytest.mark.parametrize("out", [1, 63, 64, 131, 193])
 @pytest.mark.parametrize("rows", ROWS)
 def test_a_projection_is_x_times_the_matrix_plus_the_bias(monkeypatch, rows, out, small_matrix):
-    monkeypatch.setattr(module, "SMALL_MATRIX", small_matrix)
+    monkeypatch.setattr(projecting, "SMALL_MATRIX", small_matrix)
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, 1, 29, generator=generator, dtype=torch.float64)
     weight = torch.randn(out, 29, generator=generator, dtype=torch.float64)
     bias = torch.randn(out, generator=generator, dtype=torch.float64)
-    expected = (x[:, :, None] * weight).sum(-1)
     with torch.no_grad():
-        found = project(x, weight)
-        assert found.shape == (rows, 1, out)
-        torch.testing.assert_close(found, expected, atol=1e-12, rtol=0)
-        torch.testing.assert_close(project(x, weight, bias), expected + bias, atol=1e-12, rtol=0)
+        product = project(x, weight)
+        product_and_bias = project(x, weight, bias)
+    expected = (x[:, :, None] * weight).sum(-1)
+    assert product.shape == (rows, 1, out)
+    torch.testing.assert_close(product, expected, atol=1e-12, rtol=0)
+    torch.testing.assert_close(product_and_bias, expected + bias, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("rows", [1, 2, 7])
 @pytest.mark.parametrize("biased", [False, True])
-def test_of_bfloat16_it_is_as_exact_as_torchs_own(rows, biased):
+def test_a_product_of_bfloat16_is_as_exact_as_torchs_own(rows, biased):
     x = torch.randn(rows, 31).bfloat16()
     weight = torch.randn(131, 31).bfloat16()
-    bias = torch.randn(131).bfloat16()
-    bias = bias if biased else None
-    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    bias = torch.randn(131).bfloat16() if biased else None
     with torch.no_grad():
-        found = project(x, weight, bias)
-    assert found.dtype == torch.bfloat16
-    assert ((found.double() - exact).abs() <= exact.abs() / 128 + 0.02).all()
+        product = project(x, weight, bias)
+    exact = F.linear(x.double(), weight.double(), None if bias is None else bias.double())
+    assert product.dtype == torch.bfloat16
+    assert ((product.double() - exact).abs() <= exact.abs() / 128 + 0.02).all()
 
 
 def test_few_rows_meet_a_large_matrix_block_by_block_and_only_without_gradients(monkeypatch):
     rows_by_block = []
-    multiply_by_blocks = module._multiply_by_blocks
+    multiply_by_blocks = projecting._multiply_by_blocks
 
-    def count_rows(x: torch.Tensor, *matrices: torch.Tensor) -> torch.Tensor:
+    def note_rows(x: torch.Tensor, *matrices: torch.Tensor) -> torch.Tensor:
         rows_by_block.append(len(x))
         return multiply_by_blocks(x, *matrices)
 
-    monkeypatch.setattr(module, "_multiply_by_blocks", count_rows)
-    dim = module.SMALL_MATRIX // 131 + 1
+    monkeypatch.setattr(projecting, "_multiply_by_blocks", note_rows)
+    dim = projecting.SMALL_MATRIX // 131 + 1
     layer = Projection(dim, 131)
     smaller = Projection(dim - 1, 131)
     for rows in ROWS:
@@ -67,7 +67,7 @@ def test_few_rows_meet_a_large_matrix_block_by_block_and_only_without_gradients(
     assert rows_by_block == [4, 5, 13, 15]
 
 
-def test_it_learns_as_a_linear_layer_does():
+def test_a_projection_learns_as_a_linear_layer_does():
     layer = Projection(7, 131).double()
     x = torch.randn(5, 7, dtype=torch.float64)
     layer(x).pow(2).sum().backward()
@@ -76,10 +76,16 @@ def test_it_learns_as_a_linear_layer_does():
     torch.testing.assert_close(layer.bias.grad, expected.sum(0))
 
 
-# torch's own
+# Warnings of torch's own quantisation.
 QUANTISING = pytest.mark.filterwarnings(
     "ignore:torch.ao.quantization is deprecated", "ignore::UserWarning:torch.ao"
 )
+
+
+def step_by_step(layer, x):
+    """The outputs of a text (batch, length, dim) that a cache continues vector by vector."""
+    cache = layer.new_cache(batch=len(x))
+    return torch.cat([layer(step, cache=cache) for step in x.split(1, 1)], 1)
 
 
 def as_linear(layer):
@@ -141,9 +147,7 @@ def test_quantised_projections_compute_with_and_without_a_cache():
         whole = quantised(x)
         torch.testing.assert_close(whole, expected, atol=0.05, rtol=0)
         assert float((whole - expected).abs().max()) > 1e-5
-        cache = quantised.new_cache(batch=2)
-        steps = [quantised(x[:, at : at + 1], cache=cache) for at in range(7)]
-        torch.testing.assert_close(torch.cat(steps, 1), whole, atol=0.05, rtol=0)
+        torch.testing.assert_close(step_by_step(quantised, x), whole, atol=0.05, rtol=0)
     with pytest.raises(UnsupportedError, match=r"absorbed form.*form='expanded'"):
         quantised(x, form="absorbed")
 
@@ -238,8 +242,7 @@ def test_what_is_set_on_a_projection_is_honoured_whatever_form_computes(change, 
         plain = layer(x)
         change(layer, name)
         layer.eval()
-        whole = layer(x, **({"form": "expanded"} if isinstance(layer, LatentAttention) else {}))
+        options = {"form": "expanded"} if isinstance(layer, LatentAttention) else {}
+        whole = layer(x, **options)
         assert float((whole - plain).abs().max()) > 1e-4
-        cache = layer.new_cache(batch=1)
-        steps = [layer(x[:, at : at + 1], cache=cache) for at in range(5)]
-        torch.testing.assert_close(torch.cat(steps, 1), whole, atol=1e-5, rtol=1e-4)
+        torch.testing.assert_close(step_by_step(layer, x), whole, atol=1e-5, rtol=1e-4)
