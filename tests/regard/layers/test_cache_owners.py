@@ -59,10 +59,8 @@ def test_a_second_layer_is_refused_with_the_way_and_changes_nothing(kind):
     x = inputs()
     hidden = first(x, cache=cache)
     first(x, cache=untouched)
-    with pytest.raises(
-        ArgumentError,
-        match=r"of another layer.*caches = \[block\.attn\.new_cache\(batch\) for block in",
-    ):
+    way_out = r"caches = \[block\.attn\.new_cache\(batch\) for block in"
+    with pytest.raises(ArgumentError, match=f"of another layer.*{way_out}"):
         second(hidden, cache=cache)
     assert cache.length == LENGTH
     assert torch.equal(first(x[:, :1], cache=cache), first(x[:, :1], cache=untouched))
@@ -152,12 +150,10 @@ def test_wrapped_and_compiled_layers_are_the_layer_that_they_wrap():
     for layer in layers:
         expected = layer(expected)
     outputs = []
-    for part, stack_of_part in zip(
-        x.split((3, 1, 3), 1), (compiled, layers, compiled), strict=True
-    ):
-        for layer, cache in zip(stack_of_part, caches, strict=True):
-            part = layer(part, cache=cache)
-        outputs.append(part)
+    for hidden, stack_now in zip(x.split((3, 1, 3), 1), (compiled, layers, compiled), strict=True):
+        for layer, cache in zip(stack_now, caches, strict=True):
+            hidden = layer(hidden, cache=cache)
+        outputs.append(hidden)
     assert (torch.cat(outputs, 1) - expected).abs().max() < 1e-12
     with pytest.raises(ArgumentError, match="of another layer"):
         compiled[1](x, cache=caches[0])

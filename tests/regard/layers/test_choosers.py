@@ -182,10 +182,10 @@ class NSAFormula:
         third = 2 * KV_HEADS + g
         k = self.heads.k[b]
         v = self.heads.v[b]
+        compressed_k = self.compressed_k[b, g]
+        compressed_v = self.compressed_v[b, g]
         branches = (
-            mean_of_values(
-                query, self.compressed_k[b, g][windows], self.compressed_v[b, g][windows]
-            ),
+            mean_of_values(query, compressed_k[windows], compressed_v[windows]),
             mean_of_values(query, k[second][chosen], v[second][chosen]),
             mean_of_values(query, k[third][near], v[third][near]),
         )
@@ -219,9 +219,8 @@ def indexer_formula(layer: MultiHeadAttention, x: torch.Tensor) -> torch.Tensor:
 
     def output(b: int, h: int, t: int) -> torch.Tensor:
         keys = best_keys(scores[b, t], t, layer.chooser.top)
-        return mean_of_values(
-            heads.q[b, h, t], heads.k[b, h // GROUP][keys], heads.v[b, h // GROUP][keys]
-        )
+        g = h // GROUP
+        return mean_of_values(heads.q[b, h, t], heads.k[b, g][keys], heads.v[b, g][keys])
 
     return joined_output(layer, output)
 

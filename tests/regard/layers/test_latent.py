@@ -1,6 +1,7 @@
 """Latent attention: both forms equal the formula of the paper, with every kind of cache, option and derivative."""
 
 import math
+from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
@@ -121,38 +122,41 @@ def test_both_forms_equal_the_formula_with_gradients(options):
         torch.testing.assert_close(grads, expected_grads, **EXACT)
 
 
-OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "padding": ({}, {"pattern": KeySpan(torch.tensor([2, 0]), torch.tensor([9, 5]))}),
-    "a window and a softcap": (
-        {"pattern": "causal_window(4)", "softcap": 2.0, "scale": 0.7},
-        {"q_start": 0},
+@dataclass
+class Case:
+    """Options of a layer, and of its call."""
+
+    layer: dict[str, Any] = field(default_factory=dict)
+    call: dict[str, Any] = field(default_factory=dict)
+
+
+CASES = {
+    "padding": Case(call={"pattern": KeySpan(torch.tensor([2, 0]), torch.tensor([9, 5]))}),
+    "a window and a softcap": Case(
+        {"pattern": "causal_window(4)", "softcap": 2.0, "scale": 0.7}, {"q_start": 0}
     ),
-    "a pattern for each head": (
-        {"pattern": PerHead([parse("causal"), parse("prefix(3)"), parse("strided(2)")])},
-        {},
+    "a pattern for each head": Case(
+        {"pattern": PerHead([parse("causal"), parse("prefix(3)"), parse("strided(2)")])}
     ),
-    "a bias and sinks": ({"sinks": True}, {"bias": ALiBi()}),
-    "other positions": (
-        {"positions": Rotary(pairs="neighbours")},
-        {"q_start": torch.tensor([0, 3])},
+    "a bias and sinks": Case({"sinks": True}, {"bias": ALiBi()}),
+    "other positions": Case(
+        {"positions": Rotary(pairs="neighbours")}, {"q_start": torch.tensor([0, 3])}
     ),
-    "no positions": (
-        {"rope_dim": 0, "pattern": None},
-        {"bias": torch.arange(81.0).view(9, 9).double() / 40},
+    "no positions": Case(
+        {"rope_dim": 0, "pattern": None}, {"bias": torch.arange(81.0).view(9, 9).double() / 40}
     ),
-    "no rotation": ({"positions": None, "query_latent_dim": 6}, {}),
+    "no rotation": Case({"positions": None, "query_latent_dim": 6}),
 }
 
 
-@pytest.mark.parametrize("name", OPTIONS)
-def test_the_forms_are_equal_in_values_gradients_and_second_derivatives(name):
-    options, call = OPTIONS[name]
-    layer = make_layer(**options)
+@pytest.mark.parametrize("case", CASES.values(), ids=CASES)
+def test_the_forms_are_equal_in_values_gradients_and_second_derivatives(case):
+    layer = make_layer(**case.layer)
     x = vectors().requires_grad_()
     learned = (x, *layer.parameters())
     results = []
     for form in FORMS:
-        output = layer(x, form=form, **call)
+        output = layer(x, form=form, **case.call)
         grads = torch.autograd.grad(output.sin().sum(), learned, create_graph=True)
         squares = sum(grad.square().sum() for grad in grads)
         second = torch.autograd.grad(squares, learned)
@@ -300,33 +304,37 @@ def test_it_is_compiled_exported_and_cast():
             assert 0 < (cast - whole).abs().max() < 0.05
 
 
-REFUSED = [
-    ({"latent_dim": 0}, {}, rg.ArgumentError, "latent_dim is 0; it needs a whole number"),
-    ({"rope_dim": 3}, {}, rg.ArgumentError, "cannot rotate 3 of 3"),
-    ({"kv_lora_rank": 4}, {}, TypeError, "no argument 'kv_lora_rank'; write latent_dim="),
-    ({"mechanism": "linear_transformer"}, {}, TypeError, "only softmax of dot products"),
-    ({}, {"form": "both"}, rg.ArgumentError, "form"),
-    ({}, {"cache": 3}, rg.ArgumentError, "cache is 3; make one"),
-    (
-        {},
-        {"cache": new_cache("dynamic", 2, 1, 11, v_dim=7)},
-        rg.ShapeError,
-        "values of 7 numbers beside the keys",
-    ),
-    (
-        {},
-        {"cache": new_cache("dynamic", 2, 1, 11, v_dim=6, joined=True)},
-        rg.ShapeError,
-        "values of 6 numbers in the",
-    ),
-    ({}, {"context": vectors()}, TypeError, "context"),
-]
-
-
-@pytest.mark.parametrize(("options", "call", "error", "words"), REFUSED)
-def test_what_cannot_be_is_refused_in_words(options, call, error, words):
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"latent_dim": 0}, rg.ArgumentError, "latent_dim is 0; it needs a whole number"),
+        ({"rope_dim": 3}, rg.ArgumentError, "cannot rotate 3 of 3"),
+        ({"kv_lora_rank": 4}, TypeError, "no argument 'kv_lora_rank'; write latent_dim="),
+        ({"mechanism": "linear_transformer"}, TypeError, "only softmax of dot products"),
+    ],
+)
+def test_a_layer_that_cannot_be_is_refused(options, error, words):
     with pytest.raises(error, match=words):
-        make_layer(**options)(vectors(), **call)
+        make_layer(**options)
+
+
+BESIDE_KEYS = new_cache("dynamic", 2, 1, 11, v_dim=7)
+NARROWER = new_cache("dynamic", 2, 1, 11, v_dim=6, joined=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "words"),
+    [
+        ({"form": "both"}, rg.ArgumentError, "form"),
+        ({"cache": 3}, rg.ArgumentError, "cache is 3; make one"),
+        ({"cache": BESIDE_KEYS}, rg.ShapeError, "values of 7 numbers beside the keys"),
+        ({"cache": NARROWER}, rg.ShapeError, "values of 6 numbers in the"),
+        ({"context": vectors()}, TypeError, "context"),
+    ],
+)
+def test_a_call_that_cannot_be_is_refused(options, error, words):
+    with pytest.raises(error, match=words):
+        make_layer()(vectors(), **options)
 
 
 def test_caches_and_layers_of_another_kind_refuse_each_other():

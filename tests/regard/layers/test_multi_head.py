@@ -1,4 +1,4 @@
-"""The layer: cached equals uncached, padded equals unpadded, and nothing is dropped without a word."""
+"""The layer: padding, contexts, recordings, sinks, and calls that it refuses."""
 
 import threading
 
@@ -11,31 +11,39 @@ from regard import patterns as p
 from regard.layers import FeedForward, ProjectedContext
 from regard.positions import Rotary, Sinusoidal
 
+MASK = p.Explicit(torch.ones(9, 18, dtype=torch.bool))
+WRONG_CALLS = {
+    "a bias of another size": {"x": texts(), "bias": torch.zeros(3, 3)},
+    "spans of five texts": {"x": texts(), "pattern": p.KeySpan(torch.zeros(5).long())},
+    "three texts": {"x": texts(3)},
+    "vectors of another size": {"x": texts(dim=11)},
+    "another position": {"x": texts(), "q_start": 3},
+    "no position": {"x": texts(), "q_start": "x"},
+    "a mask": {"x": texts(), "pattern": MASK},
+    "a mask inside": {"x": texts(), "pattern": ~MASK & p.Full()},
+    "a context": {"x": texts(), "context": texts()},
+}
+
 
 class TestCache:
-    def test_a_refused_call_leaves_the_cache_as_it_was(self):
+    @pytest.mark.parametrize("name", WRONG_CALLS)
+    def test_a_refused_call_leaves_the_cache_as_it_was(self, name):
         layer = make_layer()
         cache = layer.new_cache(batch=2)
         layer(texts(), cache=cache)
         keys = cache.keys.clone()
-        wrong = [
-            lambda: layer(texts(), cache=cache, bias=torch.zeros(3, 3)),
-            lambda: layer(texts(), cache=cache, pattern=p.KeySpan(torch.zeros(5).long())),
-            lambda: layer(texts(3), cache=cache),
-            lambda: layer(texts(dim=11), cache=cache),
-            lambda: layer(texts(), cache=cache, q_start=3),
-            lambda: layer(texts(), cache=cache, q_start="x"),
-            lambda: layer(texts(), cache=cache, pattern=p.Explicit(torch.ones(9, 18).bool())),
-            lambda: layer(
-                texts(), cache=cache, pattern=~p.Explicit(torch.ones(9, 18).bool()) & p.Full()
-            ),
-            lambda: layer(texts(), context=texts(), cache=cache),
-        ]
-        for call in wrong:
-            with pytest.raises(rg.RegardError):
-                call()
-            assert torch.equal(cache.keys, keys)
-        layer(texts(), cache=cache, q_start=9)  # its length
+        with pytest.raises(rg.RegardError):
+            layer(**WRONG_CALLS[name], cache=cache)
+        assert torch.equal(cache.keys, keys)
+
+    def test_q_start_may_be_the_length_of_the_cache(self):
+        layer = make_layer()
+        cache = layer.new_cache(batch=2)
+        other = layer.new_cache(batch=2)
+        x = texts()
+        layer(x, cache=cache)
+        layer(x, cache=other)
+        assert torch.equal(layer(x, cache=cache, q_start=9), layer(x, cache=other))
 
 
 class TestPadding:
