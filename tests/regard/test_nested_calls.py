@@ -3,13 +3,13 @@
 import itertools
 import signal
 import sys
-import threading
 import time
 from functools import partial
 from typing import Any
 
 import pytest
 from injections import HERE
+from side_by_side import run_in_threads
 from test_interruptions import CALLS, Run, calling, forget, same
 
 from regard.functional.kept import PLANS
@@ -105,24 +105,16 @@ def test_plans_of_calls_in_many_threads_are_kept_and_forgotten_without_errors(mo
         for length in range(2, 14)
     ]
     expected = [call() for call in calls]
-    failed = []
 
     def work(first: int) -> None:
-        try:
-            for step in range(60):
-                number = (first + step * (first + 1)) % len(calls)
-                assert same(calls[number](), expected[number])
-        except BaseException as error:
-            failed.append(error)
+        for step in range(60):
+            number = (first + step * (first + 1)) % len(calls)
+            assert same(calls[number](), expected[number])
 
     interval = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     try:
-        threads = [threading.Thread(target=partial(work, first)) for first in range(6)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        failed = run_in_threads([partial(work, first) for first in range(6)])
     finally:
         sys.setswitchinterval(interval)
         forget()

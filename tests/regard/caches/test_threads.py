@@ -7,11 +7,13 @@ import signal
 import sys
 import warnings
 from collections.abc import Iterator
-from threading import Barrier, Event, Thread
+from functools import partial
+from threading import Event, Thread
 
 import pytest
 import torch
 from injections import interrupted, lines_of
+from side_by_side import run_in_threads
 
 from regard.layers.caches import PagedCache, new_cache, paged
 
@@ -53,23 +55,8 @@ def filled(kind: str):
 
 def run_threads(work) -> list[BaseException]:
     """Call `work(number)` in threads that begin together; what they raised."""
-    start = Barrier(THREADS)
-    raised = []
-
-    def run(number: int) -> None:
-        start.wait()
-        try:
-            with torch.no_grad():
-                work(number)
-        except BaseException as error:
-            raised.append(error)
-
-    threads = [Thread(target=run, args=(number,)) for number in range(THREADS)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return raised
+    without_gradients = torch.no_grad()(work)
+    return run_in_threads([partial(without_gradients, number) for number in range(THREADS)])
 
 
 @pytest.mark.parametrize("way", [copy.copy, copy.deepcopy])

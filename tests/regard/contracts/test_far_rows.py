@@ -23,6 +23,17 @@ def with_offset(offset, rows=slice(1, 3), heads=4):
     return bias
 
 
+def check_sums_of_value_gradients(q, k, v, **options):
+    """The weights of a row sum to 1, so the gradients of values sum to those of the outputs, on every backend."""
+    grad = torch.randn(2, 4, 13, v.shape[-1])
+    expected = grad.unflatten(1, (2, 2)).sum((2, 3))
+    for backend in among(LEARNING, q, k, v, **options):
+        output = ask(backend, q, k, v, **options).output
+        gradients = torch.autograd.grad(output, (q, k, v), grad)
+        assert not any(x.isnan().any() for x in gradients), backend
+        torch.testing.assert_close(gradients[2].sum(2), expected, **CLOSE, msg=backend)
+
+
 @pytest.mark.parametrize("blocks", ["shipped", "small"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("offset", OFFSETS)
@@ -33,13 +44,7 @@ def test_the_gradients_of_values_sum_to_those_of_outputs_whatever_is_added_to_a_
         cut(monkeypatch)
     options = {"pattern": pattern, "bias": with_offset(offset)}
     q, k, v = make_qkv(heads=4, kv_heads=2, q_len=13, k_len=13, requires_grad=True)
-    grad = torch.randn(2, 4, 13, v.shape[-1])
-    expected = grad.unflatten(1, (2, 2)).sum((2, 3))
-    for backend in among(LEARNING, q, k, v, **options):
-        output = ask(backend, q, k, v, **options).output
-        gradients = torch.autograd.grad(output, (q, k, v), grad)
-        assert not any(x.isnan().any() for x in gradients), backend
-        torch.testing.assert_close(gradients[2].sum(2), expected, **CLOSE, msg=backend)
+    check_sums_of_value_gradients(q, k, v, **options)
 
 
 @pytest.mark.parametrize("pattern", PATTERNS)
@@ -48,12 +53,7 @@ def test_the_gradients_of_values_sum_to_those_of_outputs_where_products_are_larg
     q, k, v = make_qkv(heads=4, kv_heads=2, q_len=13, k_len=13)
     k = k + 20  # the products of a row are alike, and large
     q, k, v = ((x * gain).requires_grad_() for x in (q, k, v / gain))
-    grad = torch.randn(2, 4, 13, v.shape[-1])
-    expected = grad.unflatten(1, (2, 2)).sum((2, 3))
-    for backend in among(LEARNING, q, k, v, pattern=pattern):
-        output = ask(backend, q, k, v, pattern=pattern).output
-        (dv,) = torch.autograd.grad(output, v, grad)
-        torch.testing.assert_close(dv.sum(2), expected, **CLOSE, msg=backend)
+    check_sums_of_value_gradients(q, k, v, pattern=pattern)
 
 
 @pytest.mark.parametrize("offset", EQUAL)

@@ -109,10 +109,15 @@ def test_gradgradcheck_finds_the_same():
     print(f"\n{checked} calls checked")
 
 
+def strided_call(backend: str) -> tuple[list[torch.Tensor], torch.Tensor]:
+    """q, k and v that learn, and their output."""
+    leaves = [x.requires_grad_() for x in make_qkv(**SIZES, dtype=torch.float64)]
+    return leaves, rg.attention(*leaves, pattern="strided(2, local=false)", backend=backend)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_gradient_that_is_asked_for_a_graph_has_one_even_where_none_arrives(backend):
-    q, k, v = (x.requires_grad_() for x in make_qkv(**SIZES, dtype=torch.float64))
-    output = rg.attention(q, k, v, pattern="strided(2, local=false)", backend=backend)
+    (q, k, _), output = strided_call(backend)
     (gradient,) = torch.autograd.grad(output.sum(), q, create_graph=True)
     assert gradient.requires_grad
     (second,) = torch.autograd.grad(gradient.square().sum(), k)
@@ -141,9 +146,8 @@ def test_a_hidden_key_that_is_not_finite_reaches_no_second_derivative():
 
 
 def test_third_derivatives_are_refused_with_the_backend_that_has_them():
-    q, k, v = (x.requires_grad_() for x in make_qkv(**SIZES, dtype=torch.float64))
     for backend in BACKENDS:
-        output = rg.attention(q, k, v, pattern="strided(2, local=false)", backend=backend)
+        (q, _, _), output = strided_call(backend)
         (first,) = torch.autograd.grad(output.sum(), q, create_graph=True)
         (second,) = torch.autograd.grad(first.square().sum(), q, create_graph=True)
         with pytest.raises(rg.UnsupportedError, match="backend='reference'"):
@@ -160,12 +164,11 @@ def test_a_backend_without_second_derivatives_refuses_their_graph():
 
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_gradients_that_arrive_as_a_batch_give_a_batch(backend):
-    q, k, v = (x.requires_grad_() for x in make_qkv(**SIZES, dtype=torch.float64))
-    output = rg.attention(q, k, v, pattern="strided(2, local=false)", backend=backend)
+    leaves, output = strided_call(backend)
     arriving = torch.randn(3, *output.shape, dtype=torch.float64)
     batched = torch.autograd.grad(
-        output, [q, k, v], arriving, is_grads_batched=True, retain_graph=True
+        output, leaves, arriving, is_grads_batched=True, retain_graph=True
     )
     for number, gradient in enumerate(arriving):
-        expected = torch.autograd.grad(output, [q, k, v], gradient, retain_graph=True)
+        expected = torch.autograd.grad(output, leaves, gradient, retain_graph=True)
         torch.testing.assert_close([x[number] for x in batched], list(expected))

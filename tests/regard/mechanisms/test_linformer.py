@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from measuring import Largest
+from mechanism_tensors import MechanismTensors
 
 import regard as rg
 from regard.backends.linformer import Projected
@@ -26,14 +27,10 @@ SHARED = ("none", "heads", "keys_and_values")
 
 
 @dataclass
-class LinformerCall:
+class LinformerCall(MechanismTensors):
     """Tensors for a Linformer that has room for more keys than there are."""
 
     mechanism: Linformer
-    q: torch.Tensor
-    k: torch.Tensor
-    v: torch.Tensor
-    parameters: dict[str, torch.Tensor]
 
     def detail(self, **options):
         return rg.attention_detail(
@@ -50,7 +47,7 @@ def draw_call(kv_heads=3, k_len=K_LEN, shared="none"):
     mechanism = Linformer(LENGTH, RANK, shared)
     parameters = mechanism.new_parameters(HEADS, kv_heads)
     return LinformerCall(
-        mechanism,
+        mechanism=mechanism,
         q=torch.randn(BATCH, HEADS, Q_LEN, HEAD_DIM, dtype=torch.float64),
         k=torch.randn(BATCH, kv_heads, k_len, HEAD_DIM, dtype=torch.float64),
         v=torch.randn(BATCH, kv_heads, k_len, V_DIM, dtype=torch.float64),

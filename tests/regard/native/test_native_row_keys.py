@@ -3,10 +3,11 @@
 import ctypes
 import itertools
 import math
-import threading
+from functools import partial
 
 import pytest
 import torch
+from side_by_side import run_in_threads
 
 import regard as rg
 from regard import patterns as p
@@ -319,11 +320,8 @@ def test_threads_read_the_keys_of_their_own_calls():
                 if not torch.equal(rg.attention(*vectors, pattern=mask), right):
                     wrong.append(mask)
 
-    threads = [threading.Thread(target=compute, args=case) for case in cases]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    raised = run_in_threads([partial(compute, *case) for case in cases])
+    assert not raised
     assert not wrong
 
 

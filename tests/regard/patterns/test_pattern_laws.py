@@ -121,15 +121,22 @@ def test_visible_keys_are_those_that_some_query_sees(pattern, q_len, k_len, q_st
     assert expected.all() if visible is None else is_same(visible, expected)
 
 
+def certain_keys(pattern: Pattern, allowed: torch.Tensor, first: int, queries: int) -> torch.Tensor:
+    """The keys that segments call certain, after a check of both sets against the allowed pairs (queries, keys)."""
+    k_len = allowed.shape[-1]
+    segments = pattern.segments(first, first + queries - 1, k_len)
+    full = marked(segments.full, k_len)
+    some = marked(segments.some, k_len)
+    assert not (full & ~allowed.all(0)).any(), (first, queries, k_len)
+    assert not (allowed.any(0) & ~some).any(), (first, queries, k_len)
+    return full
+
+
 @several
 @given(anything, positive_lengths, lengths, positions)
 def test_segments_are_sound(pattern, q_len, k_len, q_start):
     allowed = pairs(pattern, q_len, k_len, q_start).flatten(0, 2)
-    segments = pattern.segments(q_start, q_start + q_len - 1, k_len)
-    full = marked(segments.full, k_len)
-    some = marked(segments.some, k_len)
-    assert not (full & ~allowed.all(0)).any()
-    assert not (allowed.any(0) & ~some).any()
+    certain_keys(pattern, allowed, q_start, q_len)
 
 
 @pytest.mark.parametrize("negated", [False, True])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from fuzz.meanings import LEAVES as FORMULAS
 from fuzz.meanings import TENSORS, Places, build, mask_of, plain_leaf
-from patterns.test_pattern_laws import marked
+from patterns.test_pattern_laws import certain_keys
 
 from regard import patterns as p
 from regard.errors import ArgumentError
@@ -88,11 +88,7 @@ def test_segments_are_sound_and_a_single_query_is_known_where_it_can_be(leaf):
         for queries in (1, 2, 3, 5, 8):
             for k_len in (0, 1, 7, 12):
                 allowed = leaf.dense(queries, k_len, q_start=first)
-                segments = leaf.segments(first, first + queries - 1, k_len)
-                full = marked(segments.full, k_len)
-                some = marked(segments.some, k_len)
-                assert not (full & ~allowed.all(0)).any(), (first, queries, k_len)
-                assert not (allowed.any(0) & ~some).any(), (first, queries, k_len)
+                full = certain_keys(leaf, allowed, first, queries)
                 if queries == 1:
                     assert torch.equal(full, allowed[0]), (first, k_len)
 

@@ -75,10 +75,16 @@ def test_whichever_call_fails_the_old_folder_or_the_new_one_is_whole(tmp_path, m
     assert hidden(tmp_path) == []
 
 
-def test_a_kill_between_the_two_renames_leaves_the_old_folder_readable(tmp_path, monkeypatch):
+def killed_between_renames(tmp_path):
+    """The name of a folder whose old content stands aside, as a kill between the two renames leaves it."""
     folder = tmp_path / "x"
     write_folder(folder, writes("old"))
-    os.rename(folder, tmp_path / ".x.previous")  # what the disk holds at that instant
+    os.rename(folder, tmp_path / ".x.previous")
+    return folder
+
+
+def test_a_kill_between_the_two_renames_leaves_the_old_folder_readable(tmp_path):
+    folder = killed_between_renames(tmp_path)
     assert (existing_folder(folder) / "text").read_text() == "old"
     write_folder(folder, writes("new"), replace=True)
     assert (existing_folder(folder) / "text").read_text() == "new"
@@ -109,9 +115,7 @@ def test_an_old_folder_that_stepped_aside_is_back_in_its_place_after_a_failure(
 def test_an_old_folder_left_aside_by_a_kill_is_put_back_before_anything_is_written(
     tmp_path, replace
 ):
-    folder = tmp_path / "x"
-    write_folder(folder, writes("old"))
-    os.rename(folder, tmp_path / ".x.previous")  # what a kill between the two renames leaves
+    folder = killed_between_renames(tmp_path)
 
     def writer(aside):
         raise ZeroDivisionError
