@@ -241,6 +241,8 @@ def test_policies_choose_for_each_key_head_among_what_is_held():
     heads_of_second_key_head = [[4, 0, 0, 3, 1, 0, 0], [0, 2, 0, 3, 0, 0, 1]]
     received = torch.tensor([heads_of_first_key_head + heads_of_second_key_head]).double()
     assert heavy_hitters(received, 4, kv_heads=2).tolist() == [[[1, 3, 5, 6], [0, 3, 5, 6]]]
+    heaviest_alone = heavy_hitters(received, 2, kv_heads=2, recent=0)
+    assert heaviest_alone.tolist() == [[[1, 3], [0, 3]]]
     held = torch.tensor([[[0, 2, 3, 5, 6], [0, 3, 4, 5, 6]]])
     chosen = observed_keys(received, 4, kv_heads=2, window=2, pool=3, positions=held)
     assert chosen.tolist() == [[[0, 2, 5, 6], [3, 4, 5, 6]]]

@@ -67,6 +67,22 @@ def test_every_parameter_learns(name):
             assert float(parameter.grad.abs().max()) > 0, name_of_parameter
 
 
+@pytest.mark.parametrize(
+    ("name", "biased"),
+    [
+        ("gated_linear", {"mechanism.gates.to_decay.1.bias"}),
+        ("ssd", {"mechanism.gates.bias"}),
+        ("gated_delta", {"mechanism.gates.bias"}),
+        ("kimi_delta", {"mechanism.gates.bias"}),
+    ],
+)
+def test_a_decay_has_one_bias(name, biased):
+    """That of the last matrix, or the one in the softplus beside the rate."""
+    layer = rg.MultiHeadAttention(24, 3, pattern="causal", mechanism=name)
+    gates = [path for path, _ in layer.named_parameters() if ".gates." in path]
+    assert {path for path in gates if path.endswith("bias")} == biased
+
+
 @pytest.mark.parametrize("cuts", [[1] * 11, [4, 1, 6]])
 @pytest.mark.parametrize("name", WITH_STATE)
 @torch.no_grad()

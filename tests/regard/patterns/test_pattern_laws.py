@@ -13,6 +13,8 @@ from pattern_strategies import HEADS, ROWS, alike, anything, lengths, local, pai
 from regard.errors import ArgumentError
 from regard.patterns import CausalWindow, Full, Grid, Pattern, RandomBlocks, parse
 from regard.patterns.band import Band
+from regard.patterns.counts import counted
+from regard.patterns.position_sets import KeySet
 from regard.patterns.ranges import Ranges
 from regard.patterns.visible import empty_rows, visible_keys
 
@@ -310,3 +312,10 @@ def test_garbage_is_refused_with_one_kind_of_error(text):
 @pytest.mark.parametrize(("size", "length", "start"), [(2**40, 10**9, 0), (7, 10**9, -(10**6))])
 def test_counting_a_band_looks_at_no_pair(size, length, start):
     assert CausalWindow(size).count(length, length, q_start=start) > 0
+
+
+def test_a_count_spends_a_look_for_each_row_block_and_for_each_four_runs_in_it():
+    """Four row blocks of 21 runs, all of them certain: five looks each."""
+    every_second = KeySet(tuple(range(key, key + 1) for key in range(0, 42, 2)))
+    assert counted(every_second, 193, 193, 0, looks=20) == 193 * 21
+    assert counted(every_second, 193, 193, 0, looks=19) is None
