@@ -72,9 +72,10 @@ def _run(app: Callable[..., Any]) -> int:
     except misuse as error:
         return _ended(error, MISUSED)
     except StoppedError as error:
-        _ended(f"{error}; go on with:" if error.go_on else error, INTERRUPTED)
-        if error.go_on:
-            note(error.go_on)
+        if error.go_on is None:
+            return _ended(error, INTERRUPTED)
+        _ended(f"{error}; go on with:", INTERRUPTED)
+        note(error.go_on)
         return INTERRUPTED
     except errors.RegardError as error:
         return _ended(error, FAILED)
@@ -83,18 +84,20 @@ def _run(app: Callable[..., Any]) -> int:
     except BrokenPipeError:
         return _end_by_pipe()
     except OSError as error:
-        missing = isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError)
         reason = f"{error.filename or 'the system'}: {error.strerror or error}"
-        code = _ended(reason, MISUSED if missing else FAILED)
-        if not missing:
-            _drop_output()
+        if isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+            return _ended(reason, MISUSED)
+        code = _ended(reason, FAILED)
+        _drop_output()
         return code
     except SystemExit as leaving:
         if isinstance(leaving.__context__, BrokenPipeError):  # Typer or Rich has caught it
             return _end_by_pipe()
         if leaving.code == INTERRUPTED:  # Typer has caught the Ctrl-C
             return _ended("interrupted", INTERRUPTED)
-        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+        if isinstance(leaving.code, int):
+            return leaving.code
+        return DONE if leaving.code is None else FAILED
     return DONE
 
 
@@ -111,13 +114,16 @@ def _replace_closed_streams() -> None:
 
     Reading such an input, or writing such an output, fails; what is written to such a standard error is dropped.
     """
-    for name, opened, used in (
-        ("stdin", os.O_WRONLY, "r"),
-        ("stdout", os.O_RDONLY, "w"),
-        ("stderr", os.O_WRONLY, "w"),
-    ):
+    # Each with the access that the file has, and that of the stream, which may be another.
+    replacements = {
+        "stdin": (os.O_WRONLY, "r"),
+        "stdout": (os.O_RDONLY, "w"),
+        "stderr": (os.O_WRONLY, "w"),
+    }
+    for name, (access, mode) in replacements.items():
         if getattr(sys, name) is None:
-            setattr(sys, name, os.fdopen(os.open(os.devnull, opened), used, encoding="utf-8"))
+            descriptor = os.open(os.devnull, access)
+            setattr(sys, name, os.fdopen(descriptor, mode, encoding="utf-8"))
 
 
 def _end_by_pipe() -> int:

@@ -4,11 +4,11 @@ import json
 import math
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Annotated, Any, ClassVar, get_args
 
 import typer
@@ -22,8 +22,9 @@ from regard_lab.cli.interrupts import heed_interrupts
 # torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
 HELP_FILE = Path(__file__).with_name("help.json")
 LONE_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of a word that are not UTF-8
-# What the message of Typer says.
-RANGE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")
+# What messages of Typer say.
+OUTSIDE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")
+LEFT_OVER = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.*)\)")
 USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
 # How the help names the value of an option that has no other word.
 VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
@@ -39,18 +40,21 @@ class Checked(TyperCommand):
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         typed = tuple(args)
         try:
-            left = super().parse_args(ctx, args)
+            left_over = super().parse_args(ctx, args)
         except USAGE_ERROR as error:
-            if (sentence := in_a_sentence(ctx.command_path, error, typed)) is None:
+            sentence = sentence_for(ctx.command_path, error, typed)
+            if sentence is None:
                 raise
             raise ArgumentError(sentence) from error
+
         ctx.params = {name: as_typed(value, typed) for name, value in ctx.params.items()}
-        options = {one.name for one in self.params if not isinstance(one, TyperArgument)}
+        arguments = [param.name for param in self.params if isinstance(param, TyperArgument)]
         for name, value in ctx.params.items():
-            for one in value if isinstance(value, list | tuple) else (value,):
-                if fault := fault_of(one, is_option=name in options):
-                    raise typer.BadParameter(f"--{name.replace('_', '-')} is {fault}", ctx=ctx)
-        return left
+            values = value if isinstance(value, list | tuple) else [value]
+            faults = [fault_of(each, is_option=name not in arguments) for each in values]
+            for fault in filter(None, faults):
+                raise typer.BadParameter(f"--{name.replace('_', '-')} is {fault}", ctx=ctx)
+        return left_over
 
 
 def fault_of(value: object, *, is_option: bool) -> str | None:
@@ -88,31 +92,52 @@ def in_quotes(text: str) -> str:
     return shlex.quote(text) if set(text) & set('"$`\\!') else f'"{text}"'
 
 
-def in_a_sentence(command: str, error: Any, typed: Sequence[str]) -> str | None:
+def sentence_for(command: str, error: Any, typed: Sequence[str]) -> str | None:
     """A sentence for a number that an option does not take, or for a text without quotes; None for other mistakes."""
-    if outside := RANGE.fullmatch(str(error)):
-        names = error.param.opts
-        given = [typed[place + 1] for place, word in enumerate(typed[:-1]) if word in names]
-        given += [
-            word.partition("=")[2]
-            for word in typed
-            if "=" in word and word.partition("=")[0] in names
-        ]
-        bound = f"at {'least' if outside[1] == 'greater' else 'most'} {outside[2]}"
-        return f"{names[0]} is {given[-1][:40]}; it has to be {bound}" if given else None
-    if extra := re.search(r"unexpected extra argument(?:s|\(s\))? \((.*)\)", str(error)):
-        words = [word for word in typed if not word.startswith("-")]
+    outside = OUTSIDE.fullmatch(str(error))
+    if outside is not None:
+        value = _typed_value(error.param.opts, typed)
+        if value is None:
+            return None
+        bound = "at least" if outside[1] == "greater" else "at most"
+        return f"{error.param.opts[0]} is {value[:40]}; it has to be {bound} {outside[2]}"
+
+    left_over = LEFT_OVER.search(str(error))
+    if left_over is not None:
+        words = " ".join(word for word in typed if not word.startswith("-"))
         return (
-            f"{command} takes one text, and {extra[1]!r} is left over; put a text of several words in "
-            f"quotes, as in {command} {in_quotes(' '.join(words))}"
+            f"{command} takes one text, and {left_over[1]!r} is left over; put a text of several "
+            f"words in quotes, as in {command} {in_quotes(words)}"
         )
     return None
 
 
+def _typed_value(names: Iterable[str], typed: Sequence[str]) -> str | None:
+    """What was typed for an option of these names, as `--name value` or `--name=value`; the last counts."""
+    separate = None
+    joined = None
+    for word, following in zip(typed, [*typed[1:], None], strict=True):
+        name, equals, value = word.partition("=")
+        if word in names and following is not None:
+            separate = following
+        elif equals and name in names:
+            joined = value
+    return separate if joined is None else joined
+
+
 @cache
-def kept_help() -> dict[str, dict[str, Any]]:
+def stored_help() -> dict[str, dict[str, Any]]:
     """The help in `help.json` by command: its sentence, its usage, its arguments and its options."""
     return json.loads(HELP_FILE.read_text(encoding="utf-8"))
+
+
+@dataclass(frozen=True)
+class Completion:
+    """An option that the shell proposes, as Typer reads it."""
+
+    value: str
+    help: str
+    type: str = "plain"
 
 
 class Unloaded(TyperCommand):
@@ -123,50 +148,53 @@ class Unloaded(TyperCommand):
     """
 
     def __init__(self, name: str, place: str) -> None:
-        # The command itself has its options.
+        self.place = place
+        self.stored = stored_help().get(place, {})
+        # The options are those of the command itself, which `load` imports.
         loose = {"ignore_unknown_options": True, "allow_extra_args": True}
-        self.place, self.kept = place, kept_help().get(place, {})
-        super().__init__(
-            name, help=self.kept.get("sentence"), rich_markup_mode=None, context_settings=loose
-        )
+        sentence = self.stored.get("sentence")
+        super().__init__(name, help=sentence, rich_markup_mode=None, context_settings=loose)
 
     def load(self) -> Any:
         """The command with its options; its docstring is its sentence."""
-        module, _, function = self.place.partition(".")
+        module_name, _, function_name = self.place.partition(".")
+        module = import_module(f"regard_lab.cli.{module_name}")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(self.name, cls=Checked)(
-            getattr(import_module(f"regard_lab.cli.{module}"), function)
-        )
+        app.command(self.name, cls=Checked)(getattr(module, function_name))
+
         command: Any = typer.main.get_command(app)
         for parameter in command.params:
             if isinstance(parameter, TyperArgument):
                 parameter.display_type_rich = lambda ctx: None  # its name is enough
             elif parameter.metavar is None and not parameter.is_flag:
                 kind = parameter.type_descriptor.annotation
-                parameter.metavar = VALUES.get(next(iter(get_args(kind)), kind), "TEXT")
+                kind_of_one = next(iter(get_args(kind)), kind)
+                parameter.metavar = VALUES.get(kind_of_one, "TEXT")
         return command
 
     def can_help(self, ctx: Any, args: list[str]) -> bool:
         """Whether `--help` is the only option; beside another one, which may be a mistake, the command decides."""
         options = [word for word in args if word.startswith("-")]
-        return len(options) == 1 and options[0] in ctx.help_option_names and bool(self.kept)
+        return len(options) == 1 and options[0] in ctx.help_option_names and bool(self.stored)
 
     def shell_complete(self, ctx: Any, incomplete: str) -> list[Any]:
         """The options that begin so, from `help.json`, so that Tab is instant; files are left to the shell."""
-        rows = self.kept["Options"] if incomplete.startswith("-") else {}
-        return [
-            SimpleNamespace(value=name, help=sentence, type="plain")  # as Typer reads them
-            for names, sentence in rows.items()
-            for name in re.findall(r"(?<!\S)--[a-z][a-z-]*", names)
-            if name.startswith(incomplete)
-        ]
+        if not incomplete.startswith("-"):
+            return []
+        completions = []
+        for usage, sentence in self.stored["Options"].items():
+            names = re.findall(r"(?<!\S)--[a-z][a-z-]*", usage)
+            begun = [name for name in names if name.startswith(incomplete)]
+            completions += [Completion(name, sentence) for name in begun]
+        return completions
 
     def collect_usage_pieces(self, ctx: Any) -> list[str]:
-        return self.kept["usage"]
+        return self.stored["usage"]
 
     def format_options(self, ctx: Any, formatter: Any) -> None:
         for title in ("Arguments", "Options"):
-            if rows := self.kept[title]:
+            rows = self.stored[title]
+            if rows:
                 with formatter.section(title):
                     formatter.write_dl(list(rows.items()))
 
@@ -183,11 +211,12 @@ class Commands(TyperGroup):
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
         name, command, rest = super().resolve_command(ctx, args)
-        if isinstance(command, Unloaded) and not (
-            ctx.resilient_parsing or command.can_help(ctx, rest)
-        ):
-            command = command.load()
-        return name, command, rest
+        if not isinstance(command, Unloaded):
+            return name, command, rest
+        # The shell's Tab and `--help` are answered from the stored help.
+        if ctx.resilient_parsing or command.can_help(ctx, rest):
+            return name, command, rest
+        return name, command.load(), rest
 
 
 class TopLevel(Commands):

@@ -46,9 +46,11 @@ def keeping(what: Callable[[], str | None], go_on: Sequence[str | Path] = ()) ->
     try:
         yield
     except KeyboardInterrupt:
-        if (kept := what()) is None:
+        sentence = what()
+        if sentence is None:
             raise
-        raise StoppedError(f"interrupted; {kept}", shlex.join(map(str, go_on)) or None) from None
+        command = shlex.join(map(str, go_on)) or None
+        raise StoppedError(f"interrupted; {sentence}", command) from None
 
 
 def out(line: str) -> None:
@@ -64,7 +66,10 @@ def out_lines(text: str) -> None:
 def out_text(text: str, indent: str = "") -> None:
     """Write sentences, broken into lines that fit the terminal."""
     width = out_width()
-    for line in [text] if width is None else wrap(text, max(width - len(indent), 20)) or [""]:
+    lines = [text]
+    if width is not None:
+        lines = wrap(text, max(width - len(indent), LEAST_TEXT)) or [""]
+    for line in lines:
         out(indent + line)
 
 
@@ -80,11 +85,13 @@ def out_result(
     """Write a result as JSON or as text; only the requested form is computed."""
     if as_json:
         out_json(values())
-    elif isinstance(lines := text(), str):
+        return
+    lines = text()
+    if isinstance(lines, str):
         out_lines(lines)
-    else:
-        for line in lines:
-            out(line)
+        return
+    for line in lines:
+        out(line)
 
 
 def out_data(line: str) -> None:
@@ -93,8 +100,9 @@ def out_data(line: str) -> None:
     _write(printable(line) if sys.stdout.isatty() else one_line(line))
 
 
-# Seconds of silence before a line is written; the smallest total that is counted.
-QUIET, MANY = 8.0, 50
+LEAST_TEXT = 20  # characters of a line of text, however narrow the terminal is
+QUIET = 8.0  # seconds of silence before a line is written
+MANY = 50  # the smallest total that is counted
 _SPOKEN = [0.0]  # when the command wrote last
 _COUNTED: list[Event] = []  # the innermost of what is counted is last; it alone writes
 
@@ -230,14 +238,17 @@ def counting(
     On a terminal it shows a bar where it knows what to count; elsewhere it states the total, and writes a line whenever
     the command was silent for QUIET seconds.
     """
-    is_bar = has_terminal() and (model is not None or (total is not None and total >= MANY))
-    with (_bar if is_bar else _beats)(what, total) as advance:
-        hook = None if model is None else model.register_forward_hook(lambda *_: advance(1))
+    is_long = model is not None or (total is not None and total >= MANY)
+    count = _bar if has_terminal() and is_long else _beats
+    with count(what, total) as advance:
+        if model is None:
+            yield advance
+            return
+        hook = model.register_forward_hook(lambda *_: advance(1))
         try:
             yield advance
         finally:
-            if hook is not None:
-                hook.remove()
+            hook.remove()
 
 
 @contextmanager
@@ -250,19 +261,17 @@ def _bar(what: str, total: int | None) -> Generator[Callable[[int], None]]:
         TimeRemainingColumn,
     )
 
-    of = (
-        "{task.completed:,.0f} passes of the model"
-        if total is None
-        else "{task.completed:,.0f} of {task.total:,.0f}"
-    )
-    time = TimeElapsedColumn() if total is None else TimeRemainingColumn()
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn(of), time)
-    with Progress(*columns, console=terminal(), transient=True) as shown:
-        task = shown.add_task(what, total=total)
+    columns: list[Any] = [TextColumn("{task.description}"), BarColumn()]
+    if total is None:
+        columns += [TextColumn("{task.completed:,.0f} passes of the model"), TimeElapsedColumn()]
+    else:
+        columns += [TextColumn("{task.completed:,.0f} of {task.total:,.0f}"), TimeRemainingColumn()]
+    with Progress(*columns, console=terminal(), transient=True) as bar:
+        task = bar.add_task(what, total=total)
 
         def advance(done: int) -> None:
             spoken()
-            shown.advance(task, done)
+            bar.advance(task, done)
 
         yield advance
 
@@ -271,18 +280,22 @@ def _bar(what: str, total: int | None) -> Generator[Callable[[int], None]]:
 def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
     began = monotonic()
     ended = Event()
-    count = [0]
+    count = 0
     spoken()
 
     def advance(done: int) -> None:
-        count[0] += done
+        nonlocal count
+        count += done
+
+    def progress() -> str:
+        if total is not None:
+            return f" {count:,} of {total:,}"
+        return f" {count:,}" if count else ""
 
     def beat() -> None:
         while not ended.wait(max(0.1, _SPOKEN[0] + QUIET - monotonic())):
             if monotonic() - _SPOKEN[0] >= QUIET and _COUNTED[-1] is ended:
-                of = "" if total is None else f" of {total:,}"
-                done = f" {count[0]:,}{of}" if count[0] or of else ""
-                note(f"  {what}{done}, {duration(monotonic() - began)}")
+                note(f"  {what}{progress()}, {duration(monotonic() - began)}")
 
     if total is not None and total >= MANY:
         note(f"{what} {total:,}")
@@ -334,6 +347,8 @@ def duration(seconds: float) -> str:
     >>> duration(75), duration(7300)
     ('1:15', '2:01:40')
     """
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+    minutes, seconds_of_minute = divmod(round(seconds), 60)
+    hours, minutes_of_hour = divmod(minutes, 60)
+    if hours == 0:
+        return f"{minutes}:{seconds_of_minute:02}"
+    return f"{hours}:{minutes_of_hour:02}:{seconds_of_minute:02}"

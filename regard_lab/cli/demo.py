@@ -78,8 +78,8 @@ BEFORE = (
     "Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.",
 )
 PICTURES = "pictures"
-# Test sentences for the lens and the routes, validation sentences for a head.
-EXPLAINED, CHOOSING = 150, 60
+EXPLAINED = 150  # test sentences for the lens and the routes
+CHOOSING = 60  # validation sentences for a head
 
 
 def demo(
@@ -120,27 +120,23 @@ def demo(
         f"   {count_of(trained.steps, 'steps', ',')}, {duration(trained.wall_seconds)} "
         f"({count_of(round(trained.cpu_seconds), 'CPU seconds', ',')})"
     )
-    with keeping(
-        lambda: f"the trained model is kept in {run}, and the same command goes on from there"
-    ):
+    kept = f"the trained model is kept in {run}, and the same command goes on from there"
+    with keeping(lambda: kept):
         _evaluate(run, settings.seed, data, trained, show, as_json, browser)
 
 
 def _settings(run: Path, steps: int | None, seed: int) -> TranslationTraining.Config:
     """The settings of the demo, or of the one that was begun in this folder."""
-    wanted = replace(SETTINGS, steps=steps or SETTINGS.steps, seed=seed)
-    kept = read_settings(run)
-    if kept is None:
-        return wanted
-    if (
-        kept.get("data") != [PRONOUNS]
-        or kept.get("steps") != wanted.steps
-        or kept.get("seed") != seed
-    ):
+    settings = replace(SETTINGS, steps=steps or SETTINGS.steps, seed=seed)
+    begun = read_settings(run)
+    if begun is None:
+        return settings
+    expected = {"data": [PRONOUNS], "steps": settings.steps, "seed": seed}
+    if any(begun.get(name) != value for name, value in expected.items()):
         raise ArgumentError(
             f"{run} holds a run with other settings; give another folder with --out, or remove it"
         )
-    return continued_config(TranslationTraining.Config, run, kept)
+    return continued_config(TranslationTraining.Config, run, begun)
 
 
 def _train(

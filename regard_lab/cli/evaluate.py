@@ -1,7 +1,7 @@
 """`regard evaluate`, `compare` and `score`: the quality of a model; `regard lenses`: which lens shows what it uses."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -32,6 +32,7 @@ from regard_lab.cli.options import (
     Run,
     check_search,
     default,
+    flag,
     listed,
 )
 from regard_lab.cli.running import remark_on_training
@@ -65,7 +66,8 @@ OUT = Option(
 )
 ROWS = (".tsv", ".jsonl")
 # Columns by which a table that `evaluate` wrote is recognised: of a translator, and of an encoder.
-NAMES = ((b"reference", b"output", b"exact_match"), (b"label", b"given", b"probability"))
+COLUMNS = ((b"reference", b"output", b"exact_match"), (b"label", b"given", b"probability"))
+LONGEST_HEADER = 100_000  # bytes
 LINES_AT_ONCE = 256
 UNSCORED = "unscored"  # begins the row of a line that has no score
 
@@ -107,33 +109,27 @@ def evaluate(
                 raise ArgumentError(
                     f"--out {out} is for translators and classifiers; a text has no rows: leave it out"
                 )
-        common["counting"] = (
-            partial(counting, "translating" if translates else "evaluating") if first else uncounted
-        )
-        scores: Any
+        common["counting"] = uncounted
+        if first:
+            what = "translating" if translates else "evaluating"
+            common["counting"] = partial(counting, what)
+        if kind == LanguageModel.KIND:
+            evaluate_kind = partial(evaluate_text, share=share)
+        elif kind == TextEncoder.KIND:
+            evaluate_kind = evaluate_classifier if sorts else evaluate_encoder
+        else:
+            evaluate_kind = partial(
+                evaluate_run, keep_placeholders=keep_placeholders, share=share, **search
+            )
         try:
             with counting("evaluating") if first else nullcontext():
-                if kind == LanguageModel.KIND:
-                    scores = evaluate_text(run, test or [], share=share, **common)
-                elif kind == TextEncoder.KIND:
-                    scores = (evaluate_classifier if sorts else evaluate_encoder)(
-                        run, test or [], **common
-                    )
-                else:
-                    scores = evaluate_run(
-                        run,
-                        test or [],
-                        keep_placeholders=keep_placeholders,
-                        share=share,
-                        **common,
-                        **search,
-                    )
+                scores: Any = evaluate_kind(run, test or [], **common)
         except PartlyEvaluated as stopped:
-            kept = ""
+            sentence = f"interrupted; {stopped}"
             if first and out is not None and stopped.rows:
                 write_rows(stopped.rows, out)
-                kept = f", and {out} has them with their scores"
-            raise StoppedError(f"interrupted; {stopped}{kept}") from None
+                sentence += f", and {out} has them with their scores"
+            raise StoppedError(sentence) from None
     if not first:
         return
     if out is not None and isinstance(scores, RunScores | ClassScores):
@@ -145,12 +141,12 @@ def evaluate(
 
 def _check_no_translator(run: Path, kind: str, search: dict[str, Any]) -> None:
     """Refuse what is for translators."""
-    if given := [
-        f"--{name}" for name, value in search.items() if value != default(SearchOptions, name)
-    ]:
+    changed = [name for name, value in search.items() if value != default(SearchOptions, name)]
+    if changed:
         what = "a language model" if kind == LanguageModel.KIND else "an encoder"
         raise ArgumentError(
-            f"{' and '.join(given)} is for translators, and {run} is {what}; leave it out"
+            f"{' and '.join(map(flag, changed))} is for translators, and {run} is {what}; leave it "
+            f"out"
         )
 
 
@@ -159,13 +155,16 @@ def check_rows_name(path: Path) -> None:
     if path.suffix.lower() not in ROWS:
         raise ArgumentError(f"--out {path} is a table: give it a name that ends in .tsv or .jsonl")
     check_place(path, "table")
-    if path.exists():
-        with path.open("rb") as file:
-            first = file.readline(100_000)
-        if not any(all(name in first for name in names) for names in NAMES):
-            raise OccupiedError(
-                f"--out {path} exists and is not a table that evaluate wrote; name another file"
-            )
+    if not path.exists():
+        return
+    with path.open("rb") as file:
+        first_line = file.readline(LONGEST_HEADER)
+    for columns in COLUMNS:
+        if all(column in first_line for column in columns):
+            return
+    raise OccupiedError(
+        f"--out {path} exists and is not a table that evaluate wrote; name another file"
+    )
 
 
 def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
@@ -173,9 +172,13 @@ def write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
     if path.suffix.lower() == ".jsonl":
         lines = [json.dumps(row, ensure_ascii=False) for row in rows]
     else:
-        cells = [list(rows[0]), *(list(row.values()) for row in rows)]
-        lines = ["\t".join(" ".join(str(cell).split()) for cell in row) for row in cells]
+        lines = [_tab_separated(rows[0].keys())]
+        lines += [_tab_separated(row.values()) for row in rows]
     replace_file(path, "".join(f"{line}\n" for line in lines).encode())
+
+
+def _tab_separated(cells: Iterable[Any]) -> str:
+    return "\t".join(" ".join(str(cell).split()) for cell in cells)
 
 
 def compare(
@@ -191,11 +194,13 @@ def compare(
     """Evaluate several models on the same files, such as one before and after a fine-tuning."""
     report = out / comparing.JSON
     begun = time_ns()
-    kept = f"{out} has the report of what was evaluated"
-    with (
-        counting("evaluating"),
-        keeping(lambda: kept if report.exists() and report.stat().st_mtime_ns >= begun else None),
-    ):
+
+    def what_is_reported() -> str | None:
+        if not report.exists() or report.stat().st_mtime_ns < begun:
+            return None
+        return f"{out} has the report of what was evaluated"
+
+    with counting("evaluating"), keeping(what_is_reported):
         markdown, record = comparing.compare_runs(
             listed(runs), data, out, tell=note, counting=partial(counting, "translating")
         )
@@ -215,45 +220,46 @@ def score(
 ) -> None:
     """Print how probable a model finds given translations or lines: by line, id and word."""
     note(remark_on_training(run))
-    items: Sequence[Pair | str | Fault]
+    items: list[Pair | str | Fault]
     scored: Callable[..., Sequence[ScoredText]]
     if kind_of_model(run) == LanguageModel.KIND:
         if len(texts) > 1:
             raise ArgumentError(
                 f"{len(texts)} files were given; a language model scores the lines of one"
             )
-        items = [
-            line if line.strip() else Fault(EMPTY_LINE, texts[0], number)
-            for number, line in enumerate(read_lines(texts[0]), start=1)
-        ]
+        items = []
+        for number, line in enumerate(read_lines(texts[0]), start=1):
+            items.append(line if line.strip() else Fault(EMPTY_LINE, texts[0], number))
         scored = Generator.load(run).score
     else:
         if keep_placeholders is None:
             keep_placeholders = keeps_placeholders(run)
         lines = read_each(*texts, keep_placeholders=keep_placeholders)
         note(lines.read.report("unscored"))
-        items = lines.rows
+        items = list(lines.rows)
         scored = Translator.load(run).score
     done = 0
-    with (
-        keeping(lambda: f"{count_of(done, 'lines', ',')} printed" if done else None),
-        counting("scoring", len(items)) as progress,
-    ):
+
+    def what_is_printed() -> str | None:
+        return f"{count_of(done, 'lines', ',')} printed" if done else None
+
+    with keeping(what_is_printed), counting("scoring", len(items)) as progress:
         for start in range(0, len(items), LINES_AT_ONCE):
             chunk = items[start : start + LINES_AT_ONCE]
-            whole: list[Any] = [one for one in chunk if not isinstance(one, Fault)]
-            scores = iter(scored(whole))
-            for one in chunk:
-                _write_score(one if isinstance(one, Fault) else next(scores), as_json)
+            readable: list[Any] = [item for item in chunk if not isinstance(item, Fault)]
+            scores = iter(scored(readable))
+            for item in chunk:
+                _write_score(item if isinstance(item, Fault) else next(scores), as_json)
             done += len(chunk)
             progress(len(chunk))
-    bad = sum(isinstance(one, Fault) for one in items)
-    if bad:
-        have = "has" if bad == 1 else "have"
+
+    faults = sum(isinstance(item, Fault) for item in items)
+    if faults:
+        have = "has" if faults == 1 else "have"
         row = '{"unscored": why, ...}' if as_json else f"{UNSCORED} TAB why"
         raise DataError(
-            f"{bad:,} of {count_of(len(items), 'lines', ',')} {have} no score, and the row {row} instead; "
-            f"mend or remove what they name"
+            f"{faults:,} of {count_of(len(items), 'lines', ',')} {have} no score, and the row {row} "
+            f"instead; mend or remove what they name"
         )
 
 

@@ -5,7 +5,7 @@ import re
 import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -28,6 +28,8 @@ from regard_lab.cli.options import (
     compiling,
     default,
     default_note,
+    flag,
+    options_set,
 )
 from regard_lab.cli.running import (
     INPUT,
@@ -40,7 +42,6 @@ from regard_lab.cli.running import (
 )
 from regard_lab.decoding import Generation, Generator, Sampling, SearchOptions
 from regard_lab.decoding.generator import DEFAULT_OPTIONS, MAX_TOKENS
-from regard_lab.decoding.streaming import OnText
 from regard_lab.text.cleaning import tidy
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line, printable_lines
@@ -130,9 +131,9 @@ def generate(
         "min_p": min_p,
         "seed": seed,
     }
-    given = {name: value for name, value in draws.items() if value is not None}
-    if beam > 1 and given:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+    draws_set = {name: draws[name] for name in options_set(draws)}
+    if beam > 1 and draws_set:
+        names = ", ".join(map(flag, draws_set))
         raise ArgumentError(
             f"--beam {beam} searches for the most probable text and samples nothing; leave out {names} or --beam"
         )
@@ -150,13 +151,14 @@ def generate(
         "options": search,
         "stop": list(map(_unescaped, stop or [])),
         "branches": branches,
-        "sampling": None if beam > 1 else Sampling(**given),
+        "sampling": None if beam > 1 else Sampling(**draws_set),
     }
     if speculate is not None and draft is not None:
         raise ArgumentError("--speculate and --draft both propose sub-words; give one of them")
     if speculate is not None or draft is not None:
         options |= {"speculate": speculate if draft is None else draft, "proposals": proposals}
-    if (files := files_of(source, result, prompts)) is not None:
+    files = files_of(source, result, prompts)
+    if files is not None:
         _generate_file(run, files, options, as_json, compiled)
         return
     generator = compiling(Generator.load(run), compiled)
@@ -164,26 +166,27 @@ def generate(
     note(remark_on_training(run))
     unknown = UnknownWords(generator.words, "continuation", generator.tokeniser.reads)
     trained = TrainedLength(run)
+    counted = ("writing",)
+    if beam > 1:
+        counted = ("searching ids", max_tokens, generator.model.norm)
     done = 0
-    with keeping(lambda: f"{count_of(done, 'texts', ',')} written" if done else None):
+
+    def what_is_written() -> str | None:
+        return f"{count_of(done, 'texts', ',')} written" if done else None
+
+    with keeping(what_is_written):
         for (prompt,) in read_texts(prompts, "prompt"):
             options["first_row"] = done  # each line draws for itself, as it would among the others
             note(unknown.remark(prompt))
             ids = generator.tokeniser.encode(prompt)
             note(trained.remark(1 + len(ids)))  # before the model writes, which may take long
-            with counting(
-                *(("searching ids", max_tokens, generator.model.norm) if beam > 1 else ("writing",))
-            ):
+            with counting(*counted):
                 if as_json:
                     ((generation,),) = generator.generate([prompt], **options)
                 else:
-                    read = generator.tokeniser.decode(ids)  # as the model sees the prompt
-                    ((generation,),) = _show(
-                        read,
-                        lambda show, prompt=prompt: generator.generate(
-                            [prompt], on_text=show, **options
-                        ),
-                    )
+                    write = partial(generator.generate, [prompt], **options)
+                    as_read = generator.tokeniser.decode(ids)  # as the model sees the prompt
+                    ((generation,),) = _show(as_read, write)
             if as_json:
                 out_json(_record(generation, options))
             else:
@@ -201,47 +204,46 @@ def _with_draft(options: dict[str, Any]) -> dict[str, Any]:
 def _speed(generation: Generation) -> str | None:
     """How many sub-words each call of the model wrote, where they were speculated."""
     rate = generation.tokens_per_step
-    return (
-        None
-        if rate is None
-        else f"{rate:.2f} sub-words for each call of the model (1 without proposals)"
-    )
+    if rate is None:
+        return None
+    return f"{rate:.2f} sub-words for each call of the model (1 without proposals)"
 
 
 def _generate_file(
     run: Path, files: tuple[Path, Path], options: dict[str, Any], as_json: bool, compiled: bool
 ) -> None:
     """This process's share of the lines of a file, each a prompt; the prompt and what follows stand on one line."""
-    # Not loaded before a line is to be continued.
-    load = cache(lambda run: compiling(Generator.load(run), compiled))
-    given = cache(lambda: _with_draft(options))
-    unknown = cache(
-        lambda: UnknownWords(load(run).words, "continuation", load(run).tokeniser.reads)
-    )
     trained = TrainedLength(run)
+
+    @cache  # loaded when the first line is to be continued, and then once
+    def load() -> tuple[Generator, dict[str, Any], UnknownWords]:
+        generator = compiling(Generator.load(run), compiled)
+        unknown = UnknownWords(generator.words, "continuation", generator.tokeniser.reads)
+        return generator, _with_draft(options), unknown
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
         written = []
         for row, prompt in enumerate(lines, first):
-            generator = load(run)
-            note(unknown().remark(prompt))
-            ((generation,),) = generator.generate([prompt], first_row=row, **given())
+            generator, options_with_draft, unknown = load()
+            note(unknown.remark(prompt))
+            ((generation,),) = generator.generate([prompt], first_row=row, **options_with_draft)
             note(trained.remark(_length(generation)))
             if as_json:
                 written.append(json.dumps(_record(generation, options), ensure_ascii=False))
             else:
-                read = generator.tokeniser.decode(generator.tokeniser.encode(prompt))
-                written.append(one_line(read + generation.text))
+                as_read = generator.tokeniser.decode(generator.tokeniser.encode(prompt))
+                written.append(one_line(as_read + generation.text))
         return written
 
-    written = {name: value for name, value in options.items() if name != "options"}
-    written |= {"command": "generate", "json": as_json}
+    # By these values a command that goes on is recognised as the same.
+    settings = {name: value for name, value in options.items() if name != "options"}
+    settings |= {"command": "generate", "json": as_json}
     if "speculate" in options:
-        written["speculate"] = str(options["speculate"])
+        settings["speculate"] = str(options["speculate"])
     search: SearchOptions = options["options"]
     for name in ("beam", "cache", "cache_dtype", "normalisation", "alpha"):
-        written[name] = getattr(search, name)
-    write_lines(run, files, compute, **written, max_tokens=search.max_length)
+        settings[name] = getattr(search, name)
+    write_lines(run, files, compute, **settings, max_tokens=search.max_length)
 
 
 def _unescaped(text: str) -> str:
@@ -250,15 +252,20 @@ def _unescaped(text: str) -> str:
     >>> _unescaped(r"a\n\t\\n")
     'a\n\t\\n'
     """
-    return re.sub(r"\\[nt\\]", lambda pair: {"n": "\n", "t": "\t", "\\": "\\"}[pair[0][1]], text)
+    characters = {r"\n": "\n", r"\t": "\t", r"\\": "\\"}
+    return re.sub(r"\\[nt\\]", lambda escape: characters[escape[0]], text)
 
 
 def _length(generation: Generation) -> int:
     return 1 + len(generation.prompt_ids) + len(generation.ids)  # with BEGIN
 
 
-def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
-    """The prompt and what follows, piece by piece, closed by a line end; nothing where nothing could be written."""
+def _show(prompt: str, generate: Callable[..., Written]) -> Written:
+    """The prompt and what follows, piece by piece, closed by a line end; nothing where nothing could be written.
+
+    Args:
+        generate: calls the function `on_text` with each piece, and returns what was written.
+    """
     clean = printable_lines if sys.stdout.isatty() else str
     waiting = [prompt]
 
@@ -269,7 +276,7 @@ def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
         waiting.clear()
 
     try:
-        written = generate(show)
+        written = generate(on_text=show)
         show(0, 0, "")  # a text may have no words
         return written
     finally:
@@ -278,12 +285,14 @@ def _show(prompt: str, generate: Callable[[OnText], Written]) -> Written:
 
 
 def _record(generation: Generation, options: dict[str, Any]) -> dict[str, Any]:
-    sampling = options["sampling"]
-    settings = {"beam": options["options"].beam} if sampling is None else asdict(sampling)
-    written = asdict(generation)
+    record = asdict(generation)
     if generation.tokens_per_step is None:
-        del written["tokens_per_step"]
-    return {**written, "settings": settings}
+        del record["tokens_per_step"]
+    if options["sampling"] is None:
+        record["settings"] = {"beam": options["options"].beam}
+    else:
+        record["settings"] = asdict(options["sampling"])
+    return record
 
 
 def classify(
@@ -301,11 +310,12 @@ def classify(
     note(remark_on_training(run))
     unknown = UnknownWords(classifier.words, "label", classifier.tokeniser.reads)
     for chunk in read_texts(texts, "text", LINES_AT_ONCE):
-        rows = iter(classifier.probabilities([text for text in map(tidy, chunk) if text]))
+        texts_with_words = [text for text in map(tidy, chunk) if text]
+        rows = iter(classifier.probabilities(texts_with_words))
         for text in chunk:
-            probabilities = (
-                dict(zip(classifier.classes, next(rows), strict=True)) if tidy(text) else {}
-            )
+            probabilities = {}
+            if tidy(text):
+                probabilities = dict(zip(classifier.classes, next(rows), strict=True))
             label = max(probabilities, key=probabilities.__getitem__, default=None)
             note(unknown.remark_on_whole(text))
             if as_json:

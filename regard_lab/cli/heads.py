@@ -9,10 +9,9 @@ from typer import Argument, Option
 
 from regard.arguments import suggest
 from regard.errors import ArgumentError, UnsupportedError
-from regard.packages import needed
 from regard_lab.cli.console import StoppedError, check_name, counting, note, out_result
 from regard_lab.cli.options import Json, Run, default
-from regard_lab.cli.running import open_model, read_texts
+from regard_lab.cli.running import load_hugging_face, open_model, read_texts
 from regard_lab.cli.translate import Instead, Place, check_goes_with_why, words_instead
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.decoding import Translator
@@ -40,7 +39,7 @@ PATCHED = ("noun", "adjective")  # measured by patching
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenedModel:
     """A model and its tokeniser; `translator` is set if the model translates."""
 
     model: Any
@@ -62,7 +61,9 @@ class Opened:
         elif not isinstance(self.model, LanguageModel):
             from regard_lab.seeing.transformers.explaining import contrasts_of
 
-            return contrasts_of(self.model, text, of, others, place=place).popitem()[1]
+            contrasts = contrasts_of(self.model, text, of, others, place=place)
+            _, last = contrasts.popitem()
+            return last
         if others:
             return find_contrast(self.tokeniser, source, ids, of, others, place)
         return against_alternatives(self.model, self.tokeniser, source, ids, of, place)
@@ -108,77 +109,71 @@ def heads(
 ) -> None:
     """Measure which heads of a model matter: what it loses when one of them is replaced."""
     check_goes_with_why(why, {"--instead": instead, "--place": place})
+    if measure is not None and why:
+        raise ArgumentError(f"--measure is {measure}, and --why measures log odds; leave one out")
     if measure is not None and (why is not None or measure not in MEASURES):
-        raise (
-            ArgumentError(f"--measure is {measure}, and --why measures log odds; leave one out")
-            if why
-            else ArgumentError(
-                f"--measure {measure!r} does not exist; {suggest(measure, MEASURES)}"
-            )
-        )
+        raise ArgumentError(f"--measure {measure!r} does not exist; {suggest(measure, MEASURES)}")
     if picture is not None:
         check_name(picture)
-    opened = _opened(run)
+    opened = _open(run)
     measure = measure or "loss"
     if why is not None and isinstance(opened.model, TextEncoder):
         raise ArgumentError(
             f"--why is for words that a model writes, and {run} holds an encoder; leave it out"
         )
-    kept: list[HeadEffects] = []
+    effects: HeadEffects | None = None  # of the texts so far
 
-    def keep(effects: HeadEffects) -> None:
-        advance(effects.texts - (kept[-1].texts if kept else 0))
-        kept.append(effects)
+    def keep(effects_so_far: HeadEffects) -> None:
+        nonlocal effects
+        before = 0 if effects is None else effects.texts
+        advance(effects_so_far.texts - before)
+        effects = effects_so_far
 
     options: dict[str, Any] = {"heads": head, "progress": keep}
     try:
-        given = _texts(opened, run, texts, measure, sentences, why, words_instead(instead), place)
-        with counting("measuring", len(given)) as advance:
-            if given and measure in PATCHED:
-                patch(opened.model, opened.tokeniser, given, **options)
+        contrasts = words_instead(instead)
+        measured = _measured_texts(opened, run, texts, measure, sentences, why, contrasts, place)
+        with counting("measuring", len(measured)) as advance:
+            if measured and measure in PATCHED:
+                patch(opened.model, opened.tokeniser, measured, **options)
             else:
-                options |= {
-                    "measure": "bleu" if measure == "bleu" else None,
-                    "by": by,
-                    "seed": seed,
-                }
-                ablate(opened.model, opened.tokeniser, given, **options)
+                options |= {"by": by, "seed": seed}
+                options["measure"] = "bleu" if measure == "bleu" else None
+                ablate(opened.model, opened.tokeniser, measured, **options)
     except KeyboardInterrupt:
-        if not kept:
+        if effects is None:
             raise
-        out_result(as_json, kept[-1].to_dict, kept[-1].text)
+        out_result(as_json, effects.to_dict, effects.text)
         raise StoppedError(
-            f"interrupted; the figures are those of {kept[-1].texts} of {kept[-1].asked} texts"
+            f"interrupted; the figures are those of {effects.texts} of {effects.asked} texts"
         ) from None
-    found = kept[-1]
+
+    assert effects is not None, "both functions tell their effects at least once"
     if not opened.has_two_sides and head is None:
         try:  # how much a head looks at the word before, and at what followed the same word earlier
-            found = replace(found, scores=head_scores(opened.model, seed=seed))
+            effects = replace(effects, scores=head_scores(opened.model, seed=seed))
         except UnsupportedError as error:
             note(f"no scores of attention: {error}")
-    out_result(as_json, found.to_dict, found.text)
+    out_result(as_json, effects.to_dict, effects.text)
     if picture is not None:
-        draw_head_effects(found, picture, footer=footer)
+        draw_head_effects(effects, picture, footer=footer)
         note(f"the effects are drawn in {picture}")
 
 
-def _opened(run: Path) -> Opened:
+def _open(run: Path) -> OpenedModel:
     if is_hugging_face(run):
-        with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers.loading import load_folder
-            from regard_lab.seeing.transformers import Pretrained
-        subject = Pretrained(*load_folder(run))
-        return Opened(subject, subject.tokenizer)
+        model, tokenizer = load_hugging_face(run)
+        from regard_lab.seeing.transformers import Pretrained
+
+        return OpenedModel(Pretrained(model, tokenizer), tokenizer)
     model, tokeniser, _ = open_model(run)
-    return Opened(
-        model,
-        tokeniser,
-        Translator(model, tokeniser) if isinstance(model, TranslationModel) else None,
-    )
+    if isinstance(model, TranslationModel):
+        return OpenedModel(model, tokeniser, Translator(model, tokeniser))
+    return OpenedModel(model, tokeniser)
 
 
-def _texts(
-    opened: Opened,
+def _measured_texts(
+    opened: OpenedModel,
     run: Path,
     texts: Sequence[str] | None,
     measure: str,
@@ -196,19 +191,25 @@ def _texts(
             )
         known = known_sentences(translator, make_split("test", sentences))
         if measure == "pronoun":
-            return [one.contrast for one in known]
-        swaps = [(swapped(translator.tokeniser, one), one.contrast) for one in known]
-        name = "source" if measure == "noun" else measure
-        return [
-            (swap[name], one)
-            for swap, one in swaps
-            if name in swap and len(swap[name].source) == len(one.source)
-        ]
+            return [sentence.contrast for sentence in known]
+        changed = "source" if measure == "noun" else measure
+        pairs = []
+        for sentence in known:
+            swaps = swapped(translator.tokeniser, sentence)
+            contrast = sentence.contrast
+            # a head is patched place by place, so both sources have equally many ids
+            if changed in swaps and len(swaps[changed].source) == len(contrast.source):
+                pairs.append((swaps[changed], contrast))
+        return pairs
     if translator is not None and not texts and why is None:
         return read_test(run)[:sentences]
-    given = [text for chunk in read_texts(texts, "text") for text in chunk if text.strip()]
+
+    written = []
+    for chunk in read_texts(texts, "text"):
+        written += [text for text in chunk if text.strip()]
     if why is not None:
-        return [opened.contrast(text, why, others, place) for text in given]
+        return [opened.contrast(text, why, others, place) for text in written]
     if translator is not None:
-        return [(one.source, one.text) for one in translator.translate(given)]
-    return given
+        translations = translator.translate(written)
+        return [(translation.source, translation.text) for translation in translations]
+    return written

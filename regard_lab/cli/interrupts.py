@@ -19,27 +19,26 @@ def quiet_interrupts() -> Generator[None]:
     function, as when it frees an object, it prints a traceback and goes on. `heed_interrupts` ends this. Programs that
     ignore Ctrl-C, such as those in the background of a shell, go on ignoring it.
     """
-    before = (
-        signal.getsignal(signal.SIGINT)
-        if threading.current_thread() is threading.main_thread()
-        else None
-    )
-    if before is signal.default_int_handler:
-        signal.signal(signal.SIGINT, _leave_interrupted)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or not _is_main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, _leave_interrupted)
     try:
         yield
     finally:
-        if before is signal.default_int_handler:
-            signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, before)
 
 
 def heed_interrupts() -> None:
     """From now on Ctrl-C raises KeyboardInterrupt, so that a command can save what it has done."""
-    if (
-        signal.getsignal(signal.SIGINT) is _leave_interrupted
-        and threading.current_thread() is threading.main_thread()
-    ):
+    if signal.getsignal(signal.SIGINT) is _leave_interrupted and _is_main_thread():
         signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def _is_main_thread() -> bool:
+    """Whether this is the thread that alone may set what a signal does."""
+    return threading.current_thread() is threading.main_thread()
 
 
 def leave(code: int) -> NoReturn:

@@ -21,7 +21,7 @@ from regard_lab.cli.console import (
     spoken,
     writable,
 )
-from regard_lab.cli.options import Json
+from regard_lab.cli.options import Json, options_set
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 
 if TYPE_CHECKING:
@@ -57,34 +57,40 @@ def lesson(
     """Check claims of articles about attention by computing them, with numbers and a figure."""
     if list_all and name is not None:
         raise ArgumentError(f"--list prints all lessons; leave it out for lesson {name!r}")
-    given = {"--png": png, "--run": run, "--text": text, "--seed": seed}
     if name is None:
-        if asked := [option for option, value in given.items() if value is not None]:
+        of_a_lesson = options_set({"--png": png, "--run": run, "--text": text, "--seed": seed})
+        if of_a_lesson:
             raise ArgumentError(
-                f"{', '.join(asked)} needs the name of a lesson; give one, or leave the option out to list the lessons"
+                f"{', '.join(of_a_lesson)} needs the name of a lesson; give one, or leave the "
+                f"option out to list the lessons"
             )
         _list_lessons(as_json)
         return
     page = find_lesson(name)
     if png is not None:
         check_name(png)
-    changed = {
-        key: value
-        for key, value in {"TEXT": text, "SEED": seed, "RUN": run and str(run)}.items()
-        if value is not None
-    }
+
+    parameters: dict[str, Any] = {}
+    if text is not None:
+        parameters["TEXT"] = text
+    if seed is not None:
+        parameters["SEED"] = seed
+    if run is not None:
+        parameters["RUN"] = str(run)
     console = None if as_json else out_console(width=100)
     shown: list[Shown] = []
     # A text that is refused is refused before anything is printed.
     waiting: list[tuple[Cell, list[Shown]]] = []
-    count = len(page.cells)
+    parts = len(page.cells)
     printed = 0
 
-    def kept():
-        return f"{printed} of {count_of(count, 'parts')} of the lesson printed" if printed else None
+    def what_is_printed() -> str | None:
+        if printed == 0:
+            return None
+        return f"{printed} of {count_of(parts, 'parts')} of the lesson printed"
 
-    with counting("computing part", count) as progress, keeping(kept):
-        for cell, things in page.run(changed, lenient=bool(changed)):
+    with counting("computing part", parts) as progress, keeping(what_is_printed):
+        for cell, things in page.run(parameters, lenient=bool(parameters)):
             progress(1)
             shown += things
             waiting.append((cell, things))
@@ -96,9 +102,13 @@ def lesson(
         from regard_lab.seeing.canvas import save
         from regard_lab.teaching.board import Picture
 
-        save(next(thing.figure for thing in shown if isinstance(thing, Picture)), png)
+        first_picture = next(thing for thing in shown if isinstance(thing, Picture))
+        save(first_picture.figure, png)
     if as_json:
-        out_json(_record(page, shown) | ({} if png is None else {"png": str(png)}))
+        record = _record(page, shown)
+        if png is not None:
+            record["png"] = str(png)
+        out_json(record)
     if png is not None:
         note(f"drawn in {png}")
 
@@ -119,16 +129,21 @@ def _record(page: Page, shown: list[Shown]) -> dict[str, Any]:
     """What a lesson showed, as JSON values."""
     from regard_lab.teaching.board import VERDICTS, Claim, Table
 
-    claims = [thing for thing in shown if isinstance(thing, Claim)]
+    tables = []
+    claims = []
+    for thing in shown:
+        if isinstance(thing, Table):
+            tables.append(vars(thing))
+        elif isinstance(thing, Claim):
+            verdict = VERDICTS[thing.holds]
+            figures = thing.figures
+            claims.append({"sentence": thing.sentence, "verdict": verdict, "figures": figures})
     return {
         "lesson": page.name,
         "title": page.title,
         "question": page.question,
-        "tables": [vars(thing) for thing in shown if isinstance(thing, Table)],
-        "claims": [
-            {"sentence": one.sentence, "verdict": VERDICTS[one.holds], "figures": one.figures}
-            for one in claims
-        ],
+        "tables": tables,
+        "claims": claims,
     }
 
 
@@ -143,19 +158,11 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
     if cell.markdown:
         console.print(Markdown(writable(in_words(cell.text))))
     elif not cell.tags:
-        console.print(
-            Syntax(
-                writable(cell.text),
-                "python",
-                theme="ansi_light",
-                background_color="default",
-                word_wrap=True,
-            )
-        )
+        style: dict[str, Any] = {"theme": "ansi_light", "background_color": "default"}
+        console.print(Syntax(writable(cell.text), "python", word_wrap=True, **style))
     for thing in things:
         if isinstance(thing, Claim):
-            colour = {True: "green", False: "red", None: "yellow"}[thing.holds]
-            words = Text(VERDICTS[thing.holds], colour)
+            words = Text(VERDICTS[thing.holds], COLOURS[thing.holds])
             words.append(writable(f"  {thing.sentence} ({thing.figures})"), "default")
             console.print(words)
         elif isinstance(thing, Table):
@@ -165,6 +172,8 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
     if things or not cell.markdown:
         console.print()
 
+
+COLOURS = {True: "green", False: "red", None: "yellow"}  # of verdicts
 
 SIGNS = {
     "cdot": "·",
@@ -219,8 +228,9 @@ def in_words(markdown: str) -> str:
         text = re.sub(r"\\sqrt\{([^{}]*)\}", root, text)
         text = re.sub(r"\\(?:left|right|displaystyle|[,;! ])", "", text)
         text = re.sub(r"\\([a-zA-Z]+)", lambda sign: SIGNS.get(sign[1], sign[1]), text)
-        text = re.sub(r"([_^])\{(\w)\}", r"\1\2", text)
-        return f"\n```text\n{text.strip()}\n```\n" if match[1] else f"`{text.strip()}`"
+        text = re.sub(r"([_^])\{(\w)\}", r"\1\2", text).strip()
+        is_displayed = match[1] is not None
+        return f"\n```text\n{text}\n```\n" if is_displayed else f"`{text}`"
 
     return re.sub(r"\$\$(.+?)\$\$|(?<!\\)\$([^$\n]+)\$", formula, markdown, flags=re.DOTALL)
 
@@ -247,8 +257,11 @@ def _print_table(table: Table, console: Console) -> None:
         drawn.add_row(*(Text(writable(cell)) for cell in row))
     with console.capture() as captured:
         console.print(drawn)
-    cells = [*table.columns, *(cell for row in table.rows for cell in row)]
-    if all(word in captured.get() for cell in cells for word in writable(cell).split()):
+    words = []
+    for row in [table.columns, *table.rows]:
+        for cell in row:
+            words += writable(cell).split()
+    if all(word in captured.get() for word in words):
         console.print(drawn)
         return
     for row in table.rows:

@@ -103,18 +103,37 @@ def compiling(writer: Any, compiled: bool) -> Any:
 
 def check_compiled(beam: int, cache: str | None, cache_dtype: str | None, **others: object) -> str:
     """The kind of cache with --compile; options that exclude it are refused."""
-    given = {
-        "beam": None if beam == 1 else beam,
-        "cache": None if cache == "static" else cache,
-        **others,
+    exclude = {
+        "--beam": None if beam == 1 else beam,
+        "--cache": None if cache == "static" else cache,
+        **{flag(name): value for name, value in others.items()},
+        "--cache-dtype": cache_dtype,
     }
-    given["cache-dtype"] = cache_dtype
-    if named := [name for name, value in given.items() if value is not None]:
+    excluding = options_set(exclude)
+    if excluding:
         raise ArgumentError(
-            f"--compile and --{named[0]} exclude each other: a compiled step adds one id to one text, in a static "
-            f"cache with the dtype of the weights"
+            f"--compile and {excluding[0]} exclude each other: a compiled step adds one id to one "
+            f"text, in a static cache with the dtype of the weights"
         )
     return "static"
+
+
+def flag(name: str) -> str:
+    """The option of a setting, as it is typed.
+
+    >>> flag("top_k")
+    '--top-k'
+    """
+    return f"--{name.replace('_', '-')}"
+
+
+def options_set(values: Mapping[str, object]) -> list[str]:
+    """The names of the options that were typed: their values are not None.
+
+    >>> options_set({"--layer": 0, "--head": None})
+    ['--layer']
+    """
+    return [name for name, value in values.items() if value is not None]
 
 
 def default(function: Callable[..., Any], name: str) -> Any:
@@ -169,39 +188,49 @@ def with_settings(
     """
     settings = {field.name: field for field in fields_in_order(config) if field.name not in without}
     kinds = get_type_hints(config)
-    options = {
-        name: option(config, field, kinds[name], variants or {}) for name, field in settings.items()
-    }
+    options: dict[str, Any] = {}
+    for name, field in settings.items():
+        options[name] = option(config, field, kinds[name], variants or {})
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         @wraps(command)
         def run(**values: Any) -> None:
-            given = {
-                name: value for name in options if (value := values.pop(name)) not in (None, [])
-            }
-            for name, value in given.items():
-                given[name] = tuple(value) if isinstance(value, list) else value
+            given = {}
+            for name in options:
+                value = values.pop(name)
+                if value not in (None, []):
+                    given[name] = tuple(value) if isinstance(value, list) else value
             try:
                 command(**values, given=given)
             except ArgumentError as error:
                 raise ArgumentError(named_as_option(str(error), settings)) from error
 
-        hints = get_type_hints(command, include_extras=True)
-        parameters: list[inspect.Parameter] = []
-        for parameter in inspect.signature(command).parameters.values():
-            own = {parameter.name: (hints[parameter.name], parameter.default)}
-            replaced = {name: (kind, None) for name, kind in options.items()}
-            parameters += [
-                inspect.Parameter(
-                    name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind
-                )
-                for name, (kind, value) in (replaced if parameter.name == "given" else own).items()
-            ]
+        # Typer reads the options of a command from its signature and its annotations.
+        parameters = _parameters_with(options, command)
         run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
         run.__signature__ = inspect.Signature(parameters)  # ty: ignore[missing-attribute]
         return run
 
     return decorate
+
+
+def _parameters_with(
+    options: Mapping[str, Any], command: Callable[..., None]
+) -> list[inspect.Parameter]:
+    """The parameters of a command as keywords, with the options in the place of `given`."""
+    hints = get_type_hints(command, include_extras=True)
+    parameters = []
+    for parameter in inspect.signature(command).parameters.values():
+        if parameter.name == "given":
+            parameters += [_keyword(name, kind, None) for name, kind in options.items()]
+        else:
+            kind = hints[parameter.name]
+            parameters.append(_keyword(parameter.name, kind, parameter.default))
+    return parameters
+
+
+def _keyword(name: str, kind: Any, value: Any) -> inspect.Parameter:
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=value, annotation=kind)
 
 
 def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
@@ -211,11 +240,12 @@ def named_as_option(message: str, known: Mapping[str, Field[Any]]) -> str:
     >>> named_as_option("learning_rate is -1; it must be above 0", {"learning_rate": field()})
     '--learning-rate is -1; it must be above 0'
     """
-    found = re.match(r"(?:encoder_|decoder_|cross_)?(\w+)(?= (?:is|has) )", message)
-    if found is None or found[1] not in known:
+    beginning = re.match(r"(?:encoder_|decoder_|cross_)?(\w+)(?= (?:is|has) )", message)
+    if beginning is None or beginning[1] not in known:
         return message
-    flag = known[found[1]].metadata.get("option", f"--{found[1].replace('_', '-')}").split("/")[0]
-    return flag + message[found.end() :]
+    name = beginning[1]
+    option = known[name].metadata.get("option", flag(name)).split("/")[0]
+    return option + message[beginning.end() :]
 
 
 def option(
@@ -227,15 +257,20 @@ def option(
     """One field as an option. Without it the value is None, so that a command sees which settings were given."""
     metadata = field.metadata
     kind = option_type(kind)
-    names = [f"--{field.name.replace('_', '-')}"] if kind is bool else []
-    names = [metadata["option"]] if "option" in metadata else names
-    help_text = " ".join(
-        filter(None, (sentence_of(config, field.name), default_text(field, variants)))
-    )
-    metavar = metadata.get("metavar", "NAME" if kind is str else None)
-    more: dict[str, Any] = {"metavar": metavar, "min": metadata.get("least")}
-    info = Option(*names, help=help_text, show_default=False, **more)
-    return Annotated[kind | None, info]  # ty: ignore[invalid-type-form]
+    names = []  # Typer makes the name from that of the parameter
+    if "option" in metadata:
+        names = [metadata["option"]]
+    elif kind is bool:
+        names = [flag(field.name)]  # without this one Typer adds --no-...
+
+    sentences = [sentence_of(config, field.name), default_text(field, variants)]
+    shown: dict[str, Any] = {
+        "help": " ".join(filter(None, sentences)),
+        "metavar": metadata.get("metavar", "NAME" if kind is str else None),
+        "min": metadata.get("least"),
+        "show_default": False,
+    }
+    return Annotated[kind | None, Option(*names, **shown)]  # ty: ignore[invalid-type-form]
 
 
 def option_type(kind: Any) -> Any:
@@ -246,17 +281,16 @@ def option_type(kind: Any) -> Any:
     """
     if get_origin(kind) is tuple:
         return GenericAlias(list, get_args(kind)[:1])
-    return next((one for one in get_args(kind) if one is not NoneType), kind)
+    members = [member for member in get_args(kind) if member is not NoneType]
+    return members[0] if members else kind
 
 
 def fields_in_order(config: type[DataclassInstance]) -> list[Field[Any]]:
     """The fields that are options: the data first, then those of the class itself, then those of its bases."""
     known = {field.name: field for field in fields(config) if field.metadata.get("is_option")}
-    names = [
-        "data",
-        "valid",
-        *(name for kind in config.__mro__ for name in vars(kind).get("__annotations__", ())),
-    ]
+    names = ["data", "valid"]
+    for kind in config.__mro__:
+        names += vars(kind).get("__annotations__", ())
     return [known[name] for name in dict.fromkeys(names) if name in known]
 
 
@@ -264,7 +298,8 @@ def sentence_of(config: type[DataclassInstance], name: str) -> str:
     """The sentence about a field under Args in the docstring of a Config, or of its nearest base that has one."""
     for kind in config.__mro__:
         _, _, arguments = (inspect.cleandoc(kind.__doc__ or "")).partition("Args:\n")
-        if entry := re.search(rf"^    {name}: (.*(?:\n        .*)*)", arguments, re.MULTILINE):
+        entry = re.search(rf"^    {name}: (.*(?:\n        .*)*)", arguments, re.MULTILINE)
+        if entry is not None:
             words = re.sub(r"\s+", " ", entry[1])
             return words[0].upper() + words[1:]
     raise LookupError(f"{config.__qualname__} has no sentence about {name}; write one under Args")
@@ -273,19 +308,14 @@ def sentence_of(config: type[DataclassInstance], name: str) -> str:
 def default_text(field: Field[Any], variants: Mapping[str, Mapping[str, Any]]) -> str:
     """The default in brackets, and the variants of it; nothing for what is off, empty or required."""
     value = field.metadata.get("shown", field.default)
-    if (
-        value is MISSING
-        or value is None
-        or value == ()
-        or (value is False and "option" not in field.metadata)
-    ):
+    is_off = value is False and "option" not in field.metadata
+    if value is MISSING or value is None or value == () or is_off:
         return ""
-    others = [
-        f"{_in_words(own[field.name])} {words}"
-        for words, own in variants.items()
-        if field.name in own
-    ]
-    return f"[default: {'; '.join([_in_words(value), *others])}]"
+    defaults = [_in_words(value)]
+    for where, values in variants.items():
+        if field.name in values:
+            defaults.append(f"{_in_words(values[field.name])} {where}")
+    return f"[default: {'; '.join(defaults)}]"
 
 
 def _in_words(value: Any) -> str:

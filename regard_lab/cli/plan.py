@@ -14,11 +14,10 @@ from regard.core.result import checked_wants
 from regard.core.tensors import DTYPES, Outline
 from regard.errors import ArgumentError
 from regard_lab.cli.console import note, out_result
-from regard_lab.cli.options import Json
+from regard_lab.cli.options import Json, flag
 
 DEVICES = ("cpu", "cuda")
 COMPILED = "flex"  # the backend that compiles its kernels
-LARGEST = MOST_PLANNED  # of a size
 
 
 def plan(
@@ -64,20 +63,16 @@ def plan(
         "v_dim": head_dim if v_dim is None else v_dim,
         "kv_heads": heads if kv_heads is None else kv_heads,
     }
-    kind = _check(sizes, dtype, device)
-    shapes = (
-        tuple(sizes[axis] for axis in axes.split())
-        for axes in (
-            "batch heads q_len head_dim",
-            "batch kv_heads k_len head_dim",
-            "batch kv_heads k_len v_dim",
-        )
-    )
-    q, k, v = (Outline(shape, kind, torch.device(device), grad) for shape in shapes)
+    torch_dtype = _check(sizes, dtype, device)
+
+    def outline(axes: str) -> Outline:
+        shape = tuple(sizes[axis] for axis in axes.split())
+        return Outline(shape, torch_dtype, torch.device(device), grad)
+
     problem = make_problem(
-        q,
-        k,
-        v,
+        outline("batch heads q_len head_dim"),
+        outline("batch kv_heads k_len head_dim"),
+        outline("batch kv_heads k_len v_dim"),
         pattern=pattern,
         dropout=dropout,
         softcap=softcap,
@@ -93,14 +88,15 @@ def plan(
 
 def _check(sizes: dict[str, int], dtype: str, device: str) -> torch.dtype:
     """The dtype by its name; an ArgumentError for one, or a device, or sizes, that cannot be planned."""
-    named = {_name(kind): kind for kind in DTYPES}
-    for what, word, words in (("device", device, DEVICES), ("dtype", dtype, named)):
-        if word not in words:
-            raise ArgumentError(f"{what} {word!r} is not supported; {suggest(word, words)}")
+    dtypes = {str(kind).removeprefix("torch."): kind for kind in DTYPES}
+    if device not in DEVICES:
+        raise ArgumentError(f"device {device!r} is not supported; {suggest(device, DEVICES)}")
+    if dtype not in dtypes:
+        raise ArgumentError(f"dtype {dtype!r} is not supported; {suggest(dtype, dtypes)}")
     for name, size in sizes.items():
-        if not 0 <= size <= LARGEST:
+        if not 0 <= size <= MOST_PLANNED:
             raise ArgumentError(
-                f"--{name.replace('_', '-')} is {size:,}; it must be a number from 0 to {LARGEST}"
+                f"{flag(name)} is {size:,}; it must be a number from 0 to {MOST_PLANNED}"
             )
     heads = sizes["heads"]
     kv_heads = sizes["kv_heads"]
@@ -108,8 +104,4 @@ def _check(sizes: dict[str, int], dtype: str, device: str) -> torch.dtype:
         raise ArgumentError(
             f"--heads is {heads} and --kv-heads {kv_heads}; heads must be a multiple of kv-heads"
         )
-    return named[dtype]
-
-
-def _name(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return dtypes[dtype]

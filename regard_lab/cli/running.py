@@ -3,7 +3,7 @@
 import os
 import shlex
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
@@ -14,6 +14,7 @@ import typer
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, NotFoundError, RegardError
+from regard.packages import needed
 from regard_lab.cli.app import in_quotes
 from regard_lab.cli.console import counting, keeping, note
 from regard_lab.decoding import share_lines
@@ -26,8 +27,9 @@ from regard_lab.text.lines import is_packed, plain_path
 from regard_lab.training.checkpoint import RunState, read_training
 from regard_lab.training.recipes.run_folder import Learned, read_settings, read_test
 
-# A sentence is far too long from so many times the longest known one on, and from so many words on.
-FAR, LONG = 3, 40
+# From both on, a sentence is far longer than those that a model was trained on.
+FAR = 3  # times the words of the longest known sentence
+LONG = 40  # words
 
 
 def is_typed(given: Sequence[str] | None) -> bool:
@@ -37,10 +39,11 @@ def is_typed(given: Sequence[str] | None) -> bool:
 
 def read_texts(given: Sequence[str] | None, what: str, at_once: int = 1) -> Iterator[list[str]]:
     """The texts that were given, or lines of standard input, so many at once; typed ones one by one."""
-    if typed := is_typed(given):
+    if is_typed(given):
         note(f"one {what} per line; end with Ctrl-D")
+        at_once = 1
     texts = iter(given or read_lines(sys.stdin.buffer))
-    while chunk := list(islice(texts, 1 if typed else at_once)):
+    while chunk := list(islice(texts, at_once)):
         yield chunk
 
 
@@ -65,28 +68,39 @@ def remark_on_training(run: Path) -> str | None:
     checkpoints = read_checkpoints(run)
     if checkpoints is None:
         return None
-    last, used = (
-        read_training(run / name)
-        for name in (checkpoints.last, checkpoints.best or checkpoints.last)
-    )
+    last = read_training(run / checkpoints.last)
+    used = read_training(run / (checkpoints.best or checkpoints.last))
     state = RunState(**last["state"])
-    config = last["config"]
-    planned = config.get("steps") or state.last_step
-    patience = config.get("patience")
-    minutes = config.get("minutes")
-    ended = planned is not None and state.step >= planned
-    if config.get("steps") is not None:
-        ended |= patience is not None and state.without_improvement >= patience
-    elif minutes is not None:
-        ended |= state.wall_seconds + state.look_seconds >= 60 * minutes
-    if ended:
+    if _has_ended(state, last["config"]):
         learned = Learned.of_run(run)
         return None if learned is None else learned.remark()
-    of = f" of {planned:,}" if planned is not None else ""
+
+    step = f"{used['state']['step']:,}"
+    planned = _planned_steps(state, last["config"])
+    if planned is not None:
+        step += f" of {planned:,}"
     return (
-        f"this model is at step {used['state']['step']:,}{of}; its training is not finished, so its results may "
-        f"make no sense"
+        f"this model is at step {step}; its training is not finished, so its results may make no "
+        f"sense"
     )
+
+
+def _planned_steps(state: RunState, config: Mapping[str, Any]) -> int | None:
+    return config.get("steps") or state.last_step
+
+
+def _has_ended(state: RunState, config: Mapping[str, Any]) -> bool:
+    """Whether a training has done what it was started for: its steps, its patience or its minutes are over."""
+    planned = _planned_steps(state, config)
+    if planned is not None and state.step >= planned:
+        return True
+    patience = config.get("patience")
+    minutes = config.get("minutes")
+    if config.get("steps") is not None:
+        return patience is not None and state.without_improvement >= patience
+    if minutes is not None:
+        return state.wall_seconds + state.look_seconds >= 60 * minutes
+    return False
 
 
 def open_model(run: Path) -> tuple[Any, Tokeniser, SavedModel]:
@@ -97,6 +111,13 @@ def open_model(run: Path) -> tuple[Any, Tokeniser, SavedModel]:
         if saved.kind == kind.KIND:
             return kind.from_saved(saved, str(run)), tokeniser, saved
     return translation_model(saved, str(run)), tokeniser, saved
+
+
+def load_hugging_face(run: Path) -> tuple[Any, Any]:
+    """The model and the tokenizer of a Hugging Face folder."""
+    with needed("transformers", "a Hugging Face folder", "transformers"):
+        from regard.integrations.transformers.loading import load_folder
+    return load_folder(run)
 
 
 class TrainedLength:
@@ -111,7 +132,8 @@ class TrainedLength:
 
     def remark(self, ids: int) -> str | None:
         """A remark on the first text that is longer than a block; None on others."""
-        if (block := self.block) is None or ids <= block:
+        block = self.block
+        if block is None or ids <= block:
             return None
         self.block = None
         return (
@@ -182,9 +204,11 @@ def files_of(
             f"give sentences by --input {source} or as arguments, not both; {count_of(len(arguments), 'arguments')} "
             f"came too"
         )
-    if given := [name for name, value in excluded.items() if value]:
+    of_one_sentence = [name for name, value in excluded.items() if value]
+    if of_one_sentence:
         raise ArgumentError(
-            f"--{given[0]} needs one sentence as an argument; leave it out, or --input and --out"
+            f"--{of_one_sentence[0]} needs one sentence as an argument; leave it out, or --input "
+            f"and --out"
         )
     return source, out
 
@@ -200,27 +224,31 @@ def write_lines(
     if not source.is_file():
         raise NotFoundError(f"--input {source} is not a file")
     lines = list(read_lines(source))
-    # A changed model is recognised by the sizes and times of its files.
-    parts_of_run = sorted(one for one in run.rglob("*") if one.is_file())
-    marks = [
-        (str(one.relative_to(run)), one.stat().st_size, one.stat().st_mtime_ns)
-        for one in parts_of_run
-    ]
-    settings = f"{run.resolve()} {marks} {sorted(options.items(), key=str)}"
+    settings = f"{run.resolve()} {_marks_of(run)} {sorted(options.items(), key=str)}"
     parts = Path(f"{out}.parts")
 
-    def kept():
-        return (
-            f"{parts} keeps what is done, and the same command goes on" if parts.exists() else None
-        )
+    def how_to_go_on() -> str | None:
+        if not parts.exists():
+            return None
+        return f"{parts} keeps what is done, and the same command goes on"
 
-    with counting("lines", len(lines)) as progress, keeping(kept):
+    with counting("lines", len(lines)) as progress, keeping(how_to_go_on):
 
-        def counted(some: Sequence[str], first: int) -> Sequence[str]:
-            written = compute(some, first)
-            progress(len(some))
+        def compute_and_count(chunk: Sequence[str], first: int) -> Sequence[str]:
+            written = compute(chunk, first)
+            progress(len(chunk))
             return written
 
-        complete = share_lines(lines, out, counted, settings=settings)
+        complete = share_lines(lines, out, compute_and_count, settings=settings)
     if complete:
         note(f"{out} is complete: {count_of(len(lines), 'lines', ',')}")
+
+
+def _marks_of(run: Path) -> list[tuple[str, int, int]]:
+    """The files of a run with their sizes and times, by which a changed model is recognised."""
+    files = sorted(path for path in run.rglob("*") if path.is_file())
+    marks = []
+    for path in files:
+        status = path.stat()
+        marks.append((str(path.relative_to(run)), status.st_size, status.st_mtime_ns))
+    return marks

@@ -42,40 +42,40 @@ def show(
         raise ArgumentError(
             "name a pattern, such as 'causal & sliding_window(8)'; --list prints all of them"
         )
-    wanted = parse(pattern)
+    parsed = parse(pattern)
     k_len = length if keys is None else keys
     if png is not None:
         # Imports the models, which no other drawing needs.
         from regard_lab.seeing import draw_pattern
 
         check_name(png)
-        draw_pattern(wanted, length, k_len, png, layers=layers)
+        draw_pattern(parsed, length, k_len, png, layers=layers)
     if as_json:
-        out_json(_record(wanted, length, k_len, png, layers))
+        out_json(_record(parsed, length, k_len, png, layers))
         return
     if png is None:
-        out_lines(draw(wanted, length, k_len, layers=layers, width=out_width()))
+        out_lines(draw(parsed, length, k_len, layers=layers, width=out_width()))
         out_text("each row is a query, each column a key")
     else:
-        out(f"{wanted} drawn in {png}")
+        out(f"{parsed} drawn in {png}")
     if layers > 1:
-        out_text(f"{layers} layers reach {wanted.reach(layers)}")
-        out_text(f"the last query learns from {_spans(wanted, k_len, layers)}")
+        out_text(f"{layers} layers reach {parsed.reach(layers)}")
+        out_text(f"the last query learns from {_spans(parsed, k_len, layers)}")
 
 
 def _list(pattern: str | None, as_json: bool) -> None:
     """Print each pattern with its arguments and the first sentence of its documentation."""
     if pattern is not None:
         raise ArgumentError(f"--list prints all patterns; leave it out to draw {pattern!r}")
-    kinds = {name: Pattern.registry.kinds[name] for name in Pattern.registry.names()}
-    listed = {
-        usage(kind): " ".join((getdoc(kind) or "").split("\n\n")[0].split())
-        for kind in kinds.values()
-    }
+    sentences = {}
+    for name in Pattern.registry.names():
+        kind = Pattern.registry.kinds[name]
+        first_paragraph = (getdoc(kind) or "").split("\n\n")[0]
+        sentences[usage(kind)] = " ".join(first_paragraph.split())
     if as_json:
-        out_json(listed)
+        out_json(sentences)
         return
-    for call, sentence in listed.items():
+    for call, sentence in sentences.items():
         out(call)
         out_text(sentence, indent="    ")
     out_text(
@@ -94,11 +94,9 @@ def _record(
     if png is not None:
         return record | {"png": str(png)}
     record["allowed"] = pattern.dense(q_len, k_len).int().tolist()
-    return (
-        record
-        if layers == 1
-        else record | {"learned": learned(pattern, q_len, k_len, layers).int().tolist()}
-    )
+    if layers > 1:
+        record["learned"] = learned(pattern, q_len, k_len, layers).int().tolist()
+    return record
 
 
 def _spans(pattern: Pattern, k_len: int, layers: int) -> str:

@@ -23,7 +23,7 @@ from regard_lab.cli.console import (
     spoken,
     terminal,
 )
-from regard_lab.cli.options import Json, with_settings
+from regard_lab.cli.options import Json, flag, with_settings
 from regard_lab.conversion.folders import is_hugging_face
 from regard_lab.conversion.latents import LatentSizes
 from regard_lab.conversion.uptraining import Uptrained, Uptraining
@@ -51,7 +51,7 @@ from regard_lab.training.recipes import (
 from regard_lab.training.recipes.choosing import SIZES
 from regard_lab.training.recipes.continuing import check_still_there
 
-MAY_BE_GIVEN = ", ".join(f"--{name.replace('_', '-')}" for name in MAY_CHANGE)
+MAY_BE_GIVEN = ", ".join(map(flag, MAY_CHANGE))
 RESUME = (
     f"Continue the run in the folder with its settings; only {MAY_BE_GIVEN} may change. --data and --valid may name "
     "the same files in another place."
@@ -91,11 +91,13 @@ def training_command(
         cpu: Annotated[bool, Option("--cpu", help="Stay on the CPU.")] = False,
     ) -> None:
         go_on = ["regard", "train", recipe.COMMAND, "--out", str(out), "--resume"]
-        kept = f"{out} keeps the run as it was last saved"
-        with (
-            _one_voice(),
-            keeping(lambda: kept if (out / CHECKPOINTS_FILE).exists() else None, go_on),
-        ):
+
+        def what_is_saved() -> str | None:
+            if not (out / CHECKPOINTS_FILE).exists():
+                return None
+            return f"{out} keeps the run as it was last saved"
+
+        with _one_voice(), keeping(what_is_saved, go_on):
             made = recipe.of(out, given, size=size, resume=resume, cpu=cpu, tell=note)
             if resume:
                 check_still_there(out, made.config, given)
@@ -134,9 +136,10 @@ def _conclude(out: Path, result: TrainingResult, verdict: str | None, go_on: Seq
 @contextmanager
 def _one_voice() -> Generator[None]:
     """Of several processes only the first writes to standard error; at the end their group is closed."""
+    is_first = share_of_work()["rank"] == 0
     with (
         open(os.devnull, "w") as silence,
-        redirect_stderr(silence) if share_of_work()["rank"] else nullcontext(),
+        nullcontext() if is_first else redirect_stderr(silence),
     ):
         yield
     if torch.distributed.is_available() and torch.distributed.is_initialized():
@@ -153,21 +156,24 @@ def training_progress() -> Generator[Progress]:
     from rich.progress import BarColumn, TextColumn
     from rich.progress import Progress as Bar
 
-    drawn = BarColumn(bar_width=LEAST_BAR)
-    texts = map(TextColumn, ("training", "{task.fields[steps]}", "{task.description}"))
-    with Bar(next(texts), drawn, *texts, console=terminal(), transient=True) as bar:
+    column = BarColumn(bar_width=LEAST_BAR)
+    count = TextColumn("{task.fields[steps]}")
+    words = TextColumn("{task.description}")
+    with Bar(
+        TextColumn("training"), column, count, words, console=terminal(), transient=True
+    ) as bar:
         task = bar.add_task(FIRST, total=None, steps="")
-        yield lambda event: _live(event, bar, drawn, task)
+        yield lambda event: _live(event, bar, column, task)
 
 
-def _live(event: Event, bar: Any, drawn: Any, task: Any) -> None:
+def _live(event: Event, bar: Any, column: Any, task: Any) -> None:
     spoken()
     if isinstance(event, Started):
         first = f"preparing step {event.step + 1}" if event.step else FIRST
         bar.update(task, completed=event.step, total=event.steps, description=first)
     elif isinstance(event, StepDone):
         count = f"step {event.step}" if event.steps is None else f"{event.step}/{event.steps}"
-        drawn.bar_width, words = fitted(count, _speeds(event), bar.console.width)
+        column.bar_width, words = fitted(count, _speeds(event), bar.console.width)
         bar.update(task, completed=event.step, total=event.steps, steps=count, description=words)
     elif isinstance(event, Stopping):
         _write_at_once(f"\r\x1b[K{STOPPING}\n")  # in the place of the bar, which is drawn again
@@ -204,12 +210,13 @@ def _write_at_once(text: str) -> None:
 
 def _speeds(event: StepDone) -> list[str]:
     """How the training goes, in fewer and fewer words; the time that is left stays longest."""
-    has_end = event.seconds_left is not None and event.step != event.steps
-    left = [f"{duration(event.seconds_left)} left"] if has_end else []
     loss = f"loss {event.loss:.3f}"
     speed = f"{event.tokens_per_second:,.0f}"
-    forms = ([loss, f"{speed} target ids per second"], [loss, f"{speed} ids/s"], [loss], [])
-    return [", ".join([*form, *left]) for form in forms]
+    forms = [f"{loss}, {speed} target ids per second", f"{loss}, {speed} ids/s", loss]
+    if event.seconds_left is None or event.step == event.steps:
+        return [*forms, ""]
+    left = f"{duration(event.seconds_left)} left"
+    return [*(f"{form}, {left}" for form in forms), left]
 
 
 def fitted(steps: str, forms: Sequence[str], width: int) -> tuple[int, str]:
@@ -223,18 +230,20 @@ def fitted(steps: str, forms: Sequence[str], width: int) -> tuple[int, str]:
     (11, '1:05 left')
     """
     room = width - len(f"training  {steps} ")  # with the space on each side of the bar
-    words = next((form for form in forms if len(form) + LEAST_BAR <= room), forms[-1])
+    fitting = [form for form in forms if len(form) + LEAST_BAR <= room]
+    words = fitting[0] if fitting else forms[-1]
     return min(max(room - len(words), LEAST_BAR), WIDEST_BAR), words
 
 
 def _remarks(event: Event) -> list[str]:
     if isinstance(event, Started):
-        begun = [f"  going on after step {_of_steps(event)}"] if event.step else []
-        return [*begun, *(f"  {text}" for text in event.notes)]
+        remarks = [f"  {remark}" for remark in event.notes]
+        if event.step:
+            remarks.insert(0, f"  going on after step {_of_steps(event)}")
+        return remarks
     if isinstance(event, Validated):
-        return [
-            f"  step {event.step}: validation loss {event.loss:.4f}{', the best so far' if event.is_best else ''}"
-        ]
+        best = ", the best so far" if event.is_best else ""
+        return [f"  step {event.step}: validation loss {event.loss:.4f}{best}"]
     return []
 
 
@@ -299,9 +308,13 @@ def _convert(
 ) -> None:
     uptraining = Uptraining(Uptraining.Config(**given), tell=note, showing=training_progress)
     steps = uptraining.config.steps
-    kept = f"{out} keeps the model as it was last saved, and the same command goes on"
-    saved = lambda: kept if steps is not None and (out / CHECKPOINTS_FILE).exists() else None  # noqa: E731
-    with counting("converting"), keeping(saved):
+
+    def what_is_saved() -> str | None:
+        if steps is None or not (out / CHECKPOINTS_FILE).exists():
+            return None
+        return f"{out} keeps the model as it was last saved, and the same command goes on"
+
+    with counting("converting"), keeping(what_is_saved):
         done = uptraining.convert(model, out, to)
     if done.training is not None and done.training.stopped == "interrupted":
         raise StoppedError(
@@ -313,22 +326,23 @@ def _convert(
         out_lines(str(done))
         _remark_on_conversion(done, out)
     if done.report.method in METHODS_DONE and done.training is None:
-        losses = done.losses
-        rise = (
-            f", and the loss went from {losses.before:.4f} to {losses.converted:.4f} nats an id"
-            if losses
-            else ""
+        _advise_training(done, is_hugging_face(model))
+
+
+def _advise_training(done: Uptrained, is_hugging_face: bool) -> None:
+    """Remark that a conversion which loses something needs a training, and how to do it."""
+    made = "latents" if done.report.method == "latent" else "pooled heads"
+    difference = f"the outputs of {made} differ from those of the original heads"
+    if done.losses:
+        before = f"{done.losses.before:.4f}"
+        difference += f", and the loss went from {before} to {done.losses.converted:.4f} nats an id"
+    way = "where it is used before you rely on its outputs"
+    if not is_hugging_face:
+        way = (
+            "before you rely on its outputs, by the same command into a new folder with --text FILE "
+            "--uptrain-steps N; --text FILE alone measures what was lost"
         )
-        made = "latents" if done.report.method == "latent" else "pooled heads"
-        way = "where it is used before you rely on its outputs"
-        if not is_hugging_face(model):
-            way = (
-                "before you rely on its outputs, by the same command into a new folder with --text FILE "
-                "--uptrain-steps N; --text FILE alone measures what was lost"
-            )
-        note(
-            f"the outputs of {made} differ from those of the original heads{rise}: train the model {way}"
-        )
+    note(f"{difference}: train the model {way}")
 
 
 def _remark_on_conversion(done: Uptrained, out: Path) -> None:
@@ -336,12 +350,9 @@ def _remark_on_conversion(done: Uptrained, out: Path) -> None:
     report, pooled = done.report, METHODS_DONE.get(done.report.method)
     note(f"{pooled or 'heads repeated'}; the model is in {out}")
     if report.invariance is not None:
-        latent = report.method == "latent"
-        way = (
-            "the same in latents that lose nothing"
-            if latent
-            else "rotating the heads, before they are pooled,"
-        )
+        way = "rotating the heads, before they are pooled,"
+        if report.method == "latent":
+            way = "the same in latents that lose nothing"
         note(f"checked: {way} changes outputs by at most {report.invariance:.0e}")
     if report.difference is not None:
         limits = "; this says nothing about the quality of the model" if pooled else ""

@@ -5,7 +5,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from functools import cache
-from itertools import takewhile
 from pathlib import Path
 from shlex import quote
 from textwrap import wrap
@@ -45,7 +44,9 @@ from regard_lab.cli.options import (
     compiling,
     default,
     default_note,
+    flag,
     listed,
+    options_set,
 )
 from regard_lab.cli.running import (
     INPUT,
@@ -63,7 +64,7 @@ from regard_lab.decoding.translator import Ends
 from regard_lab.seeing import LENSES, Relevance, draw_maps, draw_relevance, look, relevance
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.lenses.record import LEAST_WIDTH
-from regard_lab.seeing.maps import KINDS, check_attends
+from regard_lab.seeing.maps import KINDS, AttentionMaps, check_attends
 from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.terminal import terminal_map, visible
 from regard_lab.text.cleaning import normalise, tidy, tidy_target
@@ -72,7 +73,9 @@ from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line
 
 LINES_AT_ONCE = 256  # with a beam fewer, so that a chunk is about the same work
-WIDTH, LEAST_MAP = 100, 24  # characters of a line where none are known, and that a map needs
+WIDTH = 100  # characters of a line where none are known
+LEAST_MAP = 24  # characters of a line that a map needs
+OF_THE_SOURCE = ("source", "source_ids", "unknown_words")  # the same in each translation of a line
 Instead = Annotated[
     str | None,
     Option(
@@ -166,7 +169,8 @@ def translate(
     """Translate sentences, one line of output for each line of input."""
     check_search(normalisation, beam)
     sentences = sentences or []
-    cache_kind = check_compiled(beam, cache_kind, cache_dtype) if compiled else cache_kind
+    if compiled:
+        cache_kind = check_compiled(beam, cache_kind, cache_dtype)
     constraints = Constraints(
         min_length=min_length, no_repeat=no_repeat, repetition_penalty=repetition_penalty
     )
@@ -184,9 +188,8 @@ def translate(
     if compiled:
         search["batch_tokens"] = 1  # several texts at once would need a graph of their own
     _check_count(count, beam, picture=picture, map=drawn, why=why, out=None if as_json else result)
-    if (
-        files := files_of(source, result, sentences, picture=picture, why=why, map=drawn)
-    ) is not None:
+    files = files_of(source, result, sentences, picture=picture, why=why, map=drawn)
+    if files is not None:
         _translate_file(run, files, search, as_json, align, compiled)
         return
     question = _question(why, instead, lens, place, sentences)
@@ -206,7 +209,11 @@ def translate(
     lengths = Lengths(run)
     ends = Ends()
     done = 0
-    with keeping(lambda: f"{count_of(done, 'translations', ',')} printed" if done else None):
+
+    def what_is_printed() -> str | None:
+        return f"{count_of(done, 'translations', ',')} printed" if done else None
+
+    with keeping(what_is_printed):
         for chunk in read_texts(sentences, "sentence", max(1, LINES_AT_ONCE // beam)):
             for line in chunk:
                 note(lengths.remark(line))
@@ -214,19 +221,20 @@ def translate(
                 translation = best[0]
                 ends.add([translation])
                 note(unknown.remark(translation.source))
-                explained = explain_why(translator, translation, **question) if question else None
+                explained = None
+                if question:
+                    explained = explain_why(translator, translation, **question)
                 if as_json:
-                    more = {} if explained is None else {"why": explained.to_dict()}
-                    out_json(_record(translator, best, align, count) | more)
+                    record = _record(translator, best, align, count)
+                    if explained is not None:
+                        record["why"] = explained.to_dict()
+                    out_json(record)
                 else:
-                    for one in best:
-                        out_data(_line(translator, one, align, done if count > 1 else None))
+                    number = done if count > 1 else None
+                    for candidate in best:
+                        out_data(_line(translator, candidate, align, number))
                     if drawn is not None:
-                        out_lines(
-                            _map(
-                                translator, translation, drawn, -1 if layer is None else layer, head
-                            )
-                        )
+                        out_lines(_map(translator, translation, drawn, layer, head))
                     if explained is not None:
                         show_relevance(explained)
                 if picture is not None:
@@ -242,12 +250,15 @@ def _each_best(
     translator: Translator, lines: list[str], search: dict[str, Any]
 ) -> Iterator[list[Translation]]:
     """The translations of each line; after Ctrl-C those of the first lines that are all done, then the interruption."""
-    kept: dict[int, list[Translation]] = {}
+    best_of_line: dict[int, list[Translation]] = {}
     try:
         with counting("translating") as progress:
-            translator.n_best(lines, progress=progress, kept=kept, **search)
+            translator.n_best(lines, progress=progress, kept=best_of_line, **search)
     finally:
-        yield from map(kept.__getitem__, takewhile(kept.__contains__, range(len(lines))))
+        for number in range(len(lines)):
+            if number not in best_of_line:
+                break
+            yield best_of_line[number]
 
 
 def _check_count(count: int, beam: int, **others: object) -> None:
@@ -256,16 +267,13 @@ def _check_count(count: int, beam: int, **others: object) -> None:
         raise ArgumentError(
             f"--count is {count} and --beam {beam}; a beam keeps as many as its size: give --beam {count}"
         )
-    if count > 1 and (
-        given := [f"--{name}" for name, value in others.items() if value is not None]
-    ):
-        way = (
-            "add --json, which writes all on one line"
-            if given == ["--out"]
-            else "leave one of them out"
-        )
+    of_one_translation = [flag(name) for name in options_set(others)]
+    if count > 1 and of_one_translation:
+        way = "leave one of them out"
+        if of_one_translation == ["--out"]:
+            way = "add --json, which writes all on one line"
         raise ArgumentError(
-            f"--count {count} gives several translations of a sentence, and {given[0]} takes one; {way}"
+            f"--count {count} gives several translations of a sentence, and {of_one_translation[0]} takes one; {way}"
         )
 
 
@@ -278,35 +286,32 @@ def _translate_file(
     compiled: bool,
 ) -> None:
     """This process's share of the lines of a file."""
-    # Not loaded before a line is to be translated.
-    load = cache(lambda run: compiling(Translator.load(run), compiled))
-    remarking = cache(
-        lambda: (
-            UnknownWords(load(run).words, "translation", load(run).tokeniser.reads),
-            Lengths(run),
-        )
-    )
     ends = Ends()
+    lengths = Lengths(run)
+
+    @cache  # loaded when the first line is to be translated, and then once
+    def load() -> tuple[Translator, UnknownWords]:
+        translator = compiling(Translator.load(run), compiled)
+        unknown = UnknownWords(translator.words, "translation", translator.tokeniser.reads)
+        return translator, unknown
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
-        unknown, lengths = remarking()
+        translator, unknown = load()
         for line in lines:
             note(lengths.remark(line))
             note(unknown.remark(line))
-        translator = load(run)
-        found = translator.n_best(list(lines), **search)
-        ends.add(best[0] for best in found)
-        if as_json:
-            count = search["options"].count
-            return [
-                json.dumps(_record(translator, best, align, count), ensure_ascii=False)
-                for best in found
-            ]
-        return [one_line(_line(translator, best[0], align, None)) for best in found]
+        translations = translator.n_best(list(lines), **search)
+        ends.add(best[0] for best in translations)
+        if not as_json:
+            return [one_line(_line(translator, best[0], align, None)) for best in translations]
+        count = search["options"].count
+        records = [_record(translator, best, align, count) for best in translations]
+        return [json.dumps(record, ensure_ascii=False) for record in records]
 
-    written = {name: value for name, value in search.items() if name != "options"}
-    written |= {"command": "translate", "json": as_json, "align": align}
-    write_lines(run, files, compute, **written, **search["options"].to_dict())
+    # By these values a command that goes on is recognised as the same.
+    settings = {name: value for name, value in search.items() if name != "options"}
+    settings |= {"command": "translate", "json": as_json, "align": align}
+    write_lines(run, files, compute, **settings, **search["options"].to_dict())
     note(ends.remark())
 
 
@@ -315,29 +320,41 @@ def _record(
 ) -> dict[str, Any]:
     """The best translation as JSON values; with `n_best`, where several were asked for, all of them."""
     records = []
-    for one in best:
-        more: dict[str, Any] = {"words": [word._asdict() for word in one.words]}
-        more |= {"alignment": _alignment(translator, one)} if align else {}
-        records.append({**asdict(one), "text": tidy_target(one.text), **more})
-    shared = ("source", "source_ids", "unknown_words")
-    others = [{name: value for name, value in one.items() if name not in shared} for one in records]
-    return {**records[0], **({"n_best": others} if count > 1 else {})}
+    for translation in best:
+        record: dict[str, Any] = asdict(translation)
+        record["text"] = tidy_target(translation.text)
+        record["words"] = [word._asdict() for word in translation.words]
+        if align:
+            record["alignment"] = _alignment(translator, translation)
+        records.append(record)
+    if count == 1:
+        return records[0]
+
+    n_best = []
+    for record in records:
+        n_best.append({name: record[name] for name in record if name not in OF_THE_SOURCE})
+    return records[0] | {"n_best": n_best}
 
 
-def _line(translator: Translator, one: Translation, align: bool, number: int | None) -> str:
+def _line(translator: Translator, translation: Translation, align: bool, number: int | None) -> str:
     """As Moses and Marian write a translation: `text ||| pairs`, or one of several as `number ||| text ||| score`."""
-    parts = [tidy_target(one.text)]
-    parts += [" ".join(f"{i}-{j}" for i, j in _alignment(translator, one))] if align else []
-    parts = parts if number is None else [str(number), *parts, f"{one.score:.6f}"]
+    parts = [tidy_target(translation.text)]
+    if align:
+        parts.append(" ".join(f"{i}-{j}" for i, j in _alignment(translator, translation)))
+    if number is not None:
+        parts = [str(number), *parts, f"{translation.score:.6f}"]
     return " ||| ".join(parts)
 
 
-def _alignment(translator: Translator, one: Translation) -> list[tuple[int, int]]:
-    return (
-        look(translator.model, translator.tokeniser, one.source, one.ids).merged().alignment()
-        if one.ids
-        else []
-    )
+def _alignment(translator: Translator, translation: Translation) -> list[tuple[int, int]]:
+    if not translation.ids:
+        return []
+    return _look(translator, translation).merged().alignment()
+
+
+def _look(translator: Translator, translation: Translation) -> AttentionMaps:
+    model = translator.model
+    return look(model, translator.tokeniser, translation.source, translation.ids)
 
 
 def draw_translation(
@@ -349,19 +366,17 @@ def draw_translation(
         draw_relevance(explained, picture, title=title)
         note(f"the words with their relevance are drawn in {picture}")
     else:
-        maps = look(translator.model, translator.tokeniser, translation.source, translation.ids)
-        draw_maps(maps, picture, title=title)
+        draw_maps(_look(translator, translation), picture, title=title)
         note(f"the attention is drawn in {picture}")
 
 
 def _check_map(drawn: str | None, layer: int | None, head: int | None, as_json: bool) -> None:
     """Raise an ArgumentError for a kind that does not exist, or an option that needs --map or does not go with it."""
     if drawn is None:
-        if given := [
-            name for name, value in (("--layer", layer), ("--head", head)) if value is not None
-        ]:
-            verb = "needs" if len(given) == 1 else "need"
-            raise ArgumentError(f"{' and '.join(given)} {verb} --map, such as --map cross")
+        of_a_map = options_set({"--layer": layer, "--head": head})
+        if of_a_map:
+            verb = "needs" if len(of_a_map) == 1 else "need"
+            raise ArgumentError(f"{' and '.join(of_a_map)} {verb} --map, such as --map cross")
     elif drawn not in KINDS:
         raise ArgumentError(f"--map {drawn!r} does not exist; {suggest(drawn, sorted(KINDS))}")
     elif as_json:
@@ -369,18 +384,21 @@ def _check_map(drawn: str | None, layer: int | None, head: int | None, as_json: 
 
 
 def _map(
-    translator: Translator, translation: Translation, kind: Any, layer: int, head: int | None
+    translator: Translator, translation: Translation, kind: Any, layer: int | None, head: int | None
 ) -> str:
     """The weights between words as a map of characters that fits the terminal, with a line that names them."""
-    maps = look(
-        translator.model, translator.tokeniser, translation.source, translation.ids
-    ).merged()
-    weights = maps.matrix(kind, layer, head)
-    name, columns, rows = WORDING[kind]
+    maps = _look(translator, translation).merged()
     layers = len(getattr(maps, kind))
+    if layer is None:
+        layer = layers - 1
+    weights = maps.matrix(kind, layer, head)
+
+    name, columns, rows = WORDING[kind]
     which = "mean of all heads" if head is None else f"head {head}"
+    title = (
+        f"{name}, layer {layer} (of 0 to {layers - 1}), {which}; rows: {rows}, columns: {columns}"
+    )
     width = max(out_width() or WIDTH, LEAST_MAP)
-    title = f"{name}, layer {layer % layers} (of 0 to {layers - 1}), {which}; rows: {rows}, columns: {columns}"
     drawing = terminal_map(weights, *maps.labels(kind), width, out_encoding())
     return "\n".join([*wrap(title, width), drawing])
 
@@ -400,25 +418,27 @@ def explain_why(
         raise ArgumentError(
             f"--why {of}: the translation is {tidy_target(written)!r}, and {of!r} is not in it{instead}"
         )
-    found = relevance(
+    explained = relevance(
         translator.model, translator.tokeniser, source, ids, of, instead_of, lens, place=place
     )
     if not instead_of:
+        alternatives = ", ".join(map(visible, explained.others))
         note(
-            f"compared with {', '.join(map(visible, found.others))}, the most probable alternatives to "
-            f"{visible(found.word)}; --instead names other words"
+            f"compared with {alternatives}, the most probable alternatives to "
+            f"{visible(explained.word)}; --instead names other words"
         )
-    return found
+    return explained
 
 
 def _written_instead(word: str, translation: Translation) -> str:
     """For a word that is in the source only, the option for a written one, by preference a pronoun."""
-    written, source = (
-        re.findall(r"\w+", text) for text in (translation.text, translation.source.lower())
-    )
-    if word.lower() not in source or word.lower() in map(str.lower, written) or not written:
+    written = re.findall(r"\w+", translation.text)
+    source = re.findall(r"\w+", translation.source.lower())
+    is_written = word.lower() in [name.lower() for name in written]
+    if word.lower() not in source or is_written or not written:
         return ""
-    example = next((one for one in written if one.lower() in PRONOUNS), written[0])
+    pronouns = [name for name in written if name.lower() in PRONOUNS]
+    example = [*pronouns, *written][0]
     return f"; it is a word of the source. Ask about a written word, e.g. --why {quote(example)}"
 
 
@@ -445,11 +465,11 @@ def _question(
 
 def check_goes_with_why(word: str | None, options: Mapping[str, Any]) -> None:
     """Refuse options, by their names, that were given without --why."""
-    given = [name for name, value in options.items() if value is not None]
-    if word is None and given:
-        verb = "belongs" if len(given) == 1 else "belong"
+    of_why = options_set(options)
+    if word is None and of_why:
+        verb = "belongs" if len(of_why) == 1 else "belong"
         raise ArgumentError(
-            f"{' and '.join(given)} {verb} to --why; give the written word to explain"
+            f"{' and '.join(of_why)} {verb} to --why; give the written word to explain"
         )
 
 

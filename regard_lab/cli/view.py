@@ -13,12 +13,11 @@ from typing import Annotated, Any, ClassVar
 from typer import Argument, Option
 
 from regard.errors import ArgumentError, RegardError
-from regard.packages import needed
 from regard_lab.cli.app import in_quotes
 from regard_lab.cli.console import check_name, counting, note, out
 from regard_lab.cli.interrupts import heed_interrupts, leave, quiet_interrupts
 from regard_lab.cli.options import Run
-from regard_lab.cli.running import open_model
+from regard_lab.cli.running import load_hugging_face, open_model
 from regard_lab.cli.translate import (
     Instead,
     Place,
@@ -144,16 +143,17 @@ def view(
     compares = with_run is not None or second is not None
     computes = with_model and not compares and not opened.unplayed
     if with_model and not computes:
-        other = opened.unplayed or "it compares, and pages that compare contain no model"
-        note(f"the page is written without its model: {other}")
-    if not computes and (words := len(text.split())) >= MANY_WORDS:
+        reason = opened.unplayed or "it compares, and pages that compare contain no model"
+        note(f"the page is written without its model: {reason}")
+    words = len(text.split())
+    if not computes and words >= MANY_WORDS:
         note(
             f"the text has {words} words, which are read again many times to explain what is written; this may take "
             f"minutes. --picture draws the attention alone, in seconds"
         )
     general = replace(opened, asked={})  # for other texts, in which the word of --why may not occur
-    other_run = general if with_run is None else open_run(with_run)
-    if other_run.label != opened.label:
+    compared_run = general if with_run is None else open_run(with_run)
+    if compared_run.label != opened.label:
         raise ArgumentError(
             f"{run} and {with_run} cannot be compared: one translates, and the other does not"
         )
@@ -162,31 +162,40 @@ def view(
         exploration = first.read(text)
         if not compares:
             return exploration
-        title = ": ".join(
-            str(part) for part in (with_run, second and tidy(second)) if part is not None
-        )
-        return compared(
-            exploration, other_run.read(second or text, None if second else exploration), title
-        )
+        title_parts = [] if with_run is None else [str(with_run)]
+        if second is None:
+            # the words of the first, so that both agree
+            compared_exploration = compared_run.read(text, exploration)
+        else:
+            title_parts.append(tidy(second))
+            compared_exploration = compared_run.read(second)
+        return compared(exploration, compared_exploration, ": ".join(title_parts))
 
-    counted = opened.model if isinstance(opened, OpenedPretrained) and export is not None else None
-    with counting("computing" if computes else "explaining words", model=counted):
-        first = opened.play(text, "int8" if int8 else None) if computes else read(text, opened)
-        page = None if export is None else to_page(replace(first, walk=opened.walk(text)))
-    if page is None:
-        form: dict[str, Any] = (
-            {} if computes else {"read": read, "text": text, "label": opened.label}
-        )
-        _serve(ExplorerServer(first, walk=opened.walk, port=port, **form), browser)
-    elif export is not None:
-        page.save(export)
-        size = ""
-        held = ""
+    is_counted = isinstance(opened, OpenedPretrained) and export is not None
+    counted_model = opened.model if is_counted else None
+    with counting("computing" if computes else "explaining words", model=counted_model):
         if computes:
-            size = f", {len(page.html) / 1e6:.1f} MB"
-            held = first.notes[0].removeprefix("This page contains the model: ").split(". It ")[0]
-            held = f", and publishes its {held}"
-        note(f"the page is {export}{size}; it needs no network{held}")
+            exploration = opened.play(text, "int8" if int8 else None)
+        else:
+            exploration = read(text, opened)
+        page = None
+        if export is not None:
+            page = to_page(replace(exploration, walk=opened.walk(text)))
+
+    if export is None or page is None:
+        form: dict[str, Any] = {}
+        if not computes:
+            form = {"read": read, "text": text, "label": opened.label}
+        _serve(ExplorerServer(exploration, walk=opened.walk, port=port, **form), browser)
+        return
+    page.save(export)
+    if not computes:
+        note(f"the page is {export}; it needs no network")
+        return
+    megabytes = f"{len(page.html) / 1e6:.1f} MB"
+    contained = exploration.notes[0].removeprefix("This page contains the model: ")
+    published, *_ = contained.split(". It ")
+    note(f"the page is {export}, {megabytes}; it needs no network, and publishes its {published}")
 
 
 def _print_relevance(
@@ -195,20 +204,20 @@ def _print_relevance(
     """Print what a word that a language model, or a model of transformers, chose depends on; draw it where asked."""
     check_options(lens)
     if is_hugging_face(run):
-        with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers.loading import load_folder
-            from regard_lab.seeing.transformers import pretrained_relevance
         with counting("explaining words"):
-            found = pretrained_relevance(*load_folder(run), text, lens=lens, **asked)
+            model, tokenizer = load_hugging_face(run)
+            from regard_lab.seeing.transformers import pretrained_relevance
+
+            explained = pretrained_relevance(model, tokenizer, text, lens=lens, **asked)
     else:
-        found = _own_relevance(run, text, lens, **asked)
-    show_relevance(found)
+        explained = _relevance_of_run(run, text, lens, **asked)
+    show_relevance(explained)
     for path in pictures:
-        draw_relevance(found, path)
+        draw_relevance(explained, path)
         note(f"the words with their relevance are drawn in {path}")
 
 
-def _own_relevance(run: Path, text: str, lens: Any, of: str | None, **asked: Any) -> Relevance:
+def _relevance_of_run(run: Path, text: str, lens: Any, of: str | None, **asked: Any) -> Relevance:
     """What a word of a text that a language model of regard_lab read depends on; by default the last word."""
     model, tokeniser, _ = open_model(run)
     if isinstance(model, TranslationModel):
@@ -228,7 +237,7 @@ def _own_relevance(run: Path, text: str, lens: Any, of: str | None, **asked: Any
             "the text has one word, before which nothing was read; give a longer text"
         )
     if of is None:
-        of = words[-1][0]
+        of, _ = words[-1]
         asked["place"] = len(words) - 1
     with counting("explaining words"):
         return relevance(model, tokeniser, None, ids, of, lens=lens, **asked)
@@ -295,13 +304,10 @@ class OpenedTranslator(OpenedRun):
         return Translator(self.model, self.tokeniser, self.words)
 
     def play(self, text: str, precision: str | None) -> Exploration:
-        (translation,), first = self.translator.translate([text]), None
-        if asked := self.asked:
-            at = find_place(self.tokeniser, text, translation.ids, asked["of"], asked["place"])
-            word = self.tokeniser.words(list(translation.ids))[at][0]
-            if asked["instead_of"]:  # a word that cannot stand there is refused
-                find_contrast(self.tokeniser, text, translation.ids, **asked)
-            first = {"word": word, "place": at, "others": list(asked["instead_of"]) or None}
+        (translation,) = self.translator.translate([text])
+        first = None
+        if self.asked:
+            first = self._first_question(text, translation.ids)
         return explore_model(
             self.model,
             self.tokeniser,
@@ -312,6 +318,15 @@ class OpenedTranslator(OpenedRun):
             asked=first,
             pronouns=PRONOUNS,
         )
+
+    def _first_question(self, text: str, ids: Sequence[int]) -> dict[str, Any]:
+        """The word of --why, its place among the written words, and the words that it is compared with."""
+        asked = self.asked
+        place = find_place(self.tokeniser, text, ids, asked["of"], asked["place"])
+        word, _ = self.tokeniser.words(list(ids))[place]
+        if asked["instead_of"]:  # a word that cannot stand there is refused
+            find_contrast(self.tokeniser, text, ids, **asked)
+        return {"word": word, "place": place, "others": list(asked["instead_of"]) or None}
 
     def read(self, text: str, like: Exploration | None = None) -> Exploration:
         """The attention of a translation: its own or, beside another run, that of `like`, so that the words agree."""
@@ -340,10 +355,14 @@ class OpenedTranslator(OpenedRun):
     def steps(self, text: str) -> ShownWalk:
         (translation,) = self.translator.translate([text])
         words = self.tokeniser.words(list(translation.ids))
+        pronoun = _pronoun(translation.text, self.tokeniser, translation.ids).get("of")
+        place = None
+        for word, ids in words:
+            if word.lower() == pronoun:
+                # the number, from 1, of the sub-word that was read last before it was written
+                place = ids.start + 1
+                break
         remark = ""
-        asked = _pronoun(translation.text, self.tokeniser, translation.ids).get("of")
-        # the number, from 1, of the sub-word that was read last before the pronoun was written
-        place = next((span.start + 1 for word, span in words if word.lower() == asked), None)
         if self.tokeniser.encode_target(translation.text) != list(translation.ids):
             place = None
             remark = (
@@ -354,7 +373,8 @@ class OpenedTranslator(OpenedRun):
         return replace(walk, note=remark + walk.note)
 
     def draw(self, text: str, path: Path) -> None:
-        draw_translation(self.translator, self.translator.translate([text])[0], None, path)
+        (translation,) = self.translator.translate([text])
+        draw_translation(self.translator, translation, None, path)
 
 
 class OpenedPretrained(OpenedRun):
@@ -382,18 +402,18 @@ def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
     """
     asked = asked or {}
     if is_hugging_face(run):
-        with needed("transformers", "a Hugging Face folder", "transformers"):
-            from regard.integrations.transformers.loading import load_folder
-        return OpenedPretrained(run, *load_folder(run), asked)
+        return OpenedPretrained(run, *load_hugging_face(run), asked)
     model, tokeniser, saved = open_model(run)
     words = seen_words_of(saved, run)
     if isinstance(model, TranslationModel):
         check_attends(model)  # before any work
         return OpenedTranslator(run, model, tokeniser, asked, words)
     if asked:
+        way = "leave it out"
+        if isinstance(model, LanguageModel):
+            way += ", or add --lens erase"
         raise ArgumentError(
-            f"--why of a page is for translations, and {run} holds a {saved.kind}; leave it out"
-            f"{', or add --lens erase' if isinstance(model, LanguageModel) else ''}"
+            f"--why of a page is for translations, and {run} holds a {saved.kind}; {way}"
         )
     classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
     return OpenedRun(run, model, tokeniser, asked, words, classes)

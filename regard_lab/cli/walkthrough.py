@@ -1,6 +1,6 @@
 """`regard walkthrough`: a sentence through attention, in the terminal or as JSON."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from inspect import signature
 from pathlib import Path
 from typing import Annotated, Any
@@ -9,7 +9,7 @@ from typer import Argument, Option
 
 from regard.errors import ArgumentError
 from regard_lab.cli.console import out_result, out_width
-from regard_lab.cli.options import Json, default, default_note
+from regard_lab.cli.options import Json, default, default_note, flag
 from regard_lab.walkthrough import Walk, to_json, to_text, walk, walk_whole
 from regard_lab.walkthrough import example as options_of_example
 from regard_lab.walkthrough.layer import read_weights
@@ -128,36 +128,42 @@ def walkthrough(
     as_json: Json = False,
 ) -> None:
     """Show what attention does with a sentence, step by step: every number, its formula and its line of PyTorch."""
-    typed = {
-        name: value for name, value in locals().items() if not (value is None or value is False)
-    }
-    options: dict[str, Any] = {
-        name: value for name, value in typed.items() if name not in OF_THE_COMMAND
-    }
-    chosen: Callable[..., Walk] = (
-        walk_whole_run if run is not None else walk_whole if whole else walk
-    )
-    reason = OF_A_RUN if run is not None else WHOLE if whole else DRAWN
-    _check_fitting(options, chosen, reason)
+    arguments = dict(locals())
+    options: dict[str, Any] = {}
+    for name, value in arguments.items():
+        was_typed = value is not None and value is not False
+        if was_typed and name not in OF_THE_COMMAND:
+            options[name] = value
+    if run is not None:
+        make_walk: Callable[..., Walk] = walk_whole_run
+        reason = OF_A_RUN
+    elif whole:
+        make_walk = walk_whole
+        reason = WHOLE
+    else:
+        make_walk = walk
+        reason = DRAWN
+    _check_fitting(options, make_walk, reason)
+
     if weights is not None:
         options["weights"] = read_weights(weights)
-    if (name := options.pop("example", None)) is not None:
-        options = options_of_example(name) | options
-    steps = chosen(**options)
-    out_result(
-        as_json,
-        lambda: to_json(steps),
-        lambda: to_text(steps, out_width() or default(to_text, "width")),
-    )
+    if example is not None:
+        del options["example"]
+        options = options_of_example(example) | options
+    steps = make_walk(**options)
+    width = out_width() or default(to_text, "width")
+    out_result(as_json, lambda: to_json(steps), lambda: to_text(steps, width))
 
 
-def _check_fitting(given: dict[str, Any], chosen: Callable[..., Walk], reason: str) -> None:
+def _check_fitting(options: Mapping[str, Any], make_walk: Callable[..., Walk], reason: str) -> None:
     """Raise an ArgumentError if the walk does not take an option, or if there is not exactly one text."""
-    taken = {*signature(chosen).parameters, *(["example"] if chosen is walk else [])}
-    if strange := [name for name in given if name not in taken]:
-        names = ", ".join(f"--{name.replace('_', '-')}" for name in strange)
-        raise ArgumentError(f"leave out {names}: {reason}")
-    if ("text" in given) == ("example" in given):
+    accepted = set(signature(make_walk).parameters)
+    if make_walk is walk:
+        accepted.add("example")
+    refused = [flag(name) for name in options if name not in accepted]
+    if refused:
+        raise ArgumentError(f"leave out {', '.join(refused)}: {reason}")
+    if ("text" in options) == ("example" in options):
         raise ArgumentError(
             "give a TEXT or an --example, such as --example life-is-short; not both"
         )

@@ -23,7 +23,7 @@ import regard_lab as package
 from docs.making.command_help import loaded_commands, made_help
 from regard.errors import ArgumentError
 from regard.layers import record_attention
-from regard_lab.cli.app import HELP_FILE, Convert, TopLevel, Train, Unloaded, app, kept_help
+from regard_lab.cli.app import HELP_FILE, Convert, TopLevel, Train, Unloaded, app, stored_help
 from regard_lab.cli.options import default_text, fields_in_order, sentence_of
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding import Translator
@@ -159,7 +159,7 @@ def test_the_help_of_every_command_needs_no_torch_also_after_arguments():
     assert after_options == answers[list(MODULES).index("show")][0]  # the command itself prints it
 
 
-def test_the_kept_help_is_that_of_the_commands_in_every_width():
+def test_the_stored_help_is_that_of_the_commands_in_every_width():
     changed = (
         "a command has changed; make figures, and read what changed in regard_lab/cli/help.json"
     )
@@ -213,7 +213,7 @@ def test_commands_and_options_are_completed_without_torch():
         ("regard train translation --data x --valid", {"--valid", "--validate-every"}),
         (
             "regard show --",
-            {re.search(r"--[a-z-]+", name)[0] for name in kept_help()["show.show"]["Options"]},
+            {re.search(r"--[a-z-]+", name)[0] for name in stored_help()["show.show"]["Options"]},
         ),
         ("regard translate runs/de", set()),  # files are left to the shell
     ):
