@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -40,7 +41,9 @@ def options(work: Work, tensors: Tensors) -> dict[str, Any]:
         keywords |= {"mechanism": work.mechanism, "parameters": tensors.parameters}
     if work.dropout:
         keywords |= {"dropout": work.dropout, "dropout_seed": DROPOUT_SEED}
-    return keywords | ({} if tensors.bias is None else {"bias": tensors.bias})
+    if tensors.bias is not None:
+        keywords["bias"] = tensors.bias
+    return keywords
 
 
 def keys_and_values(work: Work, tensors: Tensors) -> tuple[Any, Any]:
@@ -59,29 +62,31 @@ def plan_of(work: Work, tensors: Tensors, want: tuple[Want, ...] = ()) -> Plan:
 
 def _by_attention(work: Work, tensors: Tensors) -> Attend:
     k, v = keys_and_values(work, tensors)
-    given = options(work, tensors)
-    return lambda: attention(tensors.q, k, v, **given)
+    return partial(attention, tensors.q, k, v, **options(work, tensors))
 
 
 def _by_plan(work: Work, tensors: Tensors) -> Attend:
     k, v = keys_and_values(work, tensors)
     plan = plan_of(work, tensors)
     if tensors.bias is None and not work.dropout:
-        return lambda: plan.run(tensors.q, k, v)
-    return lambda: plan.run(tensors.q, k, v, bias=tensors.bias, dropout_seed=DROPOUT_SEED)
+        return partial(plan.run, tensors.q, k, v)
+    return partial(plan.run, tensors.q, k, v, bias=tensors.bias, dropout_seed=DROPOUT_SEED)
 
 
-def _with(want: Want) -> Callable[[Work, Tensors], Attend]:
+def _by_detail(want: Want) -> Callable[[Work, Tensors], Attend]:
     """Attention with one statistic; `top_keys` is checked by its weights, since equal weights may be in any order."""
     name = want if isinstance(want, str) else "top_weights"
 
     def prepare(work: Work, tensors: Tensors) -> Attend:
-        given = options(work, tensors)
+        detail_of_call = partial(
+            attention_detail, tensors.q, tensors.k, tensors.v, want=want, **options(work, tensors)
+        )
 
         def attend() -> dict[str, torch.Tensor]:
-            detail = attention_detail(tensors.q, tensors.k, tensors.v, want=want, **given)
-            statistic = detail.top_keys.weights if name == "top_weights" else getattr(detail, name)
-            return {"output": detail.output, name: statistic}
+            detail = detail_of_call()
+            if name == "top_weights":
+                return {"output": detail.output, name: detail.top_keys.weights}
+            return {"output": detail.output, name: getattr(detail, name)}
 
         return attend
 
@@ -96,7 +101,7 @@ def with_statistic(want: Want) -> Contender:
     """regard with a statistic besides the output."""
     return Contender(
         f"regard + {want}",
-        _with(want),
+        _by_detail(want),
         judged_at=WHOLE if want == "received" else None,
         plan=lambda work, tensors: plan_of(work, tensors, (want,)),
     )
@@ -104,21 +109,19 @@ def with_statistic(want: Want) -> Contender:
 
 def _linear(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
     work = Work(length, heads=4, pattern=CAUSAL, mechanism=LinearTransformer(), backward=backward)
-    return _against(
-        work, (peers.PERFORMER_PYTORCH, peers.FAST_TRANSFORMERS, peers.SDPA_SOFTMAX), faster
-    )
+    others = (peers.PERFORMER_PYTORCH, peers.FAST_TRANSFORMERS, peers.SDPA_SOFTMAX)
+    return _contest(_length_of(work), work, others, faster)
 
 
 def _additive(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
     mechanism = Softmax(Additive(query_dim=128, key_dim=128, hidden=128))
     work = Work(length, heads=1, head_dim=128, mechanism=mechanism, backward=backward)
-    return _against(work, (peers.BROADCAST,), faster)
+    return _contest(_length_of(work), work, (peers.BROADCAST,), faster)
 
 
-def _against(work: Work, others: tuple[Contender, ...], faster: dict[Contender, float]) -> Contest:
-    return _contest(
-        f"n={work.q_len}" + (", forward + backward" if work.backward else ""), work, others, faster
-    )
+def _length_of(work: Work) -> str:
+    label = f"n={work.q_len}"
+    return f"{label}, forward + backward" if work.backward else label
 
 
 def _contest(
@@ -128,10 +131,10 @@ def _contest(
     faster: dict[Contender, float] | None = None,
 ) -> Contest:
     """regard against other libraries; `faster` maps a contender to the promised speed ratio."""
-    promises = tuple(
-        Promise("faster", REGARD.name, peer.name, bound) for peer, bound in (faster or {}).items()
-    )
-    return Contest(label, work, (REGARD, *others), promises)
+    promises = []
+    for peer, bound in (faster or {}).items():
+        promises.append(Promise("faster", REGARD.name, peer.name, bound))
+    return Contest(label, work, (REGARD, *others), tuple(promises))
 
 
 MECHANISM_CASES = (
@@ -159,10 +162,12 @@ MECHANISM_CASES = (
 )
 
 
-ENTROPY, RECEIVED, SUM, TOP = (
-    with_statistic(want) for want in ("entropy", "received", "log_sum_exp", top_keys(8))
-)
-SPARSE = peers.SDPA_MASK, peers.FLEX
+ENTROPY = with_statistic("entropy")
+RECEIVED = with_statistic("received")
+LOG_SUM_EXP = with_statistic("log_sum_exp")
+TOP_KEYS = with_statistic(top_keys(8))
+SPARSE = (peers.SDPA_MASK, peers.FLEX)
+LONGEST_MASK_BACKWARD = 4096  # positions; SDPA with a mask of a longer backward pass is not timed
 WINDOW_PEERS = (*SPARSE, peers.LOCAL_ATTENTION, peers.LONGFORMER)
 
 
@@ -174,11 +179,11 @@ def _sparse(
 
 def _plain(pattern: Pattern, length: int, **options: Any) -> Contest:
     work = Work(length, heads=2, pattern=pattern, **options)
-    words = [
-        f"{pattern}, n={length}",
-        *(str(value) for key, value in options.items() if key == "layout"),
-    ]
-    words += ["forward + backward"] if work.backward else []
+    words = [f"{pattern}, n={length}"]
+    if "layout" in options:
+        words.append(work.layout)
+    if work.backward:
+        words.append("forward + backward")
     return _contest(", ".join(words), work, (peers.SDPA,), {peers.SDPA: 0.97})
 
 
@@ -186,11 +191,9 @@ def _windows(
     length: int, faster: dict[Contender, float] | None = None, *, backward: bool = False
 ) -> Contest:
     work = Work(length, heads=2, pattern=WINDOW, backward=backward)
-    others = tuple(
-        peer
-        for peer in WINDOW_PEERS
-        if not (backward and peer is peers.SDPA_MASK and length > 4096)
-    )
+    others = list(WINDOW_PEERS)
+    if backward and length > LONGEST_MASK_BACKWARD:
+        others.remove(peers.SDPA_MASK)
     return _contest(f"n={length}", work, others, faster)
 
 
@@ -202,26 +205,23 @@ def _decoding(
 
 
 def _statistics(length: int) -> Contest:
-    bounds = {SUM: 1.05, ENTROPY: 2.0, RECEIVED: 1.9, TOP: 3.5}
-    promises = (Promise("slower", one.name, REGARD.name, bound) for one, bound in bounds.items())
+    bounds = {LOG_SUM_EXP: 1.05, ENTROPY: 2.0, RECEIVED: 1.9, TOP_KEYS: 3.5}
+    promises = []
+    for contender, bound in bounds.items():
+        promises.append(Promise("slower", contender.name, REGARD.name, bound))
     return Contest(f"n={length}", Work(length, heads=1), (REGARD, *bounds), tuple(promises))
 
 
 def _cliffs(length: int, heads: int) -> tuple[Contest, ...]:
-    slow: tuple[tuple[str, dict[str, Any], float], ...] = (
-        ("v_dim 32", {"v_dim": 32}, 2.0),
-        ("a learned bias, forward + backward", {"learned_bias": True, "backward": True}, 2.0),
-        ("dropout 0.1", {"dropout": 0.1}, 1.5),
-        ("dropout 0.1, forward + backward", {"dropout": 0.1, "backward": True}, 1.5),
-    )
-    return tuple(
-        _contest(
-            f"{label}, n={length}",
-            Work(length, heads=heads, **options),
-            (peers.SDPA,),
-            {peers.SDPA: bound},
-        )
-        for label, options, bound in slow
+    def cliff(label: str, bound: float, **options: Any) -> Contest:
+        work = Work(length, heads=heads, **options)
+        return _contest(f"{label}, n={length}", work, (peers.SDPA,), {peers.SDPA: bound})
+
+    return (
+        cliff("v_dim 32", 2.0, v_dim=32),
+        cliff("a learned bias, forward + backward", 2.0, learned_bias=True, backward=True),
+        cliff("dropout 0.1", 1.5, dropout=0.1),
+        cliff("dropout 0.1, forward + backward", 1.5, dropout=0.1, backward=True),
     )
 
 
@@ -243,12 +243,27 @@ def _one_query(kv_heads: int, head_dim: int, k_len: int) -> Contest:
     return _contest(label, work, (peers.SDPA_GROUPED, *bounds), bounds)
 
 
-_SHORT = tuple(
-    _short(n, n, heads, 64, 1.05) for n, heads in ((64, 8), (128, 8), (256, 8), (197, 12))
+_SHORT = (
+    _short(64, 64, 8, 64, 1.05),
+    _short(128, 128, 8, 64, 1.05),
+    _short(256, 256, 8, 64, 1.05),
+    _short(197, 197, 12, 64, 1.05),
 )
-_TEXT = tuple(_short(4096, 77, 8, head_dim, 1.1) for head_dim in (40, 64))
-_ONE_QUERY = tuple(
-    _one_query(8, head_dim, n) for head_dim in (64, 128) for n in (1024, 4096, 16384)
+_TEXT = (_short(4096, 77, 8, 40, 1.1), _short(4096, 77, 8, 64, 1.1))
+_ONE_QUERY = (
+    _one_query(8, 64, 1024),
+    _one_query(8, 64, 4096),
+    _one_query(8, 64, 16384),
+    _one_query(8, 128, 1024),
+    _one_query(8, 128, 4096),
+    _one_query(8, 128, 16384),
+)
+_PLAIN = (
+    *(_plain(FULL, n) for n in (512, 2048, 8192)),
+    *(_plain(CAUSAL, n) for n in (512, 2048, 8192)),
+    *(_plain(CAUSAL, 2048, layout=layout) for layout in LAYOUTS if layout != "contiguous"),
+    _plain(FULL, 2048, backward=True),
+    _plain(CAUSAL, 2048, backward=True),
 )
 
 _TINY = Contest(
@@ -271,16 +286,8 @@ CASES: dict[str, Case] = {
         Case(
             "plain",
             "Full and causal attention in any layout",
-            (
-                *(_plain(pattern, n) for pattern in (FULL, CAUSAL) for n in (512, 2048, 8192)),
-                *(
-                    _plain(CAUSAL, 2048, layout=layout)
-                    for layout in LAYOUTS
-                    if layout != "contiguous"
-                ),
-                *(_plain(pattern, 2048, backward=True) for pattern in (FULL, CAUSAL)),
-            ),
-            tuple(_plain(pattern, 1024) for pattern in (FULL, CAUSAL)),
+            _PLAIN,
+            (_plain(FULL, 1024), _plain(CAUSAL, 1024)),
         ),
         Case(
             "cliffs",
@@ -333,7 +340,8 @@ CASES: dict[str, Case] = {
             "strided",
             "The Sparse Transformer's strided pattern, forward",
             (
-                *(_sparse(STRIDED, n, 4) for n in (1024, 2048)),
+                _sparse(STRIDED, 1024, 4),
+                _sparse(STRIDED, 2048, 4),
                 _sparse(STRIDED, 4096, 4, {peers.SDPA_MASK: 8}),
             ),
             (_sparse(STRIDED, 2048, 2),),
@@ -370,8 +378,8 @@ _GPU = Work(1, heads=16, dtype="bfloat16", device="cuda")
 def _on_gpu(
     n: int, pattern: Pattern, others: tuple[Contender, ...], *, backward: bool = False
 ) -> Contest:
-    label = f"{pattern}, n={n}" + (", forward + backward" if backward else "")
-    return _contest(label, replace(_GPU.as_long_as(n), pattern=pattern, backward=backward), others)
+    work = replace(_GPU.as_long_as(n), pattern=pattern, backward=backward)
+    return _contest(f"{pattern}, {_length_of(work)}", work, others)
 
 
 def _decoding_on_gpu(batch: int, k_len: int) -> Contest:
@@ -380,61 +388,69 @@ def _decoding_on_gpu(batch: int, k_len: int) -> Contest:
 
 
 _LINEAR = Work(1, heads=16, pattern=CAUSAL, mechanism=LinearTransformer(), device="cuda")
+_TINY_ON_GPU = Work(16, heads=4, device="cuda")
+
+
+def _case_on_gpu(name: str, title: str, *contests: Contest) -> Case:
+    """A case whose quick run has the first contest."""
+    return Case(name, title, contests, contests[:1])
+
+
 CUDA_CASES: dict[str, Case] = {
-    name: Case(name, title, contests, contests[:1])
-    for name, title, contests in (
-        (
+    case.name: case
+    for case in (
+        _case_on_gpu(
             "plain",
             "Full and causal attention",
-            (
-                *(
-                    _on_gpu(n, pattern, (peers.SDPA,))
-                    for pattern in (FULL, CAUSAL)
-                    for n in (2048, 16384)
-                ),
-                _on_gpu(8192, CAUSAL, (peers.SDPA,), backward=True),
-            ),
+            _on_gpu(2048, FULL, (peers.SDPA,)),
+            _on_gpu(16384, FULL, (peers.SDPA,)),
+            _on_gpu(2048, CAUSAL, (peers.SDPA,)),
+            _on_gpu(16384, CAUSAL, (peers.SDPA,)),
+            _on_gpu(8192, CAUSAL, (peers.SDPA,), backward=True),
         ),
-        (
+        _case_on_gpu(
             "decode",
             "One query against a long cache, 16 heads over 4",
-            (_decoding_on_gpu(1, 16384), _decoding_on_gpu(8, 16384), _decoding_on_gpu(1, 65536)),
+            _decoding_on_gpu(1, 16384),
+            _decoding_on_gpu(8, 16384),
+            _decoding_on_gpu(1, 65536),
         ),
-        (
+        _case_on_gpu(
             "window",
             "A sliding window of 512",
-            (
-                *(_on_gpu(n, WINDOW, SPARSE) for n in (4096, 16384)),
-                _on_gpu(16384, WINDOW, SPARSE, backward=True),
-            ),
+            _on_gpu(4096, WINDOW, SPARSE),
+            _on_gpu(16384, WINDOW, SPARSE),
+            _on_gpu(16384, WINDOW, SPARSE, backward=True),
         ),
-        (
+        _case_on_gpu(
             "big-bird",
             "A window, global tokens and random blocks",
-            (_on_gpu(16384, BIG_BIRD, SPARSE),),
+            _on_gpu(16384, BIG_BIRD, SPARSE),
         ),
-        ("strided", "The Sparse Transformer's strided pattern", (_on_gpu(16384, STRIDED, SPARSE),)),
-        (
+        _case_on_gpu(
+            "strided",
+            "The Sparse Transformer's strided pattern",
+            _on_gpu(16384, STRIDED, SPARSE),
+        ),
+        _case_on_gpu(
             "statistics",
             "Statistics beside the output",
-            (Contest("n=8192", _GPU.as_long_as(8192), (REGARD, SUM, ENTROPY, RECEIVED, TOP)),),
+            Contest(
+                "n=8192",
+                _GPU.as_long_as(8192),
+                (REGARD, LOG_SUM_EXP, ENTROPY, RECEIVED, TOP_KEYS),
+            ),
         ),
-        (
+        _case_on_gpu(
             "linear",
             "Causal linear attention, elu + 1",
-            tuple(
-                _contest(f"n={n}", _LINEAR.as_long_as(n), (peers.SDPA_SOFTMAX,))
-                for n in (4096, 16384)
-            ),
+            _contest("n=4096", _LINEAR.as_long_as(4096), (peers.SDPA_SOFTMAX,)),
+            _contest("n=16384", _LINEAR.as_long_as(16384), (peers.SDPA_SOFTMAX,)),
         ),
-        (
+        _case_on_gpu(
             "overhead",
             "Overhead of a call on tiny tensors",
-            (
-                _contest(
-                    "16 queries, 4 heads", Work(16, heads=4, device="cuda"), (PLAN_RUN, peers.SDPA)
-                ),
-            ),
+            _contest("16 queries, 4 heads", _TINY_ON_GPU, (PLAN_RUN, peers.SDPA)),
         ),
     )
 }

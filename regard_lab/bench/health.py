@@ -3,6 +3,7 @@
 import json
 import shutil
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -26,7 +27,7 @@ from regard.reprs import brief
 from regard.testing.health import Findings, check_backend
 from regard_lab.bench.judging import judge
 from regard_lab.bench.results import PACKAGES, environment, package_version
-from regard_lab.bench.work import Contender, Contest, Tensors, Work, make_tensors
+from regard_lab.bench.work import Attend, Contender, Contest, Tensors, Work, make_tensors
 
 LENGTH = 67
 
@@ -64,14 +65,13 @@ def try_mechanisms(backend: str, device: str) -> tuple[dict[str, float], dict[st
     """
     errors: dict[str, float] = {}
     wrong: dict[str, str] = {}
-    for name, on_cpu in WORKS.items():
-        work = replace(on_cpu, device=device)
-        problem = make_problem(*_tensors(make_tensors(work)), **_options(work, make_tensors(work)))
+    contender = Contender(backend, partial(_attending, backend))
+    for name, work_on_cpu in WORKS.items():
+        work = replace(work_on_cpu, device=device)
+        tensors = make_tensors(work)
+        problem = make_problem(tensors.q, tensors.k, tensors.v, **_options(work, tensors))
         if isinstance(BACKENDS[backend].assess(problem.projected), Refusal):
             continue
-        contender = Contender(
-            backend, lambda work, tensors: lambda: _attend(backend, work, tensors)
-        )
         try:
             verdict = judge(Contest(name, work, (contender,)), contender)
         except Exception as error:
@@ -83,16 +83,16 @@ def try_mechanisms(backend: str, device: str) -> tuple[dict[str, float], dict[st
     return errors, wrong
 
 
-def _attend(backend: str, work: Work, tensors: Tensors) -> torch.Tensor:
-    options = _options(work, tensors)
-    plan = make_plan(
-        make_problem(*_tensors(tensors), **options), {backend: BACKENDS[backend]}, backend
-    )
-    return plan.run(*_tensors(tensors), parameters=options["parameters"])
+def _attending(backend: str, work: Work, tensors: Tensors) -> Attend:
+    """A call of this backend alone."""
 
+    def attend() -> torch.Tensor:
+        options = _options(work, tensors)
+        problem = make_problem(tensors.q, tensors.k, tensors.v, **options)
+        plan = make_plan(problem, {backend: BACKENDS[backend]}, backend)
+        return plan.run(tensors.q, tensors.k, tensors.v, parameters=options["parameters"])
 
-def _tensors(tensors: Tensors) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    return tensors.q, tensors.k, tensors.v
+    return attend
 
 
 def _options(work: Work, tensors: Tensors) -> dict[str, Any]:
@@ -125,10 +125,10 @@ class Health:
     def to_json(self) -> str:
         """The result as JSON text."""
         backends = [{"status": result.status, **vars(result)} for result in self.findings]
-        packages = {
-            name: {"version": result, "extra": PACKAGES[name][0], "for": PACKAGES[name][1]}
-            for name, result in self.packages.items()
-        }
+        packages = {}
+        for name, version in self.packages.items():
+            extra, purpose = PACKAGES[name]
+            packages[name] = {"version": version, "extra": extra, "for": purpose}
         return json.dumps(
             {
                 "environment": self.environment,
@@ -146,7 +146,9 @@ def examine() -> Health:
     >>> examine().sound
     True
     """
-    devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+    devices = ["cpu"]
+    if torch.cuda.is_available():
+        devices.append("cuda")
     findings = []
     for device in devices:
         for name in BACKENDS:
@@ -156,7 +158,8 @@ def examine() -> Health:
             result.wrong |= wrong
             result.gradients += errors
             if errors and not result.errors.keys() - errors.keys():
-                result.refused.clear()  # the backend is for other mechanisms, so refusals of softmax are expected
+                # the backend is for other mechanisms, so its refusals of softmax are expected
+                result.refused.clear()
             findings.append(result)
     packages = {name: package_version(name) for name in PACKAGES}
     compiler = any(shutil.which(name) for name in ("g++", "clang++", "c++"))

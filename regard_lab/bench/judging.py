@@ -29,7 +29,9 @@ from regard_lab.bench.work import (
 
 # Other libraries add 1e-6 to denominators: errors up to ten times that, relative to the largest number, are accepted.
 ADDED = 1e-5
-ROUNDINGS = 8
+ROUNDINGS = 8  # errors of the reference in float32 that are accepted
+ROWS = 24  # of a long call that are checked
+OVER_ALL_ROWS = ("dk", "dv", "received")  # results that are no rows of queries
 
 
 @dataclass(frozen=True)
@@ -42,14 +44,18 @@ class Bound:
     @classmethod
     def of(cls, expected: torch.Tensor, single: torch.Tensor) -> Bound:
         """The bound from the results of the reference in float64 and float32."""
-        rounding = float((single.double() - expected).abs().max()) if expected.numel() else 0.0
-        size = float(expected.abs().max()) if expected.numel() else 0.0
-        return cls(expected, ROUNDINGS * rounding + ADDED * size + torch.finfo(torch.float32).tiny)
+        rounding = 0.0
+        largest = 0.0
+        if expected.numel():
+            rounding = float((single.double() - expected).abs().max())
+            largest = float(expected.abs().max())
+        tiny = torch.finfo(torch.float32).tiny
+        return cls(expected, ROUNDINGS * rounding + ADDED * largest + tiny)
 
     def share(self, result: torch.Tensor) -> float:
         """The error relative to the bound; inf for a non-finite result."""
-        error = (result.detach().cpu().double() - self.expected).abs().max()
-        return float(error) / self.largest_error if bool(error.isfinite()) else math.inf
+        error = float((result.detach().cpu().double() - self.expected).abs().max())
+        return error / self.largest_error if math.isfinite(error) else math.inf
 
 
 def expected_of(
@@ -65,26 +71,36 @@ def expected_of(
     """
     q, k, v = (_leaf(x, dtype) for x in (tensors.q, tensors.k, tensors.v))
     parameters = {name: _leaf(x, dtype) for name, x in tensors.parameters.items()}
-    given = {"pattern": work.pattern, "mechanism": work.mechanism, "backend": "reference"}
-    call = partial(attention, **given, parameters=parameters or None)
+    attend = partial(
+        attention,
+        pattern=work.pattern,
+        mechanism=work.mechanism,
+        backend="reference",
+        parameters=parameters or None,
+    )
     if work.shares_keys:
-        output = call(q, q, v)[:, :, rows]
+        output = attend(q, q, v)[:, :, rows]
     elif work.pattern == Causal():
         # One query at a time, whose keys end with its own, so that no matrix is in memory.
-        ends = [(row, row + 1 + work.k_len - work.q_len) for row in rows]
-        output = torch.cat(
-            [call(q[:, :, row : row + 1], k[:, :, :end], v[:, :, :end]) for row, end in ends], 2
-        )
+        outputs = []
+        for row in rows:
+            end = row + 1 + work.k_len - work.q_len
+            outputs.append(attend(q[:, :, row : row + 1], k[:, :, :end], v[:, :, :end]))
+        output = torch.cat(outputs, 2)
     else:
-        output = call(q[:, :, rows], k, v)
+        output = attend(q[:, :, rows], k, v)
     if not work.backward:
         return {"output": output.detach()}
-    leaves = {"dq": q} | ({} if work.shares_keys else {"dk": k}) | {"dv": v}
-    leaves |= {f"d{name}": x for name, x in parameters.items()}
-    sent = torch.autograd.grad(
-        output, list(leaves.values()), tensors.grad[:, :, rows].cpu().to(dtype)
-    )
-    gradients = dict(zip(leaves, sent, strict=True))
+
+    leaves = {"dq": q}
+    if not work.shares_keys:
+        leaves["dk"] = k
+    leaves["dv"] = v
+    for name, parameter in parameters.items():
+        leaves[f"d{name}"] = parameter
+    grad_output = tensors.grad[:, :, rows].cpu().to(dtype)
+    grads = torch.autograd.grad(output, list(leaves.values()), grad_output)
+    gradients = dict(zip(leaves, grads, strict=True))
     if not work.shares_keys:
         gradients["dq"] = gradients["dq"][:, :, rows]
     return {"output": output.detach()} | gradients
@@ -92,10 +108,6 @@ def expected_of(
 
 def _leaf(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return x.detach().cpu().to(dtype).requires_grad_()
-
-
-ROWS = 24
-SUMS = ("received",)  # statistics over all rows
 
 
 @dataclass(frozen=True)
@@ -135,22 +147,17 @@ def _by_reference(
     work: Work, tensors: Tensors, rows: list[int], results: dict[str, torch.Tensor]
 ) -> Verdict:
     """The verdict for a mechanism other than softmax, by the reference backend and its error in float32."""
-    expected, single = (
-        expected_of(work, tensors, rows, dtype) for dtype in (torch.float64, torch.float32)
-    )
-    whole = (
-        {"dk", "dv"}
-        | {f"d{name}" for name in tensors.parameters}
-        | ({"dq"} if work.shares_keys else set())
-    )
-    return Verdict(
-        {
-            name: Bound.of(expected[name], single[name]).share(
-                x if name in whole else x[:, :, rows]
-            )
-            for name, x in results.items()
-        }
-    )
+    expected = expected_of(work, tensors, rows, torch.float64)
+    single = expected_of(work, tensors, rows, torch.float32)
+    whole = {"dk", "dv"} | {f"d{name}" for name in tensors.parameters}
+    if work.shares_keys:
+        whole.add("dq")
+
+    shares = {}
+    for name, result in results.items():
+        compared = result if name in whole else result[:, :, rows]
+        shares[name] = Bound.of(expected[name], single[name]).share(compared)
+    return Verdict(shares)
 
 
 def results_of(work: Work, attend: Any, tensors: Tensors) -> dict[str, torch.Tensor]:
@@ -179,45 +186,39 @@ def _only_rows(tensors: Tensors, rows: list[int]) -> Tensors:
 
 
 def _oracle(work: Work, tensors: Tensors, rows: list[int], allowed: Any) -> Answer:
-    q, k, v, grad = (
-        _array(x) for x in (tensors.q[:, :, rows], tensors.k, tensors.v, tensors.grad[:, :, rows])
-    )
-    bias = None if tensors.bias is None else _array(tensors.bias[:, :, rows])
-    factors = None
+    options: dict[str, Any] = {"scale": work.scale}
+    if tensors.bias is not None:
+        options["bias"] = _array(tensors.bias[:, :, rows])
     if work.dropout:
-        places = np.asarray(rows) + (work.k_len - work.q_len)
-        kept = kept_weights(
-            work.dropout, DROPOUT_SEED, work.batch, work.heads, places, np.arange(work.k_len)
-        )
-        factors = kept / (1 - work.dropout)
-    backward: dict[str, Any] = {"grad_output": grad} if work.backward else {}
-    return answer(q, k, v, allowed, scale=work.scale, bias=bias, factors=factors, **backward)
+        q_pos = np.asarray(rows) + (work.k_len - work.q_len)
+        k_pos = np.arange(work.k_len)
+        kept = kept_weights(work.dropout, DROPOUT_SEED, work.batch, work.heads, q_pos, k_pos)
+        options["factors"] = kept / (1 - work.dropout)
+    if work.backward:
+        options["grad_output"] = _array(tensors.grad[:, :, rows])
+    q = _array(tensors.q[:, :, rows])
+    return answer(q, _array(tensors.k), _array(tensors.v), allowed, **options)
 
 
 def _budget(work: Work, tensors: Tensors, expected: Answer, rows: list[int]) -> Budget:
     """The rounding budget, with the cache's dtype for the output, since some contenders compute in that dtype."""
     dtype = getattr(torch, work.cache_dtype or work.dtype)
-    bias = None if tensors.bias is None else tensors.bias.detach()[:, :, rows]
-    backward: dict[str, Any] = (
-        {"grad_output": tensors.grad[:, :, rows].cpu(), "answer": expected} if work.backward else {}
-    )
+    options: dict[str, Any] = {"scale": work.scale, "dropout": work.dropout}
+    if tensors.bias is not None:
+        options["bias"] = tensors.bias.detach()[:, :, rows].cpu()
+    if work.backward:
+        options["grad_output"] = tensors.grad[:, :, rows].cpu()
+        options["answer"] = expected
     q, k, v = (x.detach().cpu() for x in (tensors.q, tensors.k, tensors.v))
-    budget = Budget.of(
-        q,
-        k,
-        v,
-        dtype,
-        scale=work.scale,
-        bias=None if bias is None else bias.cpu(),
-        dropout=work.dropout,
-        **backward,
-    )
+    budget = Budget.of(q, k, v, dtype, **options)
+
     score = budget.units["log_sum_exp"]
-    largest = float(np.abs(np.log(np.maximum(expected.weights, np.finfo(np.float64).tiny))).max())
+    weights = np.maximum(expected.weights, np.finfo(np.float64).tiny)
+    largest_log = float(np.abs(np.log(weights)).max())
     statistics = {
         "received": score * expected.weights.sum(2).max(),
         "top_weights": score,
-        "entropy": score * largest,
+        "entropy": score * largest_log,
     }
     return replace(budget, units=budget.units | statistics)
 
@@ -225,11 +226,11 @@ def _budget(work: Work, tensors: Tensors, expected: Answer, rows: list[int]) -> 
 def _error(
     budget: Budget, name: str, value: torch.Tensor, expected: Answer, rows: list[int]
 ) -> float:
-    wanted = _expected(name, value, expected)
+    expected_value = _expected(name, value, expected)
     value = value.detach().cpu()
-    if name in ("dk", "dv") or name in SUMS:
-        return budget.share(name, value, wanted)
-    return budget.share(name, value[:, :, rows], wanted)
+    if name not in OVER_ALL_ROWS:
+        value = value[:, :, rows]
+    return budget.share(name, value, expected_value)
 
 
 def _expected(name: str, value: torch.Tensor, expected: Answer) -> np.ndarray:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 
 Clock = Callable[[], float]
+LEAST_SECONDS = 1e-7  # a call that a clock finds shorter is taken for as long
 
 
 @dataclass(frozen=True)
@@ -57,19 +58,20 @@ def take_turns(
 
     Two calls before the rounds warm up and estimate the duration.
     """
-    long = {name: _trial(call, clock) for name, call in calls.items()}
-    repeats = {
-        name: max(1, round(pace.shortest / max(seconds, 1e-7))) for name, seconds in long.items()
-    }
+    estimates = {name: _trial(call, clock) for name, call in calls.items()}
+    repeats = {}
+    for name, seconds in estimates.items():
+        repeats[name] = max(1, round(pace.shortest / max(seconds, LEAST_SECONDS)))
     samples: dict[str, list[float]] = {name: [] for name in calls}
+    slow_rounds = _spread(pace.slow_rounds, pace.rounds)
     names = list(calls)
     with _no_collection():
         for number in range(pace.rounds):
             first = number % len(names)
             for name in names[first:] + names[:first]:
-                if long[name] > pace.slow and number not in _spread(pace.slow_rounds, pace.rounds):
-                    continue
-                samples[name].append(_sample(calls[name], repeats[name], clock))
+                is_slow = estimates[name] > pace.slow
+                if not is_slow or number in slow_rounds:
+                    samples[name].append(_sample(calls[name], repeats[name], clock))
     return {name: Times(tuple(times)) for name, times in samples.items()}
 
 
@@ -101,7 +103,7 @@ def _sample(call: Callable[[], object], repeats: int, clock: Clock) -> float:
 def _spread(few: int, rounds: int) -> set[int]:
     """The rounds in which slow calls are measured."""
     few = min(few, rounds)
-    return {(2 * at + 1) * rounds // (2 * few) for at in range(few)}
+    return {(2 * place + 1) * rounds // (2 * few) for place in range(few)}
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from regard_lab.bench.work import Attend, Contender, Tensors, Work, formula
 def _best(work: Work, tensors: Tensors) -> Attend:
     """SDPA without a mask, its fast path; a learned bias is passed as a float mask."""
     q, k, v = _numbers(work, tensors)
-    causal = _is_causal(work) and tensors.bias is None
+    is_causal = _is_causal(work) and tensors.bias is None
     return partial(
         scaled_dot_product_attention,
         q,
@@ -30,28 +30,34 @@ def _best(work: Work, tensors: Tensors) -> Attend:
         v,
         attn_mask=tensors.bias,
         dropout_p=work.dropout,
-        is_causal=causal,
+        is_causal=is_causal,
         enable_gqa=work.group > 1,
     )
 
 
 def _masked(work: Work, tensors: Tensors) -> Attend:
     """SDPA with the pattern as a boolean mask, created in advance."""
-    mask = work.pattern.dense(work.q_len, work.k_len).to(work.device)
-    options: dict[str, Any] = {"dropout_p": work.dropout, "enable_gqa": work.group > 1}
+    q, k, v = _numbers(work, tensors)
     return partial(
-        scaled_dot_product_attention, *_numbers(work, tensors), attn_mask=mask, **options
+        scaled_dot_product_attention,
+        q,
+        k,
+        v,
+        attn_mask=work.pattern.dense(work.q_len, work.k_len).to(work.device),
+        dropout_p=work.dropout,
+        enable_gqa=work.group > 1,
     )
 
 
 def _repeated(work: Work, tensors: Tensors) -> Attend:
     """SDPA with keys and values repeated for each query head, as in Hugging Face models."""
     q, k, v = _numbers(work, tensors)
-    causal = _is_causal(work)
+    is_causal = _is_causal(work)
 
     def attend() -> torch.Tensor:
-        for_each_head = [x.repeat_interleave(work.group, dim=1) for x in (k, v)]
-        return scaled_dot_product_attention(q, for_each_head[0], for_each_head[1], is_causal=causal)
+        keys = k.repeat_interleave(work.group, dim=1)
+        values = v.repeat_interleave(work.group, dim=1)
+        return scaled_dot_product_attention(q, keys, values, is_causal=is_causal)
 
     return attend
 
@@ -114,18 +120,16 @@ FLEX = Contender("FlexAttention", _flex, compiles=True)
 
 def _broadcast(work: Work, tensors: Tensors) -> Attend:
     learned = tensors.parameters
-    if (
-        set(learned) != {"query_weight", "key_weight", "energy"}
-        or work.pattern != Full()
-        or work.group > 1
-    ):
+    is_additive = set(learned) == {"query_weight", "key_weight", "energy"}
+    if not is_additive or work.pattern != Full() or work.group > 1:
         raise UnsupportedError(f"it computes full additive attention without groups, not {work}")
 
     def attend() -> torch.Tensor:
         q = tensors.q @ learned["query_weight"].mT
         k = tensors.k @ learned["key_weight"].mT
         pairs = torch.tanh(q[:, :, :, None] + k[:, :, None])  # (batch, heads, q_len, k_len, hidden)
-        return torch.einsum("bhqkd,hd->bhqk", pairs, learned["energy"]).softmax(-1) @ tensors.v
+        scores = torch.einsum("bhqkd,hd->bhqk", pairs, learned["energy"])
+        return scores.softmax(-1) @ tensors.v
 
     return attend
 
@@ -156,9 +160,6 @@ def _local_attention(work: Work, tensors: Tensors) -> Attend:
 LOCAL_ATTENTION = Contender("local-attention", _local_attention, package="local_attention")
 
 
-MODELS = "transformers.models"
-
-
 def _longformer(work: Work, tensors: Tensors) -> Attend:
     """Longformer's sliding chunks, which need (batch, length, heads, head_dim)."""
     side = one_side(work)
@@ -168,16 +169,15 @@ def _longformer(work: Work, tensors: Tensors) -> Attend:
         attention_window=[2 * side],
         num_hidden_layers=1,
     )
-    layer = import_module(f"{MODELS}.longformer.modeling_longformer").LongformerSelfAttention(
-        config, 0
-    )
+    module = import_module("transformers.models.longformer.modeling_longformer")
+    layer = module.LongformerSelfAttention(config, 0)
 
     def attend() -> torch.Tensor:
         q, k, v = (x.transpose(1, 2) for x in (tensors.q, tensors.k, tensors.v))
         scores = layer._sliding_chunks_query_key_matmul(q * work.scale, k, side)
-        return layer._sliding_chunks_matmul_attn_probs_value(scores.softmax(-1), v, side).transpose(
-            1, 2
-        )
+        weights = scores.softmax(-1)
+        outputs = layer._sliding_chunks_matmul_attn_probs_value(weights, v, side)
+        return outputs.transpose(1, 2)
 
     return attend
 
@@ -185,7 +185,7 @@ def _longformer(work: Work, tensors: Tensors) -> Attend:
 LONGFORMER = Contender("HF Longformer", _longformer, package="transformers")
 
 
-ADDED = 1e-6  # its eps
+ADDED = 1e-6  # to a denominator, as fast-transformers does
 
 
 def _fast_transformers(work: Work, tensors: Tensors) -> Attend:
@@ -196,8 +196,8 @@ def _fast_transformers(work: Work, tensors: Tensors) -> Attend:
     def attend() -> torch.Tensor:
         q = elu(tensors.q) + 1
         k = elu(tensors.k) + 1
-        whole = torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(2)) + ADDED
-        return product(q, k, tensors.v) / whole[..., None]
+        denominators = torch.einsum("bhnd,bhnd->bhn", q, k.cumsum(2)) + ADDED
+        return product(q, k, tensors.v) / denominators[..., None]
 
     return attend
 
@@ -210,9 +210,8 @@ def _performer(work: Work, tensors: Tensors) -> Attend:
         raise UnsupportedError(f"it is measured on causal attention without groups, not on {work}")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # from distutils, which it imports
-        attend = import_module(
-            "performer_pytorch.performer_pytorch"
-        ).causal_linear_attention_noncuda
+        performer = import_module("performer_pytorch.performer_pytorch")
+    attend = performer.causal_linear_attention_noncuda
     return lambda: attend(elu(tensors.q) + 1, elu(tensors.k) + 1, tensors.v)
 
 
@@ -223,14 +222,8 @@ def _in_float32(
     work: Work, tensors: Tensors, *, grouped: bool = False
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """q, k and v for a runtime of exported models, contiguous."""
-    options = (
-        work.backward
-        or work.dropout
-        or work.mechanism
-        or work.cache_dtype
-        or tensors.bias is not None
-    )
-    if options or work.dtype != "float32":
+    options = [work.backward, work.dropout, work.mechanism, work.cache_dtype]
+    if any(options) or tensors.bias is not None or work.dtype != "float32":
         raise UnsupportedError(f"it is measured forward in float32, without options, not on {work}")
     if work.group > 1 and not grouped:
         raise UnsupportedError(
@@ -242,10 +235,11 @@ def _in_float32(
 
 def _by_threads(session: Callable[[int], Callable[[], object]], output: torch.Tensor) -> Attend:
     """A call by a session, which has a fixed number of threads: one is made for each number that torch is set to."""
-    made = cache(session)
+    session_of = cache(session)
 
     def attend() -> torch.Tensor:
-        made(torch.get_num_threads())()
+        run = session_of(torch.get_num_threads())
+        run()
         return output
 
     return attend
@@ -269,23 +263,26 @@ def _node(
 ) -> Callable[[int], Callable[[], object]]:
     """A session of onnxruntime for one node, which reads and writes the memory of these tensors."""
     helper = import_module("onnx").helper
-    kinds = {x.dtype: helper.np_dtype_to_tensor_dtype(x.numpy().dtype) for x in inputs.values()}
-    described = (
-        [helper.make_tensor_value_info(name, kinds[x.dtype], x.shape) for name, x in some.items()]
-        for some in (inputs, outputs)
-    )
+
+    def describe(name: str, x: torch.Tensor) -> Any:
+        onnx_dtype = helper.np_dtype_to_tensor_dtype(x.numpy().dtype)
+        return helper.make_tensor_value_info(name, onnx_dtype, x.shape)
+
+    described_inputs = [describe(name, x) for name, x in inputs.items()]
+    described_outputs = [describe(name, x) for name, x in outputs.items()]
     node = helper.make_node(operation, list(inputs), list(outputs), domain=domain, **attributes)
     opsets = [helper.make_opsetid("", 23), helper.make_opsetid("com.microsoft", 1)]
-    graph = helper.make_graph([node], operation, *described)
+    graph = helper.make_graph([node], operation, described_inputs, described_outputs)
     model = helper.make_model(graph, opset_imports=opsets, ir_version=11).SerializeToString()
 
     def session(threads: int) -> Callable[[], object]:
-        made = _onnx_session(model, threads)
-        binding = made.io_binding()
-        for bind, some in ((binding.bind_input, inputs), (binding.bind_output, outputs)):
-            for name, x in some.items():
-                bind(name, "cpu", 0, x.numpy().dtype, x.shape, x.data_ptr())
-        return partial(made.run_with_iobinding, binding)
+        onnx_session = _onnx_session(model, threads)
+        binding = onnx_session.io_binding()
+        for name, x in inputs.items():
+            binding.bind_input(name, "cpu", 0, x.numpy().dtype, x.shape, x.data_ptr())
+        for name, x in outputs.items():
+            binding.bind_output(name, "cpu", 0, x.numpy().dtype, x.shape, x.data_ptr())
+        return partial(onnx_session.run_with_iobinding, binding)
 
     return session
 
@@ -293,19 +290,18 @@ def _node(
 def _onnx_attention(work: Work, tensors: Tensors) -> Attend:
     q, k, v = _in_float32(work, tensors, grouped=True)
     output = torch.empty(*q.shape[:3], work.v_dim)
-    causal = int(_is_causal(work))
-    return _by_threads(
-        _node("Attention", "", {"q": q, "k": k, "v": v}, {"o": output}, is_causal=causal), output
-    )
+    inputs = {"q": q, "k": k, "v": v}
+    session = _node("Attention", "", inputs, {"o": output}, is_causal=int(_is_causal(work)))
+    return _by_threads(session, output)
 
 
 def _onnx_multi_head(work: Work, tensors: Tensors) -> Attend:
-    named = zip("qkv", map(_tokens, _in_float32(work, tensors)), strict=True)
+    q, k, v = _in_float32(work, tensors)
+    inputs = {"q": _tokens(q), "k": _tokens(k), "v": _tokens(v)}
     output = torch.empty(work.batch, work.q_len, work.heads, work.v_dim)
+    outputs = {"o": output.flatten(2)}
     options = {"num_heads": work.heads, "unidirectional": int(_is_causal(work))}
-    session = _node(
-        "MultiHeadAttention", "com.microsoft", dict(named), {"o": output.flatten(2)}, **options
-    )
+    session = _node("MultiHeadAttention", "com.microsoft", inputs, outputs, **options)
     return _by_threads(session, output.transpose(1, 2))
 
 
@@ -314,17 +310,21 @@ def _onnx_grouped(work: Work, tensors: Tensors) -> Attend:
     if work.pattern != Causal() and work.q_len > 1:
         raise UnsupportedError(f"it computes causal attention, not {work.pattern}")
     q, k, v = _in_float32(work, tensors, grouped=True)
-    own = [_tokens(x[:, :, -work.q_len :]) for x in (k, v)]
     output = torch.empty(work.batch, work.q_len, work.heads, work.v_dim)
-    whole = torch.tensor([work.k_len]).int()
-    inputs = {"q": _tokens(q), "k": own[0], "v": own[1], "past_k": k, "past_v": v}
-    inputs |= {"last": (whole - 1).repeat(work.batch), "whole": whole}
+    total_length = torch.tensor([work.k_len]).int()
+    inputs = {
+        "q": _tokens(q),
+        "k": _tokens(k[:, :, -work.q_len :]),
+        "v": _tokens(v[:, :, -work.q_len :]),
+        "past_k": k,
+        "past_v": v,
+        "last": (total_length - 1).repeat(work.batch),
+        "whole": total_length,
+    }
     outputs = {"o": output.flatten(2), "present_k": k, "present_v": v}
     heads = {"num_heads": work.heads, "kv_num_heads": work.kv_heads}
-    return _by_threads(
-        _node("GroupQueryAttention", "com.microsoft", inputs, outputs, **heads),
-        output.transpose(1, 2),
-    )
+    session = _node("GroupQueryAttention", "com.microsoft", inputs, outputs, **heads)
+    return _by_threads(session, output.transpose(1, 2))
 
 
 def _tokens(x: torch.Tensor) -> torch.Tensor:
@@ -337,9 +337,8 @@ def _openvino(work: Work, tensors: Tensors) -> Attend:
     ov = import_module("openvino")
     operations = import_module("openvino.opset13")
     inputs = [operations.parameter(x.shape, np.float32) for x in (q, k, v)]
-    model = ov.Model(
-        [operations.scaled_dot_product_attention(*inputs, causal=_is_causal(work))], inputs
-    )
+    attend = operations.scaled_dot_product_attention(*inputs, causal=_is_causal(work))
+    model = ov.Model([attend], inputs)
     output = torch.empty(*q.shape[:3], work.v_dim)
 
     def session(threads: int) -> Callable[[], object]:
@@ -349,8 +348,8 @@ def _openvino(work: Work, tensors: Tensors) -> Attend:
             "INFERENCE_PRECISION_HINT": "f32",
         }
         request = ov.Core().compile_model(model, "CPU", options).create_infer_request()
-        for at, x in enumerate((q, k, v)):
-            request.set_input_tensor(at, ov.Tensor(x.numpy(), shared_memory=True))
+        for place, x in enumerate((q, k, v)):
+            request.set_input_tensor(place, ov.Tensor(x.numpy(), shared_memory=True))
         request.set_output_tensor(0, ov.Tensor(output.numpy(), shared_memory=True))
         return partial(request.infer, share_outputs=True)
 

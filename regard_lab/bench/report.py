@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,28 +20,37 @@ def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> 
     >>> markdown_table(("a", "b"), [(1, "causal | fixed(2)")])
     ['| a | b |', '| --- | --- |', '| 1 | causal \\\\| fixed(2) |']
     """
-    lines = (
-        [str(cell).replace("|", "\\|") for cell in cells]
-        for cells in (head, ["---"] * len(head), *rows)
-    )
-    return [f"| {' | '.join(cells)} |" for cells in lines]
+    lines = []
+    for row in (head, ["---"] * len(head), *rows):
+        cells = [str(cell).replace("|", "\\|") for cell in row]
+        lines.append(f"| {' | '.join(cells)} |")
+    return lines
 
 
 def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
     """Rows of cells as lines of text, with cells of a column below each other."""
     rows = list(rows)
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
-    return [f"{indent}{'  '.join(cells)}".rstrip() for cells in padded]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
+        lines.append(f"{indent}{'  '.join(cells)}".rstrip())
+    return lines
 
 
 def measured_on(results: Results) -> list[str]:
     """Lines of Markdown: the machine and the versions."""
-    here = results.environment
-    packages = "".join(f", {name} {version}" for name, version in here["packages"].items())
+    machine = results.environment
+    cores = count_of(machine["cores"], "cores")
+    versions = [
+        f"regard {machine['regard']}",
+        f"torch {machine['torch']}",
+        f"Python {machine['python']}",
+        *(f"{name} {version}" for name, version in machine["packages"].items()),
+    ]
     return [
-        f"- Machine: {here['system']}, {here['processor']}, {count_of(here['cores'], 'cores')}",
-        f"- Versions: regard {here['regard']}, torch {here['torch']}, Python {here['python']}{packages}",
+        f"- Machine: {machine['system']}, {machine['processor']}, {cores}",
+        f"- Versions: {', '.join(versions)}",
     ]
 
 
@@ -58,8 +68,10 @@ def describe_results(results: Results) -> list[str]:
             lines.append(f"  {contest['work']}")
             lines += aligned([HEAD, *_rows(contest)], "    ")
             lines += [f"    {promise['text']}" for promise in contest["promises"]]
-    counts, rest = _summary(results)
-    return [*lines, *([""] if counts or rest else []), *filter(None, [counts]), *rest]
+    summary = _summary(results)
+    if summary.lines():
+        lines += ["", *summary.lines()]
+    return lines
 
 
 def write_report(results: Results, folder: Path) -> None:
@@ -69,21 +81,22 @@ def write_report(results: Results, folder: Path) -> None:
 
 def render_markdown(results: Results) -> str:
     """The report as a page of Markdown."""
-    here = results.environment
-    counts, rest = _summary(results)
+    environment = results.environment
+    summary = _summary(results)
+    where = "" if environment["device"] == "cpu" else " on a GPU"
     lines = [
-        f"# Attention{'' if here['device'] == 'cpu' else ' on a GPU'} compared with other libraries",
+        f"# Attention{where} compared with other libraries",
         "",
         "Each implementation is checked against a float64 reference before it is timed. Times are medians, with the",
         "lowest and the highest sample in brackets; the implementations take turns.",
         "",
     ]
-    if counts:
+    if summary.counts:
         lines += [
-            f"A promise is a ratio or an amount that this project has set itself as a bound. {counts}",
+            f"A promise is a ratio or an amount that this project has set itself as a bound. {summary.counts}",
             "",
         ]
-    lines += [f"- {line}" for line in rest]
+    lines += [f"- {line}" for line in summary.faults]
     for name, case in results.cases.items():
         lines += ["", f"## {case['title']} ({name})"]
         for contest in case["contests"]:
@@ -95,55 +108,60 @@ def render_markdown(results: Results) -> str:
         "## How it was measured",
         "",
         f"- Command: `{results.command}`",
-        f"- {_clocks(here)}",
+        f"- {_clocks(environment)}",
         *measured_on(results),
     ]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _clocks(here: dict[str, Any]) -> str:
-    if here["device"] != "cpu":
+def _clocks(environment: dict[str, Any]) -> str:
+    if environment["device"] != "cpu":
         return (
-            f"GPU: {here['device']}; calls follow each other as within a model, "
+            f"GPU: {environment['device']}; calls follow each other as within a model, "
             "and time ends when the last is computed"
         )
+    threads = count_of(environment["threads"], "threads")
     return (
-        f"CPU time is that of the process on 1 thread; wall time is on {count_of(here['threads'], 'threads')}, and "
-        "other load on the machine affects it"
+        f"CPU time is that of the process on 1 thread; wall time is on {threads}, and other load on "
+        f"the machine affects it"
     )
 
 
 def _filled_columns(rows: list[tuple[str, ...]]) -> list[str]:
     """A table of Markdown without the columns that are empty in every row."""
     head, *body = rows
-    kept = [at for at in range(len(head)) if at == 0 or any(row[at] for row in body)]
-    return markdown_table([head[at] for at in kept], ([row[at] for at in kept] for row in body))
+    first, *later = zip(head, *body, strict=True)
+    columns = [first, *(column for column in later if any(column[1:]))]
+    filled_head, *filled_body = zip(*columns, strict=True)
+    return markdown_table(filled_head, filled_body)
 
 
 def describe_health(health: Health) -> list[str]:
     """Format the result of `examine` as lines of text."""
     of_kind("health", health, Health, "the Health that examine returns")
-    here = health.environment
+    machine = health.environment
+    cores = count_of(machine["cores"], "cores")
+    threads = count_of(machine["threads"], "threads")
     lines = [
-        f"regard {here['regard']}, torch {here['torch']}, Python {here['python']}",
-        f"{here['system']}, {here['processor']}; {count_of(here['cores'], 'cores')}, "
-        f"{count_of(here['threads'], 'threads')}",
+        f"regard {machine['regard']}, torch {machine['torch']}, Python {machine['python']}",
+        f"{machine['system']}, {machine['processor']}; {cores}, {threads}",
         "",
         "backends, compared with the float64 oracle; errors relative to the rounding bound",
     ]
     for result in health.findings:
         lines.append(f"  {result.backend} on {result.device}: {_state(result)}")
-        lines += [f"      WRONG {probe}: {reason}" for probe, reason in result.wrong.items()]
-        lines += [
-            f"      {probe} refused: {reason}" for probe, reason in _by_reason(result.refused)
-        ]
+        for probe, reason in result.wrong.items():
+            lines.append(f"      WRONG {probe}: {reason}")
+        for reason, probes in _by_reason(result.refused).items():
+            lines.append(f"      {', '.join(probes)} refused: {reason}")
     lines += ["", "optional packages"]
     for name, version in health.packages.items():
+        if version:
+            lines.append(f"  {name} {version}")
+            continue
         extra, purpose = PACKAGES[name]
         way = install_line(extra) if extra else f"pip install {name}"
-        lines.append(
-            f"  {name} {version}" if version else f"  {name} is missing ({purpose}): {way}"
-        )
+        lines.append(f"  {name} is missing ({purpose}): {way}")
     if not health.compiler:
         lines.append("  a C++ compiler is missing (torch.compile and FlexAttention on the CPU)")
     return lines
@@ -152,20 +170,22 @@ def describe_health(health: Health) -> list[str]:
 def _state(result: Findings) -> str:
     if result.status == "refused":
         return "refused every problem"
-    right = len(result.errors) - len(result.wrong.keys() & result.errors.keys())
+    verdict = "WRONG" if result.status == "wrong" else "ok"
+    right = len(result.errors.keys() - result.wrong.keys())
     tried = len(result.errors.keys() | result.wrong.keys())
-    refused = len(result.refused)
-    words = f"{right} of {tried} problems right, {len(result.gradients)} with gradients, {refused} refused"
     largest = max(result.errors.values(), default=0.0)
-    return f"{'WRONG' if result.status == 'wrong' else 'ok'}: {words}, largest error {largest:.0%} of the bound"
+    return (
+        f"{verdict}: {right} of {tried} problems right, {len(result.gradients)} with gradients, "
+        f"{len(result.refused)} refused, largest error {largest:.0%} of the bound"
+    )
 
 
-def _by_reason(refused: dict[str, str]) -> list[tuple[str, str]]:
-    """Refused problems, grouped by reason."""
+def _by_reason(refused: dict[str, str]) -> dict[str, list[str]]:
+    """The names of refused problems by the reason."""
     probes: dict[str, list[str]] = {}
     for probe, reason in refused.items():
         probes.setdefault(reason, []).append(probe)
-    return [(", ".join(names), reason) for reason, names in probes.items()]
+    return probes
 
 
 def seconds(value: float) -> str:
@@ -183,50 +203,63 @@ def seconds(value: float) -> str:
 def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
     """One row for each contender: name, CPU time, wall time, how much faster the first is, and notes."""
     ours = contest["contenders"][contest["ours"]]
-    for name, answer in contest["contenders"].items():
-        shown = f"{name} ({answer['backend']})" if "backend" in answer else name
+    clock = _clock(ours)
+    for name, record in contest["contenders"].items():
+        if "backend" in record:
+            name = f"{name} ({record['backend']})"
         faster = ""
-        clock = _clock(ours)
-        if clock in answer and answer is not ours:
-            faster = f"{answer[clock]['median'] / ours[clock]['median']:.2f}x"
-        remarks = answer.get("notes", [])
-        if answer["status"] != "measured":
-            remarks = [f"{answer['status']}: {answer['reason']}"]
-        times = (_time(answer, clock) for clock in ("cpu", "cuda", "wall"))
-        yield shown, *times, faster, "; ".join(remarks)
+        if clock in record and record is not ours:
+            faster = f"{record[clock]['median'] / ours[clock]['median']:.2f}x"
+        remarks = record.get("notes", [])
+        if record["status"] != "measured":
+            remarks = [f"{record['status']}: {record['reason']}"]
+        times = [_time(record, each) for each in ("cpu", "cuda", "wall")]
+        yield name, *times, faster, "; ".join(remarks)
 
 
-def _clock(answer: dict[str, Any]) -> str:
+def _clock(record: dict[str, Any]) -> str:
     """The clock of a record whose times are compared: CPU time, or time on a GPU; "" if it was not timed."""
-    return next((clock for clock in ("cpu", "cuda") if clock in answer), "")
+    for clock in ("cpu", "cuda"):
+        if clock in record:
+            return clock
+    return ""
 
 
-def _time(answer: dict[str, Any], clock: str) -> str:
-    if clock not in answer:
+def _time(record: dict[str, Any], clock: str) -> str:
+    if clock not in record:
         return ""
-    times = answer[clock]
+    times = record[clock]
     return f"{seconds(times['median'])} ({seconds(times['low'])} to {seconds(times['high'])})"
 
 
-def _summary(results: Results) -> tuple[str, list[str]]:
-    """How many promises were kept, "" where none belongs to these cases; then what was missed and what is wrong."""
-    promises = [
-        (f"{name}, {contest['label']}", promise)
-        for name, case in results.cases.items()
-        for contest in case["contests"]
-        for promise in contest["promises"]
-    ]
-    kept, missed = (
-        [one for one in promises if one[1]["kept"] is answer] for answer in (True, False)
-    )
-    unknown = len(promises) - len(kept) - len(missed)
-    counts = (
-        f"{len(kept)} promises kept, {len(missed)} missed, {unknown} not measured."
-        if promises
-        else ""
-    )
-    lines = [
-        f"Missed in {place}: {promise['text'].removesuffix(': missed')}"
-        for place, promise in missed
-    ]
-    return counts, lines + [f"Wrong: {mistake}" for mistake in results.our_mistakes]
+@dataclass(frozen=True)
+class Summary:
+    """How many promises were kept, "" where none belongs to these cases; and what was missed or is wrong."""
+
+    counts: str
+    faults: list[str]
+
+    def lines(self) -> list[str]:
+        return [self.counts, *self.faults] if self.counts else self.faults
+
+
+def _summary(results: Results) -> Summary:
+    promises = 0
+    kept = 0
+    missed = []
+    for name, case in results.cases.items():
+        for contest in case["contests"]:
+            for promise in contest["promises"]:
+                promises += 1
+                if promise["kept"] is True:
+                    kept += 1
+                elif promise["kept"] is False:
+                    text = promise["text"].removesuffix(": missed")
+                    missed.append(f"Missed in {name}, {contest['label']}: {text}")
+
+    counts = ""
+    if promises:
+        unknown = promises - kept - len(missed)
+        counts = f"{kept} promises kept, {len(missed)} missed, {unknown} not measured."
+    wrong = [f"Wrong: {mistake}" for mistake in results.our_mistakes]
+    return Summary(counts, missed + wrong)

@@ -41,13 +41,12 @@ PACKAGES: dict[str, tuple[str, str]] = {
 
 def environment(device: str = "cpu") -> dict[str, Any]:
     """Versions, processor and threads that a measurement depends on."""
+    versions = {name: package_version(name) for name in PACKAGES}
     return {
         "regard": __version__,
         "python": platform.python_version(),
         "torch": torch.__version__,
-        "packages": {
-            name: installed for name in PACKAGES if (installed := package_version(name)) is not None
-        },
+        "packages": {name: version for name, version in versions.items() if version is not None},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
         "cores": os.cpu_count(),
@@ -70,7 +69,8 @@ def processor() -> str:
     info = Path("/proc/cpuinfo")
     lines = info.read_text().splitlines() if info.exists() else []
     names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return f"{names[0] if names else platform.processor() or 'unknown'}, {capability}"
+    name, *_ = [*names, platform.processor() or "unknown"]
+    return f"{name}, {capability}"
 
 
 KEYS = ("environment", "quick", "command", "cases", "our_mistakes")  # of the file
@@ -91,17 +91,21 @@ class Results:
     @property
     def contests(self) -> list[dict[str, Any]]:
         """The records of all contests."""
-        return [contest for case in self.cases.values() for contest in case["contests"]]
+        contests = []
+        for case in self.cases.values():
+            contests += case["contests"]
+        return contests
 
     @property
     def our_mistakes(self) -> list[str]:
         """Contests in which regard itself gave a wrong result or none."""
-        return [
-            f"{contest['label']}: {name} {answer['status']}: {answer['reason']}"
-            for contest in self.contests
-            for name, answer in contest["contenders"].items()
-            if name.startswith(contest["ours"]) and answer["status"] != "measured"
-        ]
+        mistakes = []
+        for contest in self.contests:
+            for name, record in contest["contenders"].items():
+                if name.startswith(contest["ours"]) and record["status"] != "measured":
+                    reason = f"{record['status']}: {record['reason']}"
+                    mistakes.append(f"{contest['label']}: {name} {reason}")
+        return mistakes
 
     def to_json(self) -> str:
         """The results as JSON text."""

@@ -23,10 +23,10 @@ from regard_lab.bench.work import Case, Contender, Contest, Promise, make_tensor
 
 Record = dict[str, Any]
 Tell = Callable[[str], None]
-PACES = {
-    False: (Pace(), Pace(rounds=7)),  # of CPU time and of wall time
-    True: (Pace(rounds=7, shortest=0.002), Pace(rounds=3, shortest=0.002)),
-}
+CPU_PACE = Pace()  # of CPU time, and of time on a GPU
+WALL_PACE = Pace(rounds=7)
+QUICK_CPU_PACE = Pace(rounds=7, shortest=0.002)
+QUICK_WALL_PACE = Pace(rounds=3, shortest=0.002)
 
 
 def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
@@ -36,36 +36,39 @@ def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
     out (of a quick run), failed or wrong; all except "measured" have a "reason".
     """
     device = contest.work.device
+    cpu_pace = QUICK_CPU_PACE if quick else CPU_PACE
+    wall_pace = QUICK_WALL_PACE if quick else WALL_PACE
+    contest_name = f"{case.name}, {contest.label}"
+    records: dict[str, Record] = {}
+    calls: dict[str, Callable[[], object]] = {}
     with threads(1):
-        answers = {
-            one.name: _entered(case, contest, one, quick, tell) for one in contest.contenders
-        }
-        fit = [one for one in contest.contenders if answers[one.name]["status"] == "measured"]
-        calls = {one.name: _call(contest, one) for one in fit}
+        for contender in contest.contenders:
+            records[contender.name] = _check(case, contest, contender, quick, tell)
+        for contender in contest.contenders:
+            if records[contender.name]["status"] == "measured":
+                calls[contender.name] = _call(contest, contender)
         if calls and device == "cpu":
-            tell(f"{case.name}, {contest.label}: CPU time on 1 thread")
-            _note(answers, "cpu", take_turns(calls, time.process_time, PACES[quick][0]))
+            tell(f"{contest_name}: CPU time on 1 thread")
+            _add_times(records, "cpu", take_turns(calls, time.process_time, cpu_pace))
     if calls and device == "cpu":
-        tell(
-            f"{case.name}, {contest.label}: wall time on {count_of(torch.get_num_threads(), 'threads')}"
-        )
-        _note(answers, "wall", take_turns(calls, time.perf_counter, PACES[quick][1]))
+        tell(f"{contest_name}: wall time on {count_of(torch.get_num_threads(), 'threads')}")
+        _add_times(records, "wall", take_turns(calls, time.perf_counter, wall_pace))
     elif calls:
-        tell(f"{case.name}, {contest.label}: time on {device}")
-        _note(answers, device, take_turns(calls, finished, PACES[quick][0]))
-    promises = [_kept(promise, answers) for promise in contest.promises]
+        tell(f"{contest_name}: time on {device}")
+        _add_times(records, device, take_turns(calls, finished, cpu_pace))
     return {
         "label": contest.label,
         "work": str(contest.work),
         "ours": contest.contenders[0].name,
-        "contenders": answers,
-        "promises": promises,
+        "contenders": records,
+        "promises": [_promise_record(promise, records) for promise in contest.promises],
     }
 
 
-def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, tell: Tell) -> Record:
+def _check(case: Case, contest: Contest, contender: Contender, quick: bool, tell: Tell) -> Record:
     """The record of a contender before it is timed: whether it can run here, and whether its results are right."""
-    if (absent := _absent(contest, contender, quick)) is not None:
+    absent = _absent(contest, contender, quick)
+    if absent is not None:
         return absent
     tell(f"{case.name}, {contest.label}: checking {contender.name}")
     try:
@@ -75,33 +78,32 @@ def _entered(case: Case, contest: Contest, contender: Contender, quick: bool, te
         return {"status": "refused", "reason": _first_line(error)}
     except Exception as error:
         return {"status": "failed", "reason": f"{type(error).__name__}: {_first_line(error)}"}
-    record: Record = {"errors": verdict.errors} | ({} if plan is None else {"backend": plan})
+    record: Record = {"errors": verdict.errors}
+    if plan is not None:
+        record["backend"] = plan
     if not verdict.right:
-        return record | {
-            "status": "wrong",
-            "reason": f"errors relative to the rounding bound: {verdict}",
-        }
-    other = contender.own_dropout and contest.work.dropout > 0
-    notes = ["checked without dropout, since it uses other random numbers"] if other else []
-    notes += [] if contender.checked else ["it computes no attention"]
+        reason = f"errors relative to the rounding bound: {verdict}"
+        return record | {"status": "wrong", "reason": reason}
+
+    notes = []
+    if contender.own_dropout and contest.work.dropout > 0:
+        notes.append("checked without dropout, since it uses other random numbers")
+    if not contender.checked:
+        notes.append("it computes no attention")
     return record | {"status": "measured", "notes": notes}
 
 
 def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | None:
     device = contest.work.device
     if contender.device and contender.device != device:
-        return {
-            "status": "refused",
-            "reason": f"it runs only on {contender.device}, and this is {device}",
-        }
+        reason = f"it runs only on {contender.device}, and this is {device}"
+        return {"status": "refused", "reason": reason}
     for package in contender.package.split():
         if find_spec(package) is None:
             return {"status": "missing", "reason": f"the package {package} is not installed"}
     if quick and contender.compiles:
-        return {
-            "status": "left out",
-            "reason": "its compilation takes tens of seconds, too long for a quick run",
-        }
+        reason = "its compilation takes tens of seconds, too long for a quick run"
+        return {"status": "left out", "reason": reason}
     return None
 
 
@@ -130,15 +132,19 @@ def finished() -> float:
     return time.perf_counter()
 
 
-def _note(answers: dict[str, Record], clock: str, times: dict[str, Times]) -> None:
-    for name, measured in times.items():
-        answers[name][clock] = measured.to_dict()
+def _add_times(records: dict[str, Record], clock: str, times: dict[str, Times]) -> None:
+    for name, times_of_one in times.items():
+        records[name][clock] = times_of_one.to_dict()
 
 
-def _kept(promise: Promise, answers: dict[str, Record]) -> Record:
-    number = promise.found(answers)
-    kept = None if number is None else promise.kept(number)
-    return {"found": number, "bound": promise.bound, "kept": kept, "text": promise.sentence(number)}
+def _promise_record(promise: Promise, records: dict[str, Record]) -> Record:
+    number = promise.measured(records)
+    return {
+        "found": number,
+        "bound": promise.bound,
+        "kept": None if number is None else promise.kept(number),
+        "text": promise.sentence(number),
+    }
 
 
 def _first_line(error: Exception) -> str:
@@ -194,11 +200,9 @@ def run_bench(
 
     def measure(name: str) -> Record:
         case = cases[name]
-        contests = [
-            hold(case, contest, quick=quick, tell=tell)
-            for contest in contests_of(case, quick=quick)
-        ]
-        return {"title": case.title, "contests": contests}
+        contests = contests_of(case, quick=quick)
+        records = [hold(case, contest, quick=quick, tell=tell) for contest in contests]
+        return {"title": case.title, "contests": records}
 
     return measure_missing(results, chosen, out, tell, measure, write_report)
 

@@ -125,13 +125,10 @@ class Work:
     caches: int = 1
 
     def __post_init__(self) -> None:
-        for name, same in (
-            ("k_len", self.q_len),
-            ("kv_heads", self.heads),
-            ("v_dim", self.head_dim),
-        ):
+        defaults = {"k_len": self.q_len, "kv_heads": self.heads, "v_dim": self.head_dim}
+        for name, value in defaults.items():
             if not getattr(self, name):
-                object.__setattr__(self, name, same)
+                object.__setattr__(self, name, value)
 
     @property
     def scale(self) -> float:
@@ -162,21 +159,29 @@ class Work:
     @property
     def family(self) -> str:
         """A description without the lengths; works of one family are points of one curve."""
-        heads = f"{count_of(self.heads, 'heads')}" + (
-            f" over {self.kv_heads}" if self.kv_heads != self.heads else ""
-        )
-        dims = f"head_dim {self.head_dim}" + (
-            f", v_dim {self.v_dim}" if self.v_dim != self.head_dim else ""
-        )
-        words = [f"{self.batch} x {heads}", dims, str(self.pattern)]
-        words += [] if self.mechanism is None else [str(self.mechanism)]
-        words += [self.dtype] if self.dtype != "float32" else []
-        words += [self.layout] if self.layout != "contiguous" else []
-        words += [f"dropout {self.dropout}"] if self.dropout else []
-        words += ["a learned bias"] if self.learned_bias else []
-        words += [f"a cache in {self.cache_dtype}"] if self.cache_dtype else []
-        words += [f"{self.caches} caches in turns"] if self.caches > 1 else []
-        return ", ".join([*words, "forward + backward" if self.backward else "forward"])
+        heads = count_of(self.heads, "heads")
+        if self.kv_heads != self.heads:
+            heads += f" over {self.kv_heads}"
+        words = [f"{self.batch} x {heads}", f"head_dim {self.head_dim}"]
+        if self.v_dim != self.head_dim:
+            words.append(f"v_dim {self.v_dim}")
+        words.append(str(self.pattern))
+        if self.mechanism is not None:
+            words.append(str(self.mechanism))
+        if self.dtype != "float32":
+            words.append(self.dtype)
+        if self.layout != "contiguous":
+            words.append(self.layout)
+        if self.dropout:
+            words.append(f"dropout {self.dropout}")
+        if self.learned_bias:
+            words.append("a learned bias")
+        if self.cache_dtype:
+            words.append(f"a cache in {self.cache_dtype}")
+        if self.caches > 1:
+            words.append(f"{self.caches} caches in turns")
+        words.append("forward + backward" if self.backward else "forward")
+        return ", ".join(words)
 
     def __str__(self) -> str:
         return f"{count_of(self.q_len, 'queries', ',')} by {count_of(self.k_len, 'keys', ',')}, {self.family}"
@@ -201,14 +206,15 @@ class Tensors:
     @property
     def leaves(self) -> dict[str, torch.Tensor]:
         """The tensors that require gradients, by the name of the gradient; keys that are the queries count once."""
-        named = {
-            "dq": self.q,
-            "dk": None if self.k is self.q else self.k,
-            "dv": self.v,
-            "dbias": self.bias,
-        }
-        named |= {f"d{name}": x for name, x in self.parameters.items()}
-        return {name: x for name, x in named.items() if x is not None and x.requires_grad}
+        tensors = {"dq": self.q}
+        if self.k is not self.q:
+            tensors["dk"] = self.k
+        tensors["dv"] = self.v
+        if self.bias is not None:
+            tensors["dbias"] = self.bias
+        for name, parameter in self.parameters.items():
+            tensors[f"d{name}"] = parameter
+        return {name: x for name, x in tensors.items() if x.requires_grad}
 
 
 def make_tensors(work: Work, seed: int = 0) -> Tensors:
@@ -230,34 +236,36 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
         dtype=getattr(torch, work.dtype),
     )
     if work.cache_dtype is not None:
-        q, k, v = (x.to(getattr(torch, work.cache_dtype)).float() for x in (q, k, v))
+        cache_dtype = getattr(torch, work.cache_dtype)
+        q, k, v = (x.to(cache_dtype).float() for x in (q, k, v))
+    # The order of the draws is that of the seeds: the gradient, the bias, the parameters.
     generator = torch.Generator().manual_seed(seed + 1)
     grad = torch.randn(work.batch, work.heads, work.q_len, work.v_dim, generator=generator)
-    bias = (
-        torch.randn(1, work.heads, work.q_len, work.k_len, generator=generator)
-        if work.learned_bias
-        else None
-    )
-    q, k, v = (x.to(work.device).requires_grad_(work.backward) for x in (q, k, v))
-    bias = None if bias is None else bias.to(work.device).requires_grad_(work.backward)
-    learned = (
-        {}
-        if work.mechanism is None
-        else work.mechanism.new_parameters(work.heads, work.kv_heads, generator)
-    )
-    parameters = {
-        name: x.detach().to(work.device).requires_grad_(work.backward)
-        for name, x in learned.items()
-    }
+    bias = None
+    if work.learned_bias:
+        bias = torch.randn(1, work.heads, work.q_len, work.k_len, generator=generator)
+    parameters: Any = {}
+    if work.mechanism is not None:
+        parameters = work.mechanism.new_parameters(work.heads, work.kv_heads, generator)
+
+    def leaf(x: torch.Tensor) -> torch.Tensor:
+        return x.detach().to(work.device).requires_grad_(work.backward)
+
+    q = leaf(q)
     return Tensors(
-        q, q if work.shares_keys else k, v, grad.to(work.device, q.dtype), bias, parameters
+        q=q,
+        k=q if work.shares_keys else leaf(k),
+        v=leaf(v),
+        grad=grad.to(work.device, q.dtype),
+        bias=None if bias is None else leaf(bias),
+        parameters={name: leaf(x) for name, x in parameters.items()},
     )
 
 
 KINDS = {
-    "faster": "{ours} is {found:.2f}x as fast as {other} (promised: at least {bound:g}x)",
-    "slower": "{ours} takes {found:.2f}x the time of {other} (promised: at most {bound:g}x)",
-    "slower by": "{ours} takes {found:.1f} µs more than {other} (promised: at most {bound:g})",
+    "faster": "{ours} is {number:.2f}x as fast as {other} (promised: at least {bound:g}x)",
+    "slower": "{ours} takes {number:.2f}x the time of {other} (promised: at most {bound:g}x)",
+    "slower by": "{ours} takes {number:.1f} µs more than {other} (promised: at most {bound:g})",
 }
 
 
@@ -273,7 +281,7 @@ class Promise:
         bound: the limit.
 
     >>> promise = Promise("faster", "regard", "SDPA", 2.0)
-    >>> ratio = promise.found({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}})
+    >>> ratio = promise.measured({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}})
     >>> ratio, promise.kept(ratio), promise.sentence(ratio)
     (3.0, True, 'regard is 3.00x as fast as SDPA (promised: at least 2x): kept')
     """
@@ -289,26 +297,31 @@ class Promise:
                 f"a promise of kind {self.kind!r} does not exist; there are {', '.join(KINDS)}"
             )
 
-    def found(self, answers: Mapping[str, Mapping[str, Any]]) -> float | None:
+    def measured(self, records: Mapping[str, Mapping[str, Any]]) -> float | None:
         """The measured number, from the records of the contenders; None if one of them was not measured."""
-        if not all("cpu" in answers.get(name, {}) for name in (self.ours, self.other)):
-            return None
-        ours, other = (answers[name]["cpu"]["median"] for name in (self.ours, self.other))
+        times = []
+        for name in (self.ours, self.other):
+            if "cpu" not in records.get(name, {}):
+                return None
+            times.append(records[name]["cpu"]["median"])
+        ours, other = times
         if self.kind == "faster":
             return other / ours
-        return (ours - other) * 1e6 if self.kind == "slower by" else ours / other
+        if self.kind == "slower by":
+            return (ours - other) * 1e6
+        return ours / other
 
-    def kept(self, found: float) -> bool:
+    def kept(self, number: float) -> bool:
         """Whether the measured number is within the bound."""
-        return found >= self.bound if self.kind == "faster" else found <= self.bound
+        return number >= self.bound if self.kind == "faster" else number <= self.bound
 
-    def sentence(self, found: float | None) -> str:
+    def sentence(self, number: float | None) -> str:
         """One sentence with the measured number, the bound, and whether the promise was kept."""
-        if found is None:
+        if number is None:
             return f"{self.ours} against {self.other}: {self.kind} {self.bound:g} was not measured"
-        verdict = "kept" if self.kept(found) else "missed"
+        verdict = "kept" if self.kept(number) else "missed"
         text = KINDS[self.kind].format(
-            ours=self.ours, other=self.other, found=found, bound=self.bound
+            ours=self.ours, other=self.other, number=number, bound=self.bound
         )
         return f"{text}: {verdict}"
 

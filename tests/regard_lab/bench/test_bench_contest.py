@@ -22,7 +22,8 @@ WRONG = Contender("wrong", lambda work, tensors: lambda: REGARD.prepare(work, te
 @pytest.fixture(autouse=True)
 def _quickly(monkeypatch):
     pace = Pace(rounds=2, shortest=0.0)
-    monkeypatch.setattr(room, "PACES", {True: (pace, pace), False: (pace, pace)})
+    for name in ("CPU_PACE", "WALL_PACE", "QUICK_CPU_PACE", "QUICK_WALL_PACE"):
+        monkeypatch.setattr(room, name, pace)
 
 
 def held(*peers, quick=False, **options):

@@ -25,7 +25,7 @@ ANSWERS = {
 )
 def test_each_kind_divides_the_right_way(kind, bound, found, kept):
     promise = Promise(kind, "regard", "peer", bound)
-    assert promise.found(ANSWERS) == pytest.approx(found)
+    assert promise.measured(ANSWERS) == pytest.approx(found)
     assert promise.kept(found) is kept
     assert promise.sentence(found).endswith(": kept" if kept else ": missed")
 
@@ -35,7 +35,7 @@ def test_each_kind_divides_the_right_way(kind, bound, found, kept):
 )
 def test_what_was_not_measured_is_neither_kept_nor_missed(kind, ours, other):
     promise = Promise(kind, ours, other, 2.0)
-    assert promise.found(ANSWERS) is None
+    assert promise.measured(ANSWERS) is None
     assert promise.sentence(None).endswith("was not measured")
 
 
