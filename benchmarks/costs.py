@@ -29,8 +29,8 @@ from regard.core.call import make_problem
 from regard.core.plan import Plan, make_plan
 from regard.mechanisms.base import Sizes
 from regard_lab.bench.measuring import Pace, take_turns
-from regard_lab.bench.report import markdown_table
 from regard_lab.bench.results import processor
+from regard_lab.text.writing import markdown_table
 
 HEADS = 4
 DIM = 64  # of a head

@@ -18,17 +18,11 @@ from typing import Any
 
 import torch
 
-from benchmarks.head_scores import from_neighbours, score_relation
+from benchmarks.head_scores import from_neighbours, score_relation, share
 from benchmarks.relation_scores import rounded, score_figures, share_figures
 from benchmarks.transfer import TransferRecipe, labelled
 from regard.integrations.transformers import attach
-from regard_lab.seeing.relations import (
-    Link,
-    Looks,
-    join,
-    looks_of,
-    share,
-)
+from regard_lab.seeing.relations import Link, Looks, join, looks_of
 from regard_lab.seeing.transformers import english_model, explore_pretrained
 from regard_lab.teaching.report import REPORTS, read_report, write_report
 from regard_lab.text.pronouns import SENSES, make_split

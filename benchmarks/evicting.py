@@ -29,8 +29,8 @@ from benchmarks.behaviour.recall import (
 from benchmarks.report import RESULTS, heading, options, write
 from regard.layers import MultiHeadAttention, record_attention
 from regard.layers.caches import first_and_last, heavy_hitters, observed_keys
-from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Generator, Sampling
+from regard_lab.text.writing import markdown_table
 
 READ, KEPT, WINDOW, ASKED = 384, 96, 16, 0.15  # ASKED: share of the later ids that are keys
 # What to keep, by the weights that entries receive from all queries and from the last ones.

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 
 from benchmarks.report import RESULTS, heading, options, write
-from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Translator
 from regard_lab.seeing import look
 from regard_lab.seeing.explorer import explore_model, to_page
 from regard_lab.seeing.lenses.contrast import alternatives
 from regard_lab.seeing.lenses.explaining import explain_contrasts
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
+from regard_lab.text.writing import markdown_table
 
 OUT = RESULTS / "explorer_page_cpu"
 SENTENCE = "The animal didn't cross the street because it was too tired."

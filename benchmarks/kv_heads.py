@@ -27,13 +27,13 @@ import torch
 from benchmarks.behaviour.learning import code_texts, texts
 from benchmarks.report import RESULTS, heading, options, trained, write
 from regard.arguments import count_of
-from regard_lab.bench.report import markdown_table
 from regard_lab.conversion import load_converted, with_kv_heads
 from regard_lab.conversion.latents import LatentSizes, load_latent
 from regard_lab.conversion.own_models import turned
 from regard_lab.conversion.uptraining import agreement_on_task
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.text import Tokeniser
+from regard_lab.text.writing import markdown_table
 from regard_lab.training import TrainingResult
 from regard_lab.training.recipes.language import LanguageTask
 

@@ -33,8 +33,8 @@ from regard.backends.native.library import load
 from regard.core.tensors import Stored
 from regard.integrations.transformers.recurring import FUNCTIONS
 from regard_lab.bench.measuring import Pace, take_turns
-from regard_lab.bench.report import markdown_table
 from regard_lab.bench.results import processor
+from regard_lab.text.writing import markdown_table
 
 REPORT = RESULTS / "native_cpu.md"
 NOTES = REPORT.with_name("native_cpu_notes.md")  # written by hand: what was tried

@@ -31,9 +31,9 @@ import transformers as tf
 from benchmarks.report import RESULTS, heading, options, write
 from regard.integrations.transformers import attach, latent_cache, observe
 from regard_lab.bench.measuring import Pace, take_turns
-from regard_lab.bench.report import markdown_table, seconds
 from regard_lab.bench.results import environment
 from regard_lab.decoding import one_row_options
+from regard_lab.text.writing import markdown_table, seconds
 
 OUT = RESULTS / "pretrained_speed_cpu"  # also where rows are renewed
 SELF = "python benchmarks/pretrained_speed.py"

@@ -19,9 +19,9 @@ import torch
 
 from benchmarks import program_messages
 from benchmarks.report import RESULTS, heading, options, write
-from regard_lab.bench.report import markdown_table
 from regard_lab.decoding import Translator, evaluate
 from regard_lab.text import Pair, read_pairs, score
+from regard_lab.text.writing import markdown_table
 from regard_lab.training.recipes import TranslationTraining
 
 LANGUAGES = {"de": "German", "fr": "French", "zh_CN": "Chinese"}

@@ -21,7 +21,7 @@ import torch.distributed as dist
 import regard
 from benchmarks.report import options
 from regard import distributed
-from regard_lab.bench.report import markdown_table
+from regard_lab.text.writing import markdown_table
 
 HEADS = 8
 KV_HEADS = 2

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.storage.files import replace_file
-from regard_lab.bench.report import markdown_table
 from regard_lab.bench.results import environment
+from regard_lab.text.writing import markdown_table
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ from benchmarks.complexity.fits import LEAST_BYTES, Fit, read_table
 from benchmarks.complexity.results import CostTable
 from benchmarks.complexity.rows import ROWS
 from regard.storage.files import replace_file
-from regard_lab.bench.report import aligned, markdown_table, measured_on, seconds
+from regard_lab.bench.report import measured_on
+from regard_lab.text.writing import aligned, markdown_table, seconds
 
 FILE = "complexity.md"
 HEAD = (

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,30 +12,7 @@ from regard.packages import install_line
 from regard.storage.files import replace_file
 from regard_lab.bench.health import Findings, Health
 from regard_lab.bench.results import PACKAGES, Results
-
-
-def markdown_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> list[str]:
-    """A table of Markdown, as lines; the | of a pattern is escaped, since it would begin a column.
-
-    >>> markdown_table(("a", "b"), [(1, "causal | fixed(2)")])
-    ['| a | b |', '| --- | --- |', '| 1 | causal \\\\| fixed(2) |']
-    """
-    lines = []
-    for row in (head, ["---"] * len(head), *rows):
-        cells = [str(cell).replace("|", "\\|") for cell in row]
-        lines.append(f"| {' | '.join(cells)} |")
-    return lines
-
-
-def aligned(rows: Iterable[Sequence[str]], indent: str = "") -> list[str]:
-    """Rows of cells as lines of text, with cells of a column below each other."""
-    rows = list(rows)
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    lines = []
-    for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append(f"{indent}{'  '.join(cells)}".rstrip())
-    return lines
+from regard_lab.text.writing import aligned, markdown_table, seconds
 
 
 def measured_on(results: Results) -> list[str]:
@@ -186,18 +163,6 @@ def _by_reason(refused: dict[str, str]) -> dict[str, list[str]]:
     for probe, reason in refused.items():
         probes.setdefault(reason, []).append(probe)
     return probes
-
-
-def seconds(value: float) -> str:
-    """A time in a suitable unit.
-
-    >>> seconds(0.0000123), seconds(0.0456), seconds(3.21)
-    ('12.3 µs', '45.6 ms', '3.21 s')
-    """
-    for unit, factor in (("µs", 1e6), ("ms", 1e3)):
-        if value * factor < 999.5:
-            return f"{value * factor:.3g} {unit}"
-    return f"{value:.3g} s"
 
 
 def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:

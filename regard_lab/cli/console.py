@@ -27,6 +27,7 @@ from regard_lab.text.terminal import (
     printable_json,
     printable_lines,
 )
+from regard_lab.text.writing import duration
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -339,16 +340,3 @@ def check_place(path: Path, what: str) -> None:
             f"the {what} {path} cannot be written: no file can be made in {path.parent} ({error.strerror}); choose "
             f"another folder"
         ) from error
-
-
-def duration(seconds: float) -> str:
-    """Seconds as minutes and seconds, or hours.
-
-    >>> duration(75), duration(7300)
-    ('1:15', '2:01:40')
-    """
-    minutes, seconds_of_minute = divmod(round(seconds), 60)
-    hours, minutes_of_hour = divmod(minutes, 60)
-    if hours == 0:
-        return f"{minutes}:{seconds_of_minute:02}"
-    return f"{hours}:{minutes_of_hour:02}:{seconds_of_minute:02}"

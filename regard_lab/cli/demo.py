@@ -12,7 +12,7 @@ from typer import Option
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError
-from regard_lab.cli.console import StoppedError, duration, keeping, note, out, out_json, out_text
+from regard_lab.cli.console import StoppedError, keeping, note, out, out_json, out_text
 from regard_lab.cli.demo_end import (
     PAIR,
     draw_pair_picture,
@@ -41,6 +41,7 @@ from regard_lab.seeing.maps import Kind
 from regard_lab.seeing.picture import draw_heads
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, make_split
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
+from regard_lab.text.writing import duration
 from regard_lab.training import TrainingResult
 from regard_lab.training.loop import check_run_folder
 from regard_lab.training.recipes import TranslationTraining, read_settings

@@ -14,7 +14,6 @@ from regard.arguments import count_of
 from regard_lab.cli.console import (
     StoppedError,
     counting,
-    duration,
     has_terminal,
     keeping,
     note,
@@ -30,6 +29,7 @@ from regard_lab.conversion.uptraining import Uptrained, Uptraining
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.storage import CHECKPOINTS_FILE
 from regard_lab.text.terminal import printable
+from regard_lab.text.writing import duration
 from regard_lab.training import (
     Event,
     Progress,

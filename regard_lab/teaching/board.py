@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
@@ -13,6 +13,7 @@ from regard.errors import RegardError
 from regard_lab.seeing.canvas import new_figure
 from regard_lab.seeing.palette import INK
 from regard_lab.teaching.estimates import Verdict
+from regard_lab.text.writing import aligned, markdown_table
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -50,25 +51,16 @@ class Table:
     rows: tuple[tuple[str, ...], ...]
 
     def __str__(self) -> str:
-        rows = (self.columns, *self.rows)
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
-        return "\n".join([self.title, "", *lines])
+        return "\n".join([self.title, "", *aligned([self.columns, *self.rows])])
 
     def _repr_markdown_(self) -> str:
-        rule = _markdown_row(["---"] * len(self.columns))
-        rows = [_markdown_row(map(escaped, row)) for row in self.rows]
-        lines = [_markdown_row(map(escaped, self.columns)), rule, *rows]
+        lines = markdown_table(self.columns, self.rows, escaped)
         title = escaped(self.title)
         if len(self.rows) <= LONG:
             return "\n".join([f"**{title}**", "", *lines])
 
         summary = f"<summary>{title} ({len(self.rows)} rows)</summary>"
         return "\n".join([f"<details markdown>{summary}", "", *lines, "", "</details>"])
-
-
-def _markdown_row(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
 
 
 @dataclass(frozen=True, eq=False)

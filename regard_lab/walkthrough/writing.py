@@ -16,6 +16,7 @@ from regard.arguments import count_of, of_kind, whole
 from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
 from regard_lab.seeing.terminal import fitted, visible
 from regard_lab.text.terminal import printable
+from regard_lab.text.writing import decimal
 from regard_lab.walkthrough.steps import A_WALK, Axis, Given, Step, Walk, opening_code
 
 # Limits of the width of a line, in characters.
@@ -127,23 +128,6 @@ def kept(axis: Axis, room: int) -> list[int | Gap]:
             entries.append(Gap(omitted))
         entries.append(after)
     return entries
-
-
-def shown(value: float, decimals: int) -> str:
-    """A number as it is printed in tables: with so many decimals, or three digits if it is large.
-
-    >>> [shown(x, 3) for x in (0.12345, -1.5, -0.0001, 3, 123456.0, float("-inf"))]
-    ['0.123', '−1.500', '0.000', '3', '1.23e+05', '−∞']
-    """
-    if value == -math.inf:
-        return "−∞"
-    if isinstance(value, int):
-        printed = str(value)
-    elif abs(value) < 1000:
-        printed = f"{value:z.{decimals}f}"
-    else:
-        printed = f"{value:.3g}"
-    return printed.replace("-", "−")
 
 
 def to_text(walk: Walk, width: int = 100) -> str:
@@ -298,7 +282,7 @@ def _table(table: Table, width: int, decimals: int) -> Iterator[str]:
 
 
 def _row_texts(row: list[float], decimals: int) -> list[str]:
-    return [shown(number, decimals) for number in row]
+    return [decimal(number, decimals) for number in row]
 
 
 def _cell(texts: list[str], column: int | Gap, cell: int) -> str:

@@ -40,6 +40,7 @@ from regard_lab.seeing.palette import FAINT, INK, UNSEEN
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text import BEGIN, END, UNKNOWN, Pair, score
 from regard_lab.text.batches import encode_pairs
+from regard_lab.text.writing import aligned
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -152,17 +153,13 @@ class HeadEffects:
         if any(effect.flips is not None for effect in self.effects.values()):
             columns.insert(2, "other word")
         rows = [columns, *map(self._row, self.ranked)]
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
 
         texts = count_of(self.texts, "texts", ",")
         if self.texts != self.asked:
             texts += f" of {self.asked:,}"
         unit = "without a head" if self.by != "patch" else "with a head of the other text"
-        lines = [f"{self.measure} {self.value:.3f} over {texts}; {unit} ({self.by}):"]
-        for row in rows:
-            cells = "  ".join(map(str.ljust, row, widths))
-            lines.append(f"  {cells}".rstrip())
-        return "\n".join(lines)
+        heading = f"{self.measure} {self.value:.3f} over {texts}; {unit} ({self.by}):"
+        return "\n".join([heading, *aligned(rows, "  ")])
 
     def _row(self, head: Head) -> list[str]:
         """The cells of a head in the table."""

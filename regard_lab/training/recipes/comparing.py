@@ -12,9 +12,9 @@ from typing import Any
 from regard.arguments import count_of
 from regard.errors import ArgumentError, NotFoundError
 from regard.storage.files import replace_file
-from regard_lab.bench.report import markdown_table
 from regard_lab.models import LanguageModel
 from regard_lab.models.storage import kind_of_model, load_model
+from regard_lab.text.writing import markdown_table
 from regard_lab.training.checkpoint import read_run
 from regard_lab.training.loop import make_folder
 from regard_lab.training.recipes.evaluation import Counting, evaluate_run, evaluate_text, uncounted
