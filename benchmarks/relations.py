@@ -28,8 +28,8 @@ from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.teaching.report import write_report
 from regard_lab.text import Tokeniser
+from regard_lab.training.events import Validated
 from regard_lab.training.recipes import LanguageTask, MaskedWordTask
-from regard_lab.training.record import Validated
 
 KINDS = ("causal", "encoder")
 SEED = 0

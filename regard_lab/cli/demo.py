@@ -43,7 +43,7 @@ from regard_lab.text.pronouns import ARTICLE_SENTENCES, make_split
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard_lab.text.writing import duration
 from regard_lab.training import TrainingResult
-from regard_lab.training.loop import check_run_folder
+from regard_lab.training.folders import check_run_folder
 from regard_lab.training.recipes import TranslationTraining, read_settings
 from regard_lab.training.recipes.continuing import continued_config
 from regard_lab.training.recipes.evaluation import PronounReport, judge_pronouns

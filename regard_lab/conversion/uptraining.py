@@ -34,7 +34,8 @@ from regard_lab.text.translation_data import load_translation_data
 from regard_lab.training import Task, TrainingConfig, TrainingResult, train
 from regard_lab.training.config import setting
 from regard_lab.training.engine import Batch
-from regard_lab.training.loop import check_run_folder
+from regard_lab.training.events import Showing
+from regard_lab.training.folders import check_run_folder
 from regard_lab.training.recipes.language import (
     LanguageModelTraining,
     LanguageTask,
@@ -44,7 +45,6 @@ from regard_lab.training.recipes.masked_words import MaskedWordTask, read_lines_
 from regard_lab.training.recipes.recipe import RunConfig, Tell, silent
 from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.training.recipes.translation import TranslationTask
-from regard_lab.training.record import Showing
 
 CALIBRATION_BATCHES = 8  # from which the inputs of the layers are known
 MEASURED_ROWS = 8  # of the held-out text; their logits are kept while the other model is loaded

@@ -7,9 +7,9 @@ those per target token of the whole step, however it is cut into micro-batches a
 
 from regard_lab.training.checkpoint import RunSummary, average_checkpoints, read_run
 from regard_lab.training.config import TrainingConfig
+from regard_lab.training.curves import draw_curves
 from regard_lab.training.engine import Batch, Task
-from regard_lab.training.loop import OnValidation, TrainingResult, train
-from regard_lab.training.record import (
+from regard_lab.training.events import (
     Event,
     Progress,
     Saved,
@@ -17,9 +17,9 @@ from regard_lab.training.record import (
     StepDone,
     Stopping,
     Validated,
-    draw_curves,
-    read_log,
 )
+from regard_lab.training.log import read_log
+from regard_lab.training.loop import OnValidation, TrainingResult, train
 
 __all__ = [
     "train",

@@ -4,23 +4,18 @@
 """
 
 import math
-import signal
-import threading
 from collections.abc import Callable
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import Any, Literal, NoReturn, Self
+from typing import Any, Literal, NoReturn
 
 import torch
 
 from regard.arguments import a_path, count_of
-from regard.errors import ArgumentError, CheckpointError, OccupiedError, RegardError
+from regard.errors import ArgumentError, OccupiedError, RegardError
 from regard.reprs import brief
-from regard.storage.ownership import check_ours
-from regard.storage.sealed_json import read_sealed
-from regard_lab.models.storage import CHECKPOINTS_FILE, read_checkpoints
+from regard_lab.models.storage import read_checkpoints
 from regard_lab.training.checkpoint import (
     RunState,
     folder_lock,
@@ -29,6 +24,7 @@ from regard_lab.training.checkpoint import (
     restore_checkpoint,
     save_checkpoint,
 )
+from regard_lab.training.clock import TrainingClock
 from regard_lab.training.config import (
     PLAN_EVERY,
     TrainingConfig,
@@ -37,10 +33,19 @@ from regard_lab.training.config import (
     validation_is_due,
 )
 from regard_lab.training.engine import Engine, Task, Workers
+from regard_lab.training.events import (
+    Event,
+    Progress,
+    Saved,
+    Started,
+    StepDone,
+    Stopping,
+    Validated,
+)
+from regard_lab.training.folders import check_run_folder, make_folder
 from regard_lab.training.identity import (
     MAY_CHANGE,
     README_FILE,
-    RUN_FILE,
     Identity,
     describe_session,
     differences,
@@ -48,23 +53,17 @@ from regard_lab.training.identity import (
     explain_files,
     fingerprint,
 )
-from regard_lab.training.record import (
-    Event,
-    Log,
-    Progress,
-    Saved,
-    Started,
-    StepDone,
-    Stopping,
-    TrainingClock,
-    Validated,
-)
+from regard_lab.training.interruption import Interruption
+from regard_lab.training.log import Log
 
-SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 # Share by which a loss has to fall to keep patience, where no last step is given.
 LEAST_IMPROVEMENT = 0.01
 # How differences begin that are of the data, as recipes write it into the fingerprint.
 OF_DATA = ("data.pairs ", "data.texts ", "data.ids ", "data.hash ")
+IN_PLAIN = {
+    "data.ids was another": "its texts have changed",
+    "data.hash was another": "its texts have changed",
+}
 Stopped = Literal["steps", "minutes", "patience", "interrupted"]
 OnValidation = Callable[[torch.nn.Module, int, Path], None]
 """What is done after each validation with the model, the number of steps and the run's folder."""
@@ -172,110 +171,6 @@ def train(
             model.train(was_training)
 
 
-def check_run_folder(folder: str | Path) -> None:
-    """Raise a CheckpointError unless a run may be written there: the folder is new, empty, or a run of ours.
-
-    A run is recognised by a sealed file, not by file names. `train` checks this before it writes anything.
-
-    >>> check_run_folder("nowhere")
-    """
-    folder = a_path("folder", folder)
-    if folder.exists() and not folder.is_dir():
-        raise OccupiedError(f"{folder} is a file, and a run is a folder; choose another name")
-    if (folder / "config.json").exists():
-        raise OccupiedError(
-            f"{folder} holds a saved model, which a run would hide; choose another folder"
-        )
-    marks = {
-        RUN_FILE: read_sealed,
-        CHECKPOINTS_FILE: lambda path: read_checkpoints(path.parent),
-        SETTINGS_FILE: read_sealed,
-    }
-    check_ours(folder, marks, "run", aside=("lock",))
-
-
-def make_folder(folder: Path) -> None:
-    """Make a folder and its parents unless they exist; a CheckpointError if that fails."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise _not_written(folder, error) from error
-
-
-def check_writable(folder: Path) -> None:
-    """Raise a CheckpointError unless the folder can be made and written into; nothing is left there.
-
-    >>> check_writable(Path("nowhere"))
-    >>> Path("nowhere").exists()
-    False
-    """
-    made: list[Path] = []
-    try:
-        absent = [path for path in (folder, *folder.parents) if not path.exists()]
-        for path in reversed(absent):
-            path.mkdir()
-            made.append(path)
-        with TemporaryFile(dir=folder):
-            pass
-    except OSError as error:
-        raise _not_written(folder, error) from error
-    finally:
-        for path in reversed(made):
-            # Another process may have written into it.
-            with suppress(OSError):
-                path.rmdir()
-
-
-def _not_written(folder: Path, error: OSError) -> CheckpointError:
-    """The refusal of a folder for a run, with the outer folder that takes no new folders."""
-    if folder.exists():
-        return CheckpointError(
-            f"{folder} cannot be written into ({error.strerror}); choose another folder"
-        )
-    outer = next((parent for parent in folder.parents if parent.exists()), folder.parent)
-    return CheckpointError(
-        f"{folder} cannot be made, since {outer} takes no new folder ({error.strerror}); choose another folder"
-    )
-
-
-class Interruption:
-    """While entered, the first SIGINT or SIGTERM sets `requested`; the second raises KeyboardInterrupt at once.
-
-    Handlers belong to the main thread: in another thread nothing is installed and `requested` stays False. The
-    handlers found on entering are put back on leaving.
-
-    >>> with Interruption() as interruption:
-    ...     signal.raise_signal(signal.SIGTERM)
-    ...     interruption.requested
-    True
-    """
-
-    def __init__(self) -> None:
-        self.requested = False
-        self.on_request: Callable[[], None] | None = None  # called by the handler, once
-        self._before: dict[signal.Signals, Any] = {}
-
-    def _handle(self, number: int, frame: object) -> None:
-        if self.requested:
-            raise KeyboardInterrupt
-        self.requested = True
-        if self.on_request is not None:
-            self.on_request()
-
-    def __enter__(self) -> Self:
-        if threading.current_thread() is threading.main_thread():
-            self._before = {
-                number: signal.signal(number, self._handle)
-                for number in (signal.SIGINT, signal.SIGTERM)
-            }
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        for number, handler in self._before.items():
-            # None stands for a handler that Python did not install and cannot put back.
-            signal.signal(number, signal.SIG_DFL if handler is None else handler)
-
-
 class TrainingRun:
     """A training in progress: its state, its folder, and what it reports."""
 
@@ -370,18 +265,15 @@ class TrainingRun:
         """Refuse another run; return what differs harmlessly."""
         before = read_training(checkpoint)
         now = self.identity.fingerprint
-        if changed := differences(before["fingerprint"], now):
-            plain = {
-                "data.ids was another": "its texts have changed",
-                "data.hash was another": "its texts have changed",
-            }
-            of_data = [phrase for phrase in changed if phrase.startswith(OF_DATA)]
-            if of_data:
-                reasons = [plain.get(phrase, phrase.removeprefix("data.")) for phrase in of_data]
-                raise OccupiedError(
-                    f"{self.folder} was begun with other data ({'; '.join(reasons)}); name the files that it was begun "
-                    f"with, unchanged, or choose another folder"
-                )
+        changed = differences(before["fingerprint"], now)
+        of_data = [phrase for phrase in changed if phrase.startswith(OF_DATA)]
+        if of_data:
+            reasons = [IN_PLAIN.get(phrase, phrase.removeprefix("data.")) for phrase in of_data]
+            raise OccupiedError(
+                f"{self.folder} was begun with other data ({'; '.join(reasons)}); name the files that it was begun "
+                f"with, unchanged, or choose another folder"
+            )
+        if changed:
             raise OccupiedError(
                 f"{self.folder} holds another run: {'; '.join(changed)}. Only {', '.join(MAY_CHANGE)} may change (with "
                 f"the cosine, not steps); take these back, or choose another folder"

@@ -19,9 +19,9 @@ from regard_lab.models.storage import load_model, read_checkpoints
 from regard_lab.training import read_log, read_run
 from regard_lab.training.checkpoint import read_training
 from regard_lab.training.identity import read_sessions
+from regard_lab.training.log import Log
 from regard_lab.training.recipes import TranslationTraining
 from regard_lab.training.recipes.run_folder import count_trained, read_settings, read_test
-from regard_lab.training.record import Log
 
 from .running import Found
 

@@ -16,7 +16,7 @@ from regard_lab.models import LanguageModel
 from regard_lab.models.storage import kind_of_model, load_model
 from regard_lab.text.writing import markdown_table
 from regard_lab.training.checkpoint import read_run
-from regard_lab.training.loop import make_folder
+from regard_lab.training.folders import make_folder
 from regard_lab.training.recipes.evaluation import Counting, evaluate_run, evaluate_text, uncounted
 from regard_lab.training.recipes.recipe import Tell, silent
 

@@ -25,7 +25,9 @@ from regard_lab.text.tables import table_of
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.text.vocabularies import UNITS
 from regard_lab.training.engine import Task
-from regard_lab.training.loop import TrainingResult, check_run_folder, check_writable, train
+from regard_lab.training.events import Progress
+from regard_lab.training.folders import check_run_folder, check_writable
+from regard_lab.training.loop import TrainingResult, train
 from regard_lab.training.recipes.choosing import (
     SIZES,
     STACK,
@@ -53,7 +55,6 @@ from regard_lab.training.recipes.starting import (
     source_settings,
     with_settings_of,
 )
-from regard_lab.training.record import Progress
 
 FINE_TUNING_RATE = 3e-4  # of a training that starts from a run, where none was given
 # Sizes that some data may have, by which settings are checked before the data are read.

@@ -23,9 +23,9 @@ from regard_lab.text import Pair, read_pairs
 from regard_lab.text.cleaning import tidy
 from regard_lab.text.terminal import printable
 from regard_lab.training.checkpoint import SAVED, read_training
+from regard_lab.training.curves import draw_curves
+from regard_lab.training.folders import SETTINGS_FILE
 from regard_lab.training.identity import FILES, explain_files
-from regard_lab.training.loop import SETTINGS_FILE
-from regard_lab.training.record import draw_curves
 
 TEST_FILE = "test.jsonl"
 TRAINED_FILE = "trained-pairs.hashes"

@@ -21,6 +21,7 @@ from regard_lab.models.storage import load_model
 from regard_lab.text import Tokeniser
 from regard_lab.training import average_checkpoints, draw_curves, read_log
 from regard_lab.training.identity import FILES
+from regard_lab.training.log import Log
 from regard_lab.training.recipes import reading
 from regard_lab.training.recipes.evaluation import translators
 from regard_lab.training.recipes.run_folder import (
@@ -30,7 +31,6 @@ from regard_lab.training.recipes.run_folder import (
     read_settings,
     write_samples,
 )
-from regard_lab.training.record import Log
 
 PROGRAM = "from regard_lab.cli import main; main()"
 QUICK = ("--warmup-steps", 1, "--schedule", "constant", *SMALL)

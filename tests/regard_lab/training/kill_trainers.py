@@ -46,12 +46,12 @@ def kill_trainers(folder: Path, kills: int, seed: int) -> dict[str, int]:
     """How many kills and runs there were, and how many runs ended in other bits or could not be read."""
     torch.set_num_threads(1)
     draw = random.Random(seed)
-    found = {"kills": 0, "runs": 0, "identical": 0, "unreadable": 0, "kills_while_saving": 0}
+    counts = {"kills": 0, "runs": 0, "identical": 0, "unreadable": 0, "kills_while_saving": 0}
     train_toy(folder / "warm")  # every import that training makes happens here, once
     start = time.monotonic()
     train_toy(folder / "whole")
     seconds = time.monotonic() - start
-    while found["kills"] < kills:
+    while counts["kills"] < kills:
         run = folder / "run"
         shutil.rmtree(run, ignore_errors=True)
         while True:
@@ -63,10 +63,10 @@ def kill_trainers(folder: Path, kills: int, seed: int) -> dict[str, int]:
                 if os.WEXITSTATUS(status) != 0:
                     raise RuntimeError("a trainer that was not killed failed")
                 break
-            found["kills"] += 1
-            found["kills_while_saving"] += any(run.glob(".*.writing-*"))
-            found["unreadable"] += not is_readable(run)
-        found["runs"] += 1
+            counts["kills"] += 1
+            counts["kills_while_saving"] += any(run.glob(".*.writing-*"))
+            counts["unreadable"] += not is_readable(run)
+        counts["runs"] += 1
         same_log = log_without_times(run) == log_without_times(folder / "whole")
-        found["identical"] += seals(run) == seals(folder / "whole") and same_log
-    return found
+        counts["identical"] += seals(run) == seals(folder / "whole") and same_log
+    return counts

@@ -1,6 +1,6 @@
 """The mean of checkpoints: of which, of what, and of nothing else."""
 
-import dataclasses
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,29 +11,32 @@ from regard.errors import ArgumentError, CheckpointError
 from regard_lab.models.storage import Checkpoints, load_model, save_model, write_checkpoints
 from regard_lab.training import average_checkpoints
 
-KEEP = dataclasses.replace(CONFIG, keep=4, validate_every=3)  # saved at steps 0, 3, 6, 9 and 12
+KEEP = replace(CONFIG, keep=4, validate_every=3)  # saved at steps 0, 3, 6, 9 and 12
 
 
 def test_a_weight_is_the_mean_of_the_last_checkpoints_that_of_the_resumed_included(tmp_path):
     run = tmp_path / "run"
-    train_toy(run, dataclasses.replace(KEEP, steps=7))
+    train_toy(run, replace(KEEP, steps=7))
     train_toy(run, KEEP, resume=True, extra_files={})
     names = average_checkpoints(run, 3, tmp_path / "mean")
     assert names == ["step-000007", "step-000009", "step-000012"]
-    found = load_model(tmp_path / "mean", kind="toy").state
+    mean = load_model(tmp_path / "mean", kind="toy").state
     states = [load_model(run / name).state for name in names]
-    for name, tensor in found.items():
+    for name, tensor in mean.items():
         expected = np.mean([state[name].numpy().astype(np.float64) for state in states], axis=0)
         assert np.array_equal(tensor.numpy(), expected.astype(np.float32))
         assert not torch.equal(tensor, states[-1][name])
-    make_model().load_state_dict(found)
+    make_model().load_state_dict(mean)
 
 
-def checkpoints_of(run, *states, configs=({},) * 3):
+def write_run(run, *states, heads=(2, 2, 2)):
+    """A run whose checkpoints hold these states; `heads` are the configs of their models."""
     run.mkdir()
-    for number, (state, config) in enumerate(zip(states, configs, strict=False), 1):
-        save_model(run / f"step-{number:06d}", config, state, "toy", {"words.txt": f"of {number}"})
-    write_checkpoints(run, Checkpoints(f"step-{len(states):06d}"))
+    for step, state in enumerate(states, start=1):
+        name = f"step-{step:06d}"
+        config = {"heads": heads[step - 1]}
+        save_model(run / name, config, state, "toy", {"words.txt": f"of {step}"})
+    write_checkpoints(run, Checkpoints(name))
     return run
 
 
@@ -47,29 +50,28 @@ def test_whole_numbers_and_files_are_those_of_the_last_and_tied_weights_stay_one
             "half": torch.tensor(number / 2).bfloat16(),
         }
 
-    average_checkpoints(
-        checkpoints_of(tmp_path / "run", *map(state, (1, 2, 6))), 3, tmp_path / "mean"
-    )
-    found = load_model(tmp_path / "mean")
-    assert found.state["a"].tolist() == [3.0, 3.0]
-    assert found.state["a"] is found.state["b"]
-    assert (int(found.state["count"]), float(found.state["half"])) == (6, 1.5)
-    assert found.extra_files == {"words.txt": "of 3"}
+    run = write_run(tmp_path / "run", state(1), state(2), state(6))
+    average_checkpoints(run, 3, tmp_path / "mean")
+    saved = load_model(tmp_path / "mean")
+    mean = saved.state
+    assert mean["a"].tolist() == [3.0, 3.0]
+    assert mean["a"] is mean["b"]
+    assert (int(mean["count"]), float(mean["half"])) == (6, 1.5)
+    assert saved.extra_files == {"words.txt": "of 3"}
 
 
 def test_a_sum_is_taken_in_float64(tmp_path):
     """In float32 the small ones would be lost beside the large one."""
     numbers = [2.0, 2.0, 2.0**25]
     states = [{"a": torch.tensor([number])} for number in numbers]
-    average_checkpoints(checkpoints_of(tmp_path / "run", *states), 3, tmp_path / "mean")
+    average_checkpoints(write_run(tmp_path / "run", *states), 3, tmp_path / "mean")
     assert load_model(tmp_path / "mean").state["a"].item() == np.float32(sum(numbers) / 3)
     assert np.float32(sum(numbers) / 3) != np.float32(2.0**25 / 3)
 
 
 def test_other_configs_have_no_mean(tmp_path):
-    run = checkpoints_of(
-        tmp_path / "run", *[{"a": torch.ones(2)}] * 2, configs=[{"heads": 2}, {"heads": 1}]
-    )
+    state = {"a": torch.ones(2)}
+    run = write_run(tmp_path / "run", state, state, heads=(2, 1))
     with pytest.raises(CheckpointError, match="step-000001 holds a model of another config"):
         average_checkpoints(run, 2, tmp_path / "mean")
     assert not (tmp_path / "mean").exists()

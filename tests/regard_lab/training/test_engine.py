@@ -1,10 +1,10 @@
 """One step is the gradient of (sum of losses / number of tokens), however the step is cut into pieces."""
 
-import dataclasses
 import math
 import random
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -33,7 +33,7 @@ def engine_of(model: torch.nn.Module, task: ToyTask, config: TrainingConfig = CO
 
 def float64_weights_after(task: ToyTask, pieces: int, steps: int = 3) -> torch.Tensor:
     model = make_model(torch.float64, dropout=0.0)
-    engine = engine_of(model, task, dataclasses.replace(CONFIG, accumulate=pieces))
+    engine = engine_of(model, task, replace(CONFIG, accumulate=pieces))
     for step in range(steps):
         engine.step(step)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -51,28 +51,29 @@ class InTurn(Workers):
 
     def __init__(self, rank: int, tables: list[list], barrier: threading.Barrier) -> None:
         super().__init__(cpu=True)
-        self.rank, self.count, self._tables, self._barrier = rank, 2, tables, barrier
+        self.rank = rank
+        self.count = 2
+        self._tables = tables
+        self._barrier = barrier
 
     def sum(self, *numbers):
-        return [float(sum(both)) for both in zip(*self._both(numbers), strict=True)]
+        return [float(first + second) for first, second in self._exchange(numbers)]
 
     @contextmanager
     def gradients(self, model, *, meet):
         yield
         if meet:
-            own = [parameter.grad for parameter in model.parameters()]
-            means = [
-                sum(both) / 2
-                for both in zip(*self._both([one.clone() for one in own]), strict=True)
-            ]
-            for gradient, mean in zip(own, means, strict=True):
-                gradient.copy_(mean)
+            gradients = [parameter.grad for parameter in model.parameters()]
+            both = self._exchange([gradient.clone() for gradient in gradients])
+            for gradient, (first, second) in zip(gradients, both, strict=True):
+                gradient.copy_((first + second) / 2)
 
-    def _both(self, mine):
-        self._tables[self.rank] = mine
+    def _exchange(self, values):
+        """Each value of this process beside that of the other: that of rank 0 comes first."""
+        self._tables[self.rank] = values
         self._barrier.wait()
-        both = list(self._tables)
-        self._barrier.wait()
+        both = list(zip(*self._tables, strict=True))
+        self._barrier.wait()  # nobody writes the next values before both have read these
         return both
 
 
@@ -80,32 +81,33 @@ class InTurn(Workers):
 def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_whole(pieces):
     """The shares hold unequal numbers of tokens, and averaged gradients are half of what both processes sum to."""
     # no step but of this norm
-    config = dataclasses.replace(CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0)
+    config = replace(CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0)
     models = [make_model(torch.float64, dropout=0.0) for _ in range(3)]
     tables = [[], []]
     barrier = threading.Barrier(2, timeout=300)
-    told = [None, None]
+    sums = [None, None]
 
     def train_share(rank):
-        engine = Engine(
-            models[rank], ToyTask(rank=rank, processes=2), config, InTurn(rank, tables, barrier)
-        )
-        told[rank] = [engine.step(step) for step in range(3)]
+        task = ToyTask(rank=rank, processes=2)
+        engine = Engine(models[rank], task, config, InTurn(rank, tables, barrier))
+        sums[rank] = [engine.step(step) for step in range(3)]
 
     threads = [threading.Thread(target=train_share, args=(rank,)) for rank in range(2)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    one = engine_of(models[2], ToyTask(), config)
-    for step, (first, second) in enumerate(zip(*told, strict=True)):
-        whole = one.step(step)
+    engine = engine_of(models[2], ToyTask(), config)
+    for step, (first, second) in enumerate(zip(*sums, strict=True)):
+        whole = engine.step(step)
         assert first == second
         assert (first.tokens, first.fault) == (whole.tokens, None)
         assert first.loss == pytest.approx(whole.loss, rel=1e-12)
         assert first.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-12)
-    for parameters in zip(*(model.parameters() for model in models), strict=True):
-        assert all((one - parameters[2]).abs().max() <= 1e-12 for one in parameters[:2])
+    parameters = [model.parameters() for model in models]
+    for first, second, whole in zip(*parameters, strict=True):
+        assert (first - whole).abs().max() <= 1e-12
+        assert (second - whole).abs().max() <= 1e-12
 
 
 def test_a_step_reports_the_mean_loss_per_token_and_the_gradient_of_it():
@@ -124,7 +126,7 @@ def test_a_step_reports_the_mean_loss_per_token_and_the_gradient_of_it():
 
 def test_the_gradient_is_clipped_to_the_limit():
     model = make_model()
-    sums = engine_of(model, ToyTask(), dataclasses.replace(CONFIG, gradient_clip=0.01)).step(0)
+    sums = engine_of(model, ToyTask(), replace(CONFIG, gradient_clip=0.01)).step(0)
     clipped = torch.stack([parameter.grad.norm() for parameter in model.parameters()]).norm()
     assert sums.gradient_norm > 0.02
     assert float(clipped) == pytest.approx(0.01, rel=1e-3)
@@ -136,15 +138,13 @@ def test_a_loss_that_is_not_finite_changes_neither_weights_nor_optimiser():
     engine.step(0)
     before = [tensor.clone() for tensor in model.state_dict().values()]
     moments = [state["exp_avg"].clone() for state in engine.optimiser.state.values()]
-    sums = engine.step(1)
-    assert (
-        sums.fault
-        == "the loss of batch 2 is not finite; the first tensor that is not is the gradient 0.weight"
+    fault = (
+        "the loss of batch 2 is not finite; the first tensor that is not is the gradient 0.weight"
     )
+    assert engine.step(1).fault == fault
     assert all(map(torch.equal, before, model.state_dict().values()))
-    assert all(
-        map(torch.equal, moments, [state["exp_avg"] for state in engine.optimiser.state.values()])
-    )
+    moments_now = [state["exp_avg"] for state in engine.optimiser.state.values()]
+    assert all(map(torch.equal, moments, moments_now))
     assert engine.step(2).fault is None
 
 
@@ -156,7 +156,8 @@ def test_a_fault_tells_gradients_from_losses_and_names_the_first_tensor():
             loss, tokens = super().loss(model, batch)
             return loss + (model[2].bias.sum() * 0.0).sqrt(), tokens
 
-    engine = engine_of(model := make_model(), Steep())
+    model = make_model()
+    engine = engine_of(model, Steep())
     fault = "the gradient of batch 4 to 5 is not finite; the first tensor that is not is the gradient 2.bias"
     assert engine.step(2).fault == fault
     with torch.no_grad():
@@ -173,7 +174,7 @@ def draws_of_steps(steps: list[int], rank: int = 0) -> list[float]:
             drawn.append(float(torch.rand(())) + random.random())
             return super().loss(model, batch)
 
-    engine = engine_of(make_model(), Drawing(), dataclasses.replace(CONFIG, accumulate=1))
+    engine = engine_of(make_model(), Drawing(), replace(CONFIG, accumulate=1))
     engine._workers.rank = rank
     for step in steps:
         engine.step(step)
@@ -189,14 +190,11 @@ def test_random_numbers_are_a_function_of_the_step_and_the_process():
 
 def test_only_matrices_decay():
     model = make_model()
-    groups = engine_of(
-        model, ToyTask(), dataclasses.replace(CONFIG, weight_decay=0.1)
-    ).optimiser.param_groups
-    decays = {
-        tuple(parameter.shape): group["weight_decay"]
-        for group in groups
-        for parameter in group["params"]
-    }
+    engine = engine_of(model, ToyTask(), replace(CONFIG, weight_decay=0.1))
+    decays = {}
+    for group in engine.optimiser.param_groups:
+        for parameter in group["params"]:
+            decays[tuple(parameter.shape)] = group["weight_decay"]
     assert decays == {(11, 6): 0.1, (11,): 0.0}
 
 
@@ -215,9 +213,9 @@ def test_validation_is_the_mean_over_tokens_of_all_batches_without_dropout():
     engine = engine_of(model, task)
     model.eval()
     sums = [task.validation_loss(model, batch) for batch in task.validation_batches()]
-    expected = float(sum(loss.detach() for loss, _ in sums)) / int(
-        sum(tokens for _, tokens in sums)
-    )
+    loss = sum(loss.detach() for loss, _ in sums)
+    tokens = sum(tokens for _, tokens in sums)
+    expected = float(loss) / int(tokens)
     model.train()
     assert engine.validate() == pytest.approx(expected, rel=1e-6)
     assert engine.validate() == engine.validate()
@@ -232,9 +230,8 @@ def test_bfloat16_is_used_for_products_and_leaves_weights_in_float32():
             return super()._loss(model, batch, smoothing)
 
     model = make_model()
-    engine = engine_of(
-        model, Watching(), dataclasses.replace(CONFIG, precision="bfloat16", accumulate=1)
-    )
+    config = replace(CONFIG, precision="bfloat16", accumulate=1)
+    engine = engine_of(model, Watching(), config)
     assert math.isfinite(engine.step(0).loss)
     engine.validate()
     assert set(seen) == {torch.bfloat16}

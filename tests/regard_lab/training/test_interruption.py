@@ -10,7 +10,7 @@ from toy_training import CrashError, crash, train_toy
 
 from regard.errors import CheckpointError
 from regard_lab.training.checkpoint import folder_lock
-from regard_lab.training.loop import Interruption
+from regard_lab.training.interruption import Interruption
 
 
 @pytest.mark.parametrize(

@@ -1,15 +1,15 @@
 """A training without a number of steps: planned from the time used, or ended by patience and a cooldown after it."""
 
-import dataclasses
+from dataclasses import replace
 
 import pytest
 from toy_training import CONFIG, CrashError, at_step, crash, log_without_times, seals, train_toy
 
-import regard_lab.training.record as clock_module
+import regard_lab.training.clock as clock_module
 from regard_lab.training import StepDone, Validated, read_log
 from regard_lab.training.checkpoint import read_training
 
-TIMED = dataclasses.replace(
+TIMED = replace(
     CONFIG,
     steps=None,
     minutes=10.0,
@@ -25,7 +25,9 @@ class Machine:
     """A clock that moves with the events of a training: so many seconds for each step and validation."""
 
     def __init__(self, monkeypatch, step: float, validation: float = 0.0):
-        self.now, self.step, self.validation = 1000.0, step, validation
+        self.now = 1000.0
+        self.step = step
+        self.validation = validation
         monkeypatch.setattr(clock_module, "monotonic", lambda: self.now)
 
     def __call__(self, event):
@@ -36,11 +38,13 @@ class Machine:
 
 
 def rates(run):
-    return {
-        line["step"]: line["learning_rate"]
-        for line in read_log(run / "log.jsonl")
-        if line["kind"] == "training"
-    }
+    lines = of_kind("training", run)
+    return {line["step"]: line["learning_rate"] for line in lines}
+
+
+def of_kind(kind, run):
+    """The lines of a kind in the log of a run."""
+    return [line for line in read_log(run / "log.jsonl") if line["kind"] == kind]
 
 
 def test_minutes_alone_end_with_the_last_validation_and_a_rate_near_zero(tmp_path, monkeypatch):
@@ -49,14 +53,12 @@ def test_minutes_alone_end_with_the_last_validation_and_a_rate_near_zero(tmp_pat
     assert result.stopped == "minutes"
     assert 580 <= result.wall_seconds <= 602
     assert 200 <= result.steps <= 240  # 600 seconds, less ten or eleven validations, by two seconds
-    found = rates(tmp_path)
-    assert max(found.values()) == CONFIG.learning_rate
-    assert found[max(found)] < 0.25 * CONFIG.learning_rate
-    validations = [
-        line["step"] for line in read_log(tmp_path / "log.jsonl") if line["kind"] == "validation"
-    ]
+    rate_of_step = rates(tmp_path)
+    assert max(rate_of_step.values()) == CONFIG.learning_rate
+    assert rate_of_step[max(rate_of_step)] < 0.25 * CONFIG.learning_rate
+    validations = of_kind("validation", tmp_path)
     assert 9 <= len(validations) <= 13
-    assert validations[-1] == result.steps
+    assert validations[-1]["step"] == result.steps
 
 
 def test_the_cooldown_is_reached_on_a_machine_that_becomes_slower(tmp_path, monkeypatch):
@@ -68,8 +70,8 @@ def test_the_cooldown_is_reached_on_a_machine_that_becomes_slower(tmp_path, monk
 
     result = train_toy(tmp_path, TIMED, progress=slower)
     assert 590 <= result.wall_seconds <= 604
-    found = rates(tmp_path)
-    assert found[max(found)] < 0.25 * CONFIG.learning_rate
+    rate_of_step = rates(tmp_path)
+    assert rate_of_step[max(rate_of_step)] < 0.25 * CONFIG.learning_rate
 
 
 def test_a_crash_changes_no_bit_where_each_step_takes_as_long_as_before(tmp_path, monkeypatch):
@@ -90,14 +92,13 @@ def test_more_minutes_continue_a_run_that_ended(tmp_path, monkeypatch):
     first = train_toy(tmp_path, TIMED, progress=machine)
     again = train_toy(tmp_path, TIMED, progress=machine, resume=True)
     assert (again.steps, again.stopped) == (first.steps, "minutes")
-    longer = train_toy(
-        tmp_path, dataclasses.replace(TIMED, minutes=15.0), progress=machine, resume=True
-    )
+    more = replace(TIMED, minutes=15.0)
+    longer = train_toy(tmp_path, more, progress=machine, resume=True)
     assert longer.steps > 1.3 * first.steps
 
 
 def test_after_patience_comes_the_cooldown_and_then_the_end(tmp_path):
-    patient = dataclasses.replace(
+    patient = replace(
         TIMED,
         minutes=None,
         patience=2,
@@ -110,6 +111,6 @@ def test_after_patience_comes_the_cooldown_and_then_the_end(tmp_path):
     assert result.stopped == "patience"
     state = read_training(tmp_path / f"step-{result.steps:06d}")["state"]
     assert result.steps == state["last_step"] == 2 * state["cooling_from"]
-    found = rates(tmp_path)
-    assert found[state["cooling_from"]] == 0.3
-    assert found[result.steps] == 0.0
+    rate_of_step = rates(tmp_path)
+    assert rate_of_step[state["cooling_from"]] == 0.3
+    assert rate_of_step[result.steps] == 0.0

@@ -23,11 +23,15 @@ OLD = Preparation(keep_invisible=True, store_symbols=False)
 @pytest.fixture
 def pairs(tmp_path):
     path = tmp_path / "pairs.tsv"
-    path.write_text(
-        "".join(f"the ani\u00admal {n} 🎉 sang\tdas Tier {n} sang\n" for n in range(70)),
-        encoding="utf-8",
-    )
+    lines = [f"the ani\u00admal {n} 🎉 sang\tdas Tier {n} sang\n" for n in range(70)]
+    path.write_text("".join(lines), encoding="utf-8")
     return path
+
+
+def train(recipe, run, data, **given):
+    """Train for a step, or as given."""
+    settings = {"data": (str(data),), "steps": 1, **SMALL, **given}
+    recipe.of(run, settings, cpu=True).train(run)
 
 
 @pytest.mark.parametrize("recipe", [TranslationTraining, ClassifierTraining])
@@ -39,11 +43,10 @@ def test_a_run_of_an_earlier_version_goes_on_with_its_own_preparation(
         pairs = tmp_path / "labels.tsv"
         lines = [f"{'odd' if n % 2 else 'even'}\tthe ani\u00admal {n} 🎉\n" for n in range(70)]
         pairs.write_text("".join(lines), encoding="utf-8")
-    given = {"data": (str(pairs),), "steps": 1, **SMALL}
     module = translation if recipe is TranslationTraining else classification
     with monkeypatch.context() as patch:
         patch.setattr(module, "Preparation", _Earlier)
-        recipe.of(run, given, cpu=True).train(run)
+        train(recipe, run, pairs)
     before = Preparation.of(run)
     recipe.of(run, {"steps": 2}, resume=True, cpu=True).train(run, resume=True)
     assert (before, Preparation.of(run)) == (OLD, OLD)
@@ -61,12 +64,12 @@ class _Earlier:
 def test_a_translator_names_unknown_symbols_and_reads_soft_hyphens_as_nothing(pairs, tmp_path):
     for kind in ("bpe", "character", "byte"):
         run = tmp_path / kind
-        given = {"data": (str(pairs),), "steps": 1, "tokeniser": kind, **SMALL}
-        TranslationTraining.of(run, given, cpu=True).train(run)
-        translator = Translator.load(run)
-        found = translator.translate(["the animal 🎉 sang 🚀", "the anim\u00adal"])
-        assert [one.unknown_words for one in found] == [("🚀",), ()]
-        assert found[1].source_ids == translator.translate(["the animal"])[0].source_ids
+        train(TranslationTraining, run, pairs, tokeniser=kind)
+        lines = ["the animal 🎉 sang 🚀", "the anim\u00adal", "the animal"]
+        symbols, hyphen, plain = Translator.load(run).translate(lines)
+        assert symbols.unknown_words == ("🚀",)
+        assert hyphen.unknown_words == ()
+        assert hyphen.source_ids == plain.source_ids
 
 
 def test_symbols_of_an_earlier_run_are_those_of_its_vocabulary(pairs, tmp_path, monkeypatch):
@@ -74,16 +77,14 @@ def test_symbols_of_an_earlier_run_are_those_of_its_vocabulary(pairs, tmp_path, 
     unknown = {}
     for kind in ("bpe", "byte"):
         run = tmp_path / kind
-        given = {"data": (str(pairs),), "steps": 1, "tokeniser": kind, **SMALL}
-        TranslationTraining.of(run, given, cpu=True).train(run)
+        train(TranslationTraining, run, pairs, tokeniser=kind)
         unknown[kind] = Translator.load(run).translate(["the 🎉 sang 🚀"])[0].unknown_words
     assert unknown == {"bpe": ("🚀",), "byte": ()}
 
 
 def test_a_run_that_hardly_learned_says_so_and_one_that_learned_does_not(pairs, tmp_path):
     run = tmp_path / "run"
-    given = {"data": (str(pairs),), "steps": 1, **SMALL}
-    TranslationTraining.of(run, given, cpu=True).train(run)
+    train(TranslationTraining, run, pairs)
     learned = Learned.of_run(run)
     size = Translator.load(run).tokeniser.vocab_size
     assert learned.guess == pytest.approx(math.log(size))
@@ -92,9 +93,10 @@ def test_a_run_that_hardly_learned_says_so_and_one_that_learned_does_not(pairs, 
     assert scores.to_dict()["hardly_learned"] is True
     assert learned.remark() in "\n".join(scores.lines())
     assert Learned.of_run(next(run.glob("step-*"))) is None
-    given = {**given, "steps": 60, "learning_rate": 0.01, "validate_every": 30}
-    TranslationTraining.of(tmp_path / "good", given, cpu=True).train(tmp_path / "good")
-    scores = evaluate_run(tmp_path / "good")
+
+    good = tmp_path / "good"
+    train(TranslationTraining, good, pairs, steps=60, learning_rate=0.01, validate_every=30)
+    scores = evaluate_run(good)
     assert scores.to_dict()["hardly_learned"] is False
     assert "hardly" not in "\n".join(scores.lines())
     assert Learned(0.61, 1.0).hardly

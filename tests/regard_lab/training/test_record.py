@@ -4,13 +4,14 @@ import pytest
 
 from regard.errors import CheckpointError, DataError
 from regard_lab.training import draw_curves, read_log
-from regard_lab.training.record import Log, _render
+from regard_lab.training.log import Log, _render
 
 
 def lines_up_to(step: int) -> list[dict]:
-    return [
-        {"step": number, "kind": "training", "loss": float(number)} for number in range(1, step + 1)
-    ]
+    lines = []
+    for number in range(1, step + 1):
+        lines.append({"step": number, "kind": "training", "loss": float(number)})
+    return lines
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_doubled_and_moved_lines_are_refused_and_each_step_is_read_once(
     path, order, number, reason
 ):
     lines = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines[at] for at in order))
+    path.write_bytes(b"".join(lines[number] for number in order))
     with pytest.raises(CheckpointError, match=rf"log\.jsonl, line {number}, is {reason}"):
         read_log(path)
     lost = []

@@ -1,10 +1,10 @@
 """What a run keeps on the disk, in a folder of its own, and what a fault leaves behind."""
 
-import dataclasses
 import errno
 import json
 import os
 import signal
+from dataclasses import replace
 
 import pytest
 import torch
@@ -31,7 +31,7 @@ def checkpoints_in(run):
 
 def test_only_the_last_and_the_best_checkpoint_are_kept(tmp_path):
     losses = [3.0, 1.0, *[2.0] * 18]
-    train_toy(tmp_path, dataclasses.replace(EVERY_STEP, save_every=2), Scripted(losses))
+    train_toy(tmp_path, replace(EVERY_STEP, save_every=2), Scripted(losses))
     assert checkpoints_in(tmp_path) == ["step-000002", "step-000020"]
     found = read_checkpoints(tmp_path)
     assert (found.last, found.best) == ("step-000020", "step-000002")
@@ -39,11 +39,11 @@ def test_only_the_last_and_the_best_checkpoint_are_kept(tmp_path):
 
 def test_as_many_of_the_last_checkpoints_are_kept_as_are_wanted(tmp_path):
     losses = [3.0, 1.0, *[2.0] * 18]
-    config = dataclasses.replace(EVERY_STEP, save_every=4, keep=3)
+    config = replace(EVERY_STEP, save_every=4, keep=3)
     with pytest.raises(CrashError):
         train_toy(tmp_path, config, Scripted(losses), progress=at_step(14, crash))
     (tmp_path / "step-000016").mkdir()  # complete, but no checkpoint names it: a kill came first
-    train_toy(tmp_path, dataclasses.replace(config, keep=2), Scripted(losses[12:]), resume=True)
+    train_toy(tmp_path, replace(config, keep=2), Scripted(losses[12:]), resume=True)
     assert checkpoints_in(tmp_path) == ["step-000002", "step-000016", "step-000020"]
 
 
@@ -90,7 +90,7 @@ def test_the_same_step_saved_again_after_one_more_validation_never_overwrites_th
     """A signal stops the run at step 6 unvalidated; asked for 6 steps, the resumed run validates and saves there."""
     train_toy(tmp_path, progress=at_step(6, lambda: signal.raise_signal(signal.SIGTERM)))
     assert read_checkpoints(tmp_path).last == "step-000006"
-    result = train_toy(tmp_path, dataclasses.replace(CONFIG, steps=6), resume=True)
+    result = train_toy(tmp_path, replace(CONFIG, steps=6), resume=True)
     found = read_checkpoints(tmp_path)
     assert result.best_step == 6
     assert found.last == found.best == "step-000006-again"
@@ -168,17 +168,13 @@ def test_a_model_that_is_called_the_best_is_on_the_disk_already(tmp_path):
             said.append((event.step, read_checkpoints(tmp_path).best))
 
     losses = [3.0, 2.0, 2.5, 1.0, *[2.0] * 16]
-    train_toy(
-        tmp_path, dataclasses.replace(EVERY_STEP, save_every=7), Scripted(losses), progress=look
-    )
+    train_toy(tmp_path, replace(EVERY_STEP, save_every=7), Scripted(losses), progress=look)
     assert said == [(step, f"step-{step:06d}") for step in (1, 2, 4)]
 
 
 def test_what_is_not_needed_is_removed_before_there_is_need_of_room(tmp_path, monkeypatch):
     """A kill left a whole checkpoint that no file names; a disk that is nearly full has room again."""
-    train_toy(
-        tmp_path, dataclasses.replace(EVERY_STEP, save_every=4), Scripted([1.0] * 20), progress=None
-    )
+    train_toy(tmp_path, replace(EVERY_STEP, save_every=4), Scripted([1.0] * 20), progress=None)
     (tmp_path / "step-000099").mkdir()
     seen = []
 
@@ -188,7 +184,7 @@ def test_what_is_not_needed_is_removed_before_there_is_need_of_room(tmp_path, mo
     monkeypatch.setattr(checkpoint, "write_folder", seeing)
     train_toy(
         tmp_path,
-        dataclasses.replace(EVERY_STEP, save_every=4, steps=24),
+        replace(EVERY_STEP, save_every=4, steps=24),
         Scripted([1.0] * 30),
         resume=True,
     )
@@ -196,7 +192,7 @@ def test_what_is_not_needed_is_removed_before_there_is_need_of_room(tmp_path, mo
     assert all("step-000099" not in names for names in seen)
 
 
-SHORT = dataclasses.replace(CONFIG, steps=1)
+SHORT = replace(CONFIG, steps=1)
 OWN = {
     "settings.json": b'{"mine": 1}',
     "test.jsonl": b"mine",

@@ -1,8 +1,8 @@
 """Differences between runs are named by where they are; a run's folder states what it is and where it ran."""
 
-import dataclasses
 import json
 import platform
+from dataclasses import replace
 
 import pytest
 import torch
@@ -43,7 +43,7 @@ def test_every_file_of_a_run_is_explained_and_an_explanation_of_ones_own_stays(t
 def test_a_run_tells_its_model_settings_data_and_each_session(tmp_path):
     with pytest.raises(CrashError):
         train_toy(tmp_path, model_config={"dim": 6}, progress=at_step(5, crash))
-    longer = dataclasses.replace(CONFIG, minutes=9.0)
+    longer = replace(CONFIG, minutes=9.0)
     train_toy(tmp_path, longer, model_config={"dim": 6}, resume=True)
     told = json.loads((tmp_path / RUN_FILE).read_text())
     assert (told["kind"], told["model"], told["training"]) == ("toy", {"dim": 6}, longer.to_dict())

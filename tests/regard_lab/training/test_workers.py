@@ -1,9 +1,9 @@
 """Two processes, each with its share of the batch, are one process with the whole of it."""
 
-import dataclasses
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,7 @@ from regard_lab.models.storage import load_model, read_checkpoints
 from regard_lab.training import read_log
 from regard_lab.training.engine import Workers
 
-WHOLE_STEP = dataclasses.replace(CONFIG, accumulate=2 * CONFIG.accumulate)
+WHOLE_STEP = replace(CONFIG, accumulate=2 * CONFIG.accumulate)
 
 
 def test_one_process_sums_and_decides_for_itself():
@@ -46,25 +46,23 @@ def weights(run):
 
 
 def curves(run):
-    return [
-        line[name]
-        for line in read_log(run / "log.jsonl")
-        for name in ("loss", "gradient_norm")
-        if name in line
-    ]
+    numbers = []
+    for line in read_log(run / "log.jsonl"):
+        numbers += [line[name] for name in ("loss", "gradient_norm") if name in line]
+    return numbers
 
 
 @pytest.mark.slow
 def test_two_processes_train_to_the_weights_of_one_also_over_a_resume(two, tmp_path):
     """In float64, so that only the rule can differ: the shares hold unequal numbers of tokens."""
-    one = train_reader(tmp_path / "one", WHOLE_STEP, Together())
+    result = train_reader(tmp_path / "one", WHOLE_STEP, Together())
     expected = weights(tmp_path / "one")
-    found = weights(two / "ddp")
-    assert found.keys() == expected.keys()
+    of_two = weights(two / "ddp")
+    assert of_two.keys() == expected.keys()
     for name, tensor in expected.items():
-        assert (found[name] - tensor).abs().max() <= 1e-9, name
+        assert (of_two[name] - tensor).abs().max() <= 1e-9, name
     assert curves(two / "ddp") == pytest.approx(curves(tmp_path / "one"), rel=1e-9)
-    assert read_log(two / "ddp" / "log.jsonl")[-2]["tokens"] == one.tokens
+    assert read_log(two / "ddp" / "log.jsonl")[-2]["tokens"] == result.tokens
     assert isinstance(LanguageModel.load(two / "ddp"), LanguageModel)
 
 
@@ -72,17 +70,16 @@ def test_two_processes_train_to_the_weights_of_one_also_over_a_resume(two, tmp_p
 def test_in_float32_they_differ_by_rounding_alone(two, tmp_path):
     """Not in no bit: sums over a batch are added up in another order, and Adam divides by their small roots."""
     train_reader(tmp_path / "one", WHOLE_STEP, Together(), dtype=torch.float32)
-    expected = weights(tmp_path / "one")
-    found = weights(two / "float32")
-    worst = max(float((found[name] - tensor).abs().max()) for name, tensor in expected.items())
-    print(f"furthest weight {worst:.1e}")
-    assert worst <= 1e-3 * CONFIG.learning_rate * CONFIG.steps  # of what a weight can have moved
+    of_two = weights(two / "float32")
+    furthest = CONFIG.learning_rate * CONFIG.steps  # that a weight can have moved
+    for name, tensor in weights(tmp_path / "one").items():
+        assert (of_two[name] - tensor).abs().max() <= 1e-3 * furthest, name
     assert curves(two / "float32") == pytest.approx(curves(tmp_path / "one"), rel=1e-5)
 
 
 @pytest.mark.slow
 def test_all_processes_name_the_batch_of_the_one_that_failed(two):
-    told = [(two / f"fault-{rank}.txt").read_text() for rank in range(2)]
-    assert told[0] == told[1]
-    assert "step 2 cannot be done: the loss of batch 3 is not finite" in told[0]
+    fault = (two / "fault-0.txt").read_text()
+    assert "step 2 cannot be done: the loss of batch 3 is not finite" in fault
+    assert (two / "fault-1.txt").read_text() == fault
     assert read_checkpoints(two / "poisoned").last == "step-000001"

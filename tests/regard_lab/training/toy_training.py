@@ -45,12 +45,10 @@ class ToyTask:
         self.lines = torch.randint(1, WORDS, (LINES, 10), generator=generator)
         for row, length in enumerate(torch.randint(3, 11, (LINES,), generator=generator).tolist()):
             self.lines[row, length:] = 0
-        self.size, self.share, self.poison, self.name = (
-            size,
-            slice(rank, None, processes),
-            poison,
-            name,
-        )
+        self.size = size
+        self.share = slice(rank, None, processes)
+        self.poison = poison
+        self.name = name
 
     def batch(self, index: int) -> torch.Tensor:
         epoch, place = divmod(index, LINES // self.size)
@@ -77,7 +75,9 @@ class ToyTask:
         loss = cross_entropy(
             scores, targets.flatten(), ignore_index=0, reduction="sum", label_smoothing=smoothing
         )
-        return (loss * float("nan") if (batch < 0).any() else loss), (targets != 0).sum()
+        if (batch < 0).any():  # a poisoned batch
+            loss = loss * float("nan")
+        return loss, (targets != 0).sum()
 
 
 CONFIG = TrainingConfig(
@@ -129,7 +129,7 @@ def log_without_times(run: Path) -> list[dict]:
     """The lines of the log, less what differs from run to run."""
     from regard_lab.training import read_log
 
-    return [
-        {key: value for key, value in line.items() if key != "seconds"}
-        for line in read_log(run / "log.jsonl")
-    ]
+    lines = read_log(run / "log.jsonl")
+    for line in lines:
+        line.pop("seconds", None)
+    return lines

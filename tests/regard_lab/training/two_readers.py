@@ -3,9 +3,9 @@
 Started by test_workers.py through torchrun: two_readers.py FOLDER
 """
 
-import dataclasses
 import os
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,7 +27,7 @@ CONFIG = TrainingConfig(
     save_every=2,
     log_every=1,
 )
-HALF = dataclasses.replace(CONFIG, steps=3)
+HALF = replace(CONFIG, steps=3)
 
 
 def make_reader(dtype: torch.dtype = torch.float64) -> LanguageModel:
@@ -66,8 +66,10 @@ class Together:
 
     def __init__(self) -> None:
         self.tasks = [make_task(2, rank) for rank in range(2)]
-        self.loss, self.validation_loss = self.tasks[0].loss, self.tasks[0].validation_loss
-        self.validation_batches = self.tasks[0].validation_batches
+        first = self.tasks[0]
+        self.loss = first.loss
+        self.validation_loss = first.validation_loss
+        self.validation_batches = first.validation_batches
 
     def batch(self, index):
         return self.tasks[index % 2].batch(index // 2)
