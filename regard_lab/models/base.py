@@ -40,11 +40,8 @@ from regard_lab.text.vocabularies import PAD
 
 def check_step(ids: torch.Tensor, state: object, kind: type, axes: int = 1) -> None:
     """Raise an ArgumentError unless these are the next ids of each text and a state of this model."""
-    if (
-        not isinstance(ids, torch.Tensor)
-        or ids.dim() != axes
-        or ids.dtype not in (torch.int64, torch.int32)
-    ):
+    is_tensor = isinstance(ids, torch.Tensor)
+    if not is_tensor or ids.dim() != axes or ids.dtype not in (torch.int64, torch.int32):
         shape = "(batch,)" if axes == 1 else "(batch, added)"
         raise ArgumentError(
             f"ids are {shown(ids)}; give an int64 tensor {shape}, the next ids of each text"
@@ -65,19 +62,22 @@ def check_number(ids: torch.Tensor, texts: int) -> None:
 
 def check_ids(ids: torch.Tensor, vocab_size: int) -> None:
     """Raise an ArgumentError unless all ids are in the vocabulary."""
-    if (
-        not isinstance(ids, torch.Tensor)
-        or ids.is_floating_point()
-        or ids.is_complex()
-        or ids.dtype == torch.bool
-    ):
+    if not isinstance(ids, torch.Tensor) or not _is_whole(ids.dtype):
         raise ArgumentError(f"ids are {shown(ids)}; give an integer tensor")
     if torch.compiler.is_compiling():  # a program has no ids yet
         return
-    if ids.numel() and not (0 <= int(ids.min()) and int(ids.max()) < vocab_size):
+    if not ids.numel():
+        return
+    smallest = int(ids.min())
+    largest = int(ids.max())
+    if smallest < 0 or largest >= vocab_size:
         raise ArgumentError(
-            f"ids go from {int(ids.min())} to {int(ids.max())}; this vocabulary goes from 0 to {vocab_size - 1}"
+            f"ids go from {smallest} to {largest}; this vocabulary goes from 0 to {vocab_size - 1}"
         )
+
+
+def _is_whole(dtype: torch.dtype) -> bool:
+    return not dtype.is_floating_point and not dtype.is_complex and dtype != torch.bool
 
 
 # Configs and models
@@ -103,13 +103,15 @@ class Settings:
             ArgumentError: a setting that is unknown, missing or invalid.
         """
         of_kind("settings", settings, dict, "the settings by name, as to_dict gives them")
-        known = {field.name: field for field in fields(cls)}
-        if unknown := sorted(settings.keys() - known.keys()):
+        known = [field.name for field in fields(cls)]
+        unknown = sorted(settings.keys() - known)
+        if unknown:
             raise ArgumentError(
                 f"there is no setting {', '.join(unknown)}; {suggest(unknown[0], known)}"
             )
-        needed = {name for name, field in known.items() if field.default is MISSING}
-        if missing := sorted(needed - settings.keys()):
+        needed = {field.name for field in fields(cls) if field.default is MISSING}
+        missing = sorted(needed - settings.keys())
+        if missing:
             raise ArgumentError(f"the setting {', '.join(missing)} is missing")
         return cls(**settings)
 
@@ -129,11 +131,11 @@ class Settings:
         """Raise an ArgumentError if the parameters in float32 need more memory than this machine has."""
         if torch.get_default_device().type == "meta":  # no memory is allocated
             return
-        needed = 4 * self.least_parameters
-        there = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-        if needed > there:
+        needed = 4 * self.least_parameters  # bytes
+        memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        if needed > memory:
             raise ArgumentError(
-                f"the parameters of this model would take at least {needed:,} bytes, and this machine has {there:,} "
+                f"the parameters of this model would take at least {needed:,} bytes, and this machine has {memory:,} "
                 f"bytes of memory; make it smaller"
             )
 
@@ -144,9 +146,8 @@ class Settings:
     def check_shares(self, *names: str) -> None:
         """Raise an ArgumentError unless these settings are numbers from 0 to 1."""
         for name in names:
-            object.__setattr__(
-                self, name, real(name, getattr(self, name), 0, 1, needs="a share from 0 to 1")
-            )
+            share = real(name, getattr(self, name), 0, 1, needs="a share from 0 to 1")
+            object.__setattr__(self, name, share)
 
     def check_flags(self, *names: str) -> None:
         """Raise an ArgumentError unless these settings are booleans."""
@@ -178,12 +179,12 @@ class Storable(nn.Module):
     def from_saved(cls, saved: SavedModel, where: str) -> Self:
         """Build a model from `saved`, read from `where`; sizes are checked before memory is allocated."""
         of_kind("saved", saved, SavedModel, "what load_model gives")
+        stored = sum(tensor.numel() for tensor in saved.state.values())
         try:
             config = cls.Config.from_dict(saved.config)
-            held = sum(tensor.numel() for tensor in saved.state.values())
-            if config.least_parameters > held:
+            if config.least_parameters > stored:
                 raise ArgumentError(
-                    f"it has at least {config.least_parameters} parameters and the file {held}"
+                    f"it has at least {config.least_parameters} parameters and the file {stored}"
                 )
             with torch.device("meta"):
                 model = cls(config)
@@ -238,11 +239,9 @@ class TextModel(Storable):
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         """Logits (..., vocab_size) of vectors (..., dim): by the embeddings if they are tied, else by a matrix."""
-        return (
-            project(x, self.embedding.weight)
-            if self.to_vocabulary is None
-            else self.to_vocabulary(x)
-        )
+        if self.to_vocabulary is None:
+            return project(x, self.embedding.weight)
+        return self.to_vocabulary(x)
 
 
 class TranslationBase(TextModel):
@@ -254,10 +253,11 @@ class TranslationBase(TextModel):
         """Make the embeddings, and what a model needs besides where its config does not tie them."""
         config = self.config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
-        self.target_embedding = None if config.tied else nn.Embedding(config.vocab_size, config.dim)
-        self.to_vocabulary = (
-            None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
-        )
+        self.target_embedding = None
+        self.to_vocabulary = None
+        if not config.tied:
+            self.target_embedding = nn.Embedding(config.vocab_size, config.dim)
+            self.to_vocabulary = Projection(config.dim, config.vocab_size, bias=False)
         self.dropout = nn.Dropout(config.dropout)
 
     @refusing_keywords("a translation model", OF_MODELS)
@@ -281,9 +281,9 @@ class TranslationBase(TextModel):
             (batch, target_length, vocab_size): position t scores the id after target[:, t].
         """
         aligned = align(target)
-        return aligned.put_back(
-            self._logits(source, source_vectors, aligned, aligned.move(target_vectors))
-        )
+        vectors = aligned.move(target_vectors)
+        logits = self._logits(source, source_vectors, aligned, vectors)
+        return aligned.put_back(logits)
 
     def _logits(
         self,
@@ -316,7 +316,9 @@ def new_positions(kind: str, dim: int, max_length: int) -> nn.Module | None:
     """The module whose vectors are added to embeddings: "sinusoidal" or "learned"; None for any other kind."""
     if kind == "sinusoidal":
         return Sinusoidal(dim)
-    return Learned(max_length, dim) if kind == "learned" else None
+    if kind == "learned":
+        return Learned(max_length, dim)
+    return None
 
 
 # Padding
@@ -336,19 +338,23 @@ class Aligned:
 
     def move(self, x: torch.Tensor | None) -> torch.Tensor | None:
         """Move x (batch, length, ...), given for the original ids, as the ids were moved; None stays None."""
-        return x if self.start is None or x is None else _shifted(x, self.start)
+        if self.start is None or x is None:
+            return x
+        return _shifted(x, self.start)
 
     def put_back(self, x: torch.Tensor) -> torch.Tensor:
         """Move x (batch, length, ...), computed on these ids, back to the positions of the original ids."""
-        return x if self.start is None else _shifted(x, -self.start)
+        if self.start is None:
+            return x
+        return _shifted(x, -self.start)
 
 
 def _shifted(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     """Row i of x (batch, length, ...) from position `by[i]` on; beyond its ends the first or the last vector."""
-    places = (torch.arange(x.shape[1], device=x.device) + by[:, None]).clamp(
-        0, x.shape[1] - 1
-    )  # (batch, length)
-    return x[torch.arange(x.shape[0], device=x.device)[:, None], places]
+    batch, length = x.shape[:2]
+    rows = torch.arange(batch, device=x.device)[:, None]  # (batch, 1)
+    places = torch.arange(length, device=x.device) + by[:, None]  # (batch, length)
+    return x[rows, places.clamp(0, length - 1)]
 
 
 def align(ids: torch.Tensor) -> Aligned:
@@ -361,17 +367,22 @@ def align(ids: torch.Tensor) -> Aligned:
         raise ArgumentError(f"ids are {shown(ids)}; give an int64 tensor (batch, length)")
     if ids.dim() != 2 or ids.dtype != torch.int64:
         raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; give int64 (batch, length)")
+
     is_text = ids != PAD
-    known = not exporting()  # a program has no ids yet: any of them may be padding
-    if known and bool(is_text.all()):
+    has_values = not exporting()  # a program has no ids yet: any of them may be padding
+    if has_values and bool(is_text.all()):
         return Aligned(ids, None, None)
+
     length = ids.shape[1]
     places = torch.arange(length, device=ids.device)
     start = torch.where(is_text, places, length).amin(1)
     stop = torch.where(is_text, places + 1, 0).amax(1)
     start = torch.minimum(start, stop)  # a batch row of padding only is not moved
-    span = KeySpan(0, stop - start)
-    if known and not bool(start.any()):
+    lengths = stop - start  # (batch,)
+    span = KeySpan(0, lengths)
+    if has_values and not bool(start.any()):
         return Aligned(ids, span, None)
-    moved = ids.gather(1, (places + start[:, None]).clamp(max=length - 1))
-    return Aligned(torch.where(places < (stop - start)[:, None], moved, PAD), span, start)
+
+    sources = (places + start[:, None]).clamp(max=length - 1)
+    moved = ids.gather(1, sources)
+    return Aligned(torch.where(places < lengths[:, None], moved, PAD), span, start)

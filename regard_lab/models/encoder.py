@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -118,21 +119,24 @@ class ClassesHead(nn.Module):
         if self.pooling == "first":
             pooled = x[:, 0]  # (batch, dim)
         else:
-            kept = x.masked_fill(~is_text[:, :, None], 0.0)
-            pooled = kept.sum(1) / is_text.sum(1, keepdim=True).clamp(min=1)
+            without_padding = x.masked_fill(~is_text[:, :, None], 0.0)
+            pooled = without_padding.sum(1) / is_text.sum(1, keepdim=True).clamp(min=1)
         return self.to_classes(self.dropout(torch.tanh(self.dense(pooled))))
 
 
-SAME_WEIGHTS = {
-    "head",
-    "classes",
-    "pooling",
-    "pattern",
-    "max_length",
-    "dropout",
-    "attention_dropout",
-}
-SAME_WEIGHTS |= {"gradient_checkpointing"}
+# Settings that need no other weights but those of the head, or more of its positions.
+CHANGEABLE = frozenset(
+    (
+        "head",
+        "classes",
+        "pooling",
+        "pattern",
+        "max_length",
+        "dropout",
+        "attention_dropout",
+        "gradient_checkpointing",
+    )
+)
 
 
 class TextEncoder(Stack):
@@ -186,20 +190,17 @@ class TextEncoder(Stack):
                 raise ArgumentError(
                     f"places are given to the head {self.config.head!r}; they are for head='words'"
                 )
-            a_tensor(
-                "places",
-                places,
-                f"bool {tuple(ids.shape)}, the shape of ids",
-                [ids.shape],
-                torch.bool,
-            )
+            needs = f"bool {tuple(ids.shape)}, the shape of ids"
+            a_tensor("places", places, needs, [ids.shape], torch.bool)
         x = self._read(aligned)
         if isinstance(self.head, ClassesHead):
             return self.head(x, text_mask(aligned))
         x = aligned.put_back(x)
-        if isinstance(self.head, WordsHead):
-            return self.head(x if places is None else x[places], self.embedding.weight)
-        return x
+        if not isinstance(self.head, WordsHead):
+            return x
+        if places is not None:
+            x = x[places]
+        return self.head(x, self.embedding.weight)
 
     def vectors(self, ids: torch.Tensor) -> torch.Tensor:
         """The normalised output of the last layer, with any head: (batch, length) -> (batch, length, dim)."""
@@ -220,43 +221,42 @@ class TextEncoder(Stack):
 
         Source: copied positions, Longformer, Beltagy et al. 2020, section 5.
         """
-        if strange := sorted(settings.keys() - SAME_WEIGHTS):
+        fixed = sorted(settings.keys() - CHANGEABLE)
+        if fixed:
             raise ArgumentError(
-                f"{', '.join(strange)} cannot be changed in a trained encoder; settings that can are "
-                f"{', '.join(sorted(SAME_WEIGHTS))}"
+                f"{', '.join(fixed)} cannot be changed in a trained encoder; settings that can are "
+                f"{', '.join(sorted(CHANGEABLE))}"
             )
         if settings.get("head", self.config.head) != "classes":
             settings = {"classes": None, **settings}
-        other = TextEncoder(replace(self.config, **settings)).to(self.embedding.weight)
-        same_head = (other.config.head, other.config.classes) == (
-            self.config.head,
-            self.config.classes,
-        )
-        weights = {
-            name: tensor
-            for name, tensor in self.state_dict().items()
-            if same_head or "head." not in name
-        }
-        if isinstance(other.positions, Learned):
+        config = replace(self.config, **settings)
+        changed = TextEncoder(config).to(self.embedding.weight)
+
+        weights = self.state_dict()
+        has_same_head = config.head == self.config.head and config.classes == self.config.classes
+        if not has_same_head:
+            weights = {name: weights[name] for name in weights if "head." not in name}
+        if isinstance(changed.positions, Learned):
             table = weights["positions.weight"]
-            length = other.config.max_length
-            weights["positions.weight"] = table.repeat(-(-length // len(table)), 1)[:length]
-        other.load_state_dict(weights, strict=same_head)
-        return other.train(self.training)
+            copies = math.ceil(config.max_length / len(table))
+            weights["positions.weight"] = table.repeat(copies, 1)[: config.max_length]
+        changed.load_state_dict(weights, strict=has_same_head)
+        return changed.train(self.training)
 
     def _read(self, aligned: Aligned) -> torch.Tensor:
         """The vectors (batch, length, dim) of ids with all padding on the right."""
         if aligned.span is None or not self.config.by_length:
-            return self._stacked(aligned.ids, aligned.span)
+            return self._run_layers(aligned.ids, aligned.span)
+
+        # The pattern depends on the length: one length at a time.
         lengths = text_mask(aligned).sum(1)
         x = self.embedding.weight.new_zeros(*aligned.ids.shape, self.config.dim)
-        # The pattern depends on the length: one length at a time.
         for length in lengths.unique().tolist():
             rows = lengths == length
-            x[rows, :length] = self._stacked(aligned.ids[rows, :length], None).to(x.dtype)
+            x[rows, :length] = self._run_layers(aligned.ids[rows, :length], None).to(x.dtype)
         return x
 
-    def _stacked(self, ids: torch.Tensor, live: KeySpan | None) -> torch.Tensor:
+    def _run_layers(self, ids: torch.Tensor, live: KeySpan | None) -> torch.Tensor:
         x = self._embed_texts(ids, torch.arange(ids.shape[1], device=ids.device))
         values = self._first_values(x)
         for block in self._blocks():
@@ -270,9 +270,9 @@ class TextEncoder(Stack):
 
 def text_mask(aligned: Aligned) -> torch.Tensor:
     """Mask of the positions of aligned ids without padding: bool (batch, length)."""
-    places = torch.arange(aligned.ids.shape[1], device=aligned.ids.device)
     if aligned.span is None:
         return torch.ones_like(aligned.ids, dtype=torch.bool)
     stop = aligned.span.stop
     assert isinstance(stop, torch.Tensor)
+    places = torch.arange(aligned.ids.shape[1], device=aligned.ids.device)
     return places < stop[:, None]

@@ -152,11 +152,10 @@ class LanguageConfig(Settings):
         self._fill()
         self.check_sizes("kv_heads", "head_dim", "hidden_dim")
         self._check_heads()
-        lengths = [
-            len(texts) for texts in (self.pattern, self.mechanism) if not isinstance(texts, str)
-        ]
-        # Later layers repeat these combinations.
-        for layer in range(min(self.layers, lcm(*lengths))):
+        self._check_positions()
+        # Later layers repeat the combinations of these.
+        combinations = lcm(count_of_texts(self.pattern), count_of_texts(self.mechanism))
+        for layer in range(min(self.layers, combinations)):
             self._check_attention(self.pattern_of(layer), self.mechanism_of(layer))
 
     @property
@@ -166,9 +165,11 @@ class LanguageConfig(Settings):
     @property
     def special(self) -> str:
         """The options of its layers that plain attention lacks, as a phrase; empty if there are none."""
-        return ", ".join(
-            name for name in (*LAYER_OPTIONS, "rotary_scaling", "chooser") if getattr(self, name)
-        )
+        return ", ".join(self._chosen((*LAYER_OPTIONS, "rotary_scaling", "chooser")))
+
+    def _chosen(self, names: tuple[str, ...]) -> list[str]:
+        """Those of these settings that are set."""
+        return [name for name in names if getattr(self, name)]
 
     def pattern_of(self, layer: int) -> Pattern:
         """The causal pattern of a layer, counted from 0."""
@@ -184,72 +185,82 @@ class LanguageConfig(Settings):
             raise ArgumentError(
                 f"dim is {self.dim}; without head_dim it must be a multiple of heads, {self.heads}"
             )
-        filled: dict[str, Any] = {
-            "kv_heads": self.heads if self.kv_heads is None else self.kv_heads,
-            "head_dim": self.dim // self.heads if self.head_dim is None else self.head_dim,
-            "hidden_dim": of_kind(
-                "hidden_dim", self.hidden_dim, int, "an integer, 0 for the default"
-            ),
-        }
-        if filled["hidden_dim"] == 0:
-            filled["hidden_dim"] = (
-                -(-self.dim // 3) * 8 if self.activation in GATED else 4 * self.dim
-            )
-        if self.latent_dim is not None and self.positions == "rotary" and self.rope_dim is None:
-            filled["rope_dim"] = 2 * max(1, filled["head_dim"] // 4)
+        hidden_dim = of_kind("hidden_dim", self.hidden_dim, int, "an integer, 0 for the default")
+        head_dim = self.dim // self.heads if self.head_dim is None else self.head_dim
+        filled: dict[str, Any] = {"head_dim": head_dim, "hidden_dim": hidden_dim}
+        if self.kv_heads is None:
+            filled["kv_heads"] = self.heads
+        if hidden_dim == 0 and self.activation in GATED:
+            filled["hidden_dim"] = math.ceil(self.dim / 3) * 8
+        elif hidden_dim == 0:
+            filled["hidden_dim"] = 4 * self.dim
+        if self._has_rotary_latents and self.rope_dim is None:
+            filled["rope_dim"] = 2 * max(1, head_dim // 4)
         if self.rope_frequencies is not None:
-            filled["rope_frequencies"] = (
-                *of_kind("rope_frequencies", self.rope_frequencies, list | tuple, "a list"),
-            )
+            of_kind("rope_frequencies", self.rope_frequencies, list | tuple, "a list")
+            filled["rope_frequencies"] = tuple(self.rope_frequencies)
         for name in ("pattern", "mechanism"):
-            texts = getattr(self, name)
-            if not isinstance(texts, list | tuple):
-                a_string(name, texts)
-                continue
-            filled[name] = tuple(a_string(f"a text of {name}", text) for text in texts)
-            if not 1 <= len(texts) <= self.layers:
-                texts = count_of(len(texts), "texts")
-                layers = count_of(self.layers, "layers")
-                raise ArgumentError(f"{name} has {texts} for {layers}; give 1 to {self.layers}")
+            filled[name] = self._checked_texts(name)
         for name, value in filled.items():
             object.__setattr__(self, name, value)
 
+    def _checked_texts(self, name: str) -> EACH:
+        """One text for all layers, or a tuple of texts that they use in turn."""
+        texts = getattr(self, name)
+        if not isinstance(texts, list | tuple):
+            return a_string(name, texts)
+        checked = tuple(a_string(f"a text of {name}", text) for text in texts)
+        if not 1 <= len(checked) <= self.layers:
+            count = count_of(len(checked), "texts")
+            layers = count_of(self.layers, "layers")
+            raise ArgumentError(f"{name} has {count} for {layers}; give 1 to {self.layers}")
+        return checked
+
+    @property
+    def _has_rotary_latents(self) -> bool:
+        return self.latent_dim is not None and self.positions == "rotary"
+
     def _check_heads(self) -> None:
         assert self.kv_heads is not None
-        assert self.head_dim is not None
         if self.heads % self.kv_heads:
             raise ArgumentError(
                 f"kv_heads is {self.kv_heads}; heads, {self.heads}, must be a multiple of it"
             )
-        rotary = self.positions == "rotary"
-        latent = self.latent_dim is not None
-        if latent:
-            self.check_sizes("latent_dim", *["rope_dim"] * rotary)
-        if latent and self.kv_heads != self.heads:
+        if self.latent_dim is None:
+            return
+        self.check_sizes("latent_dim")
+        if self._has_rotary_latents:
+            self.check_sizes("rope_dim")
+        if self.kv_heads != self.heads:
             raise ArgumentError(
                 f"kv_heads is {self.kv_heads}, and latents have all {self.heads} heads; leave it out"
             )
-        if not (latent and rotary) and (
-            self.rope_dim is not None or self.rope_frequencies is not None
-        ):
+
+    def _check_positions(self) -> None:
+        assert self.head_dim is not None
+        has_rotary = self.positions == "rotary"
+        has_latents = self.latent_dim is not None
+        has_rope_options = self.rope_dim is not None or self.rope_frequencies is not None
+        if has_rope_options and not self._has_rotary_latents:
             raise ArgumentError(
                 "rope_dim and rope_frequencies need latent_dim and rotary positions; leave them out"
             )
-        rotated = (self.rope_dim or 0) if latent else self.head_dim
-        if rotary and rotated % 2:
-            name = "rope_dim" if latent else "head_dim"
-            raise ArgumentError(f"rotary rotates pairs, and {name} is {rotated}; it must be even")
+        name = "rope_dim" if has_latents else "head_dim"
+        if has_rotary and getattr(self, name) % 2:
+            raise ArgumentError(
+                f"rotary rotates pairs, and {name} is {getattr(self, name)}; it must be even"
+            )
         if self.rotary_scaling is not None:
-            if not rotary:
+            if not has_rotary:
                 raise ArgumentError(
                     f"rotary_scaling is for rotary positions, and these are {self.positions}"
                 )
             Rotary(self.rotary_base, frequencies=self.rope_frequencies, scaling=self.rotary_scaling)
-        if latent and (
-            given := [name for name in (*LAYER_OPTIONS, "chooser") if getattr(self, name)]
-        ):
+        options_of_heads = self._chosen((*LAYER_OPTIONS, "chooser"))
+        if has_latents and options_of_heads:
             raise ArgumentError(
-                f"{', '.join(given)} are for keys and values of heads, and latents have none; leave out one of them"
+                f"{', '.join(options_of_heads)} are for keys and values of heads, and latents have none; leave out one "
+                f"of them"
             )
         if self.positions == "sinusoidal" and self.dim % 2:
             raise ArgumentError(
@@ -260,33 +271,36 @@ class LanguageConfig(Settings):
         """Refuse a pattern or mechanism that a model of this config cannot have."""
         pattern.check(1, self.heads, 1, 1)
         self._check_continued(pattern)
-        alibi = self.positions == "alibi"
-        options = {"bias": alibi or self.forgetting, "dropout": self.attention_dropout > 0}
-        check_combination(
-            mechanism, pattern.canonical(), [name for name, given in options.items() if given], ()
-        )
+        has_alibi = self.positions == "alibi"
+        options = []
+        if has_alibi or self.forgetting:
+            options.append("bias")
+        if self.attention_dropout > 0:
+            options.append("dropout")
+        check_combination(mechanism, pattern.canonical(), options, ())
         if self.latent_dim is not None and mechanism != Softmax():
             raise ArgumentError(
                 f"mechanism is {mechanism}; latent attention is softmax, so leave it out"
             )
-        if self.forgetting and (alibi or pattern.reach().ahead != 0):
-            other = (
-                "positions alibi, a second bias"
-                if alibi
-                else f"pattern {pattern}, which looks ahead"
-            )
+        if self.forgetting and has_alibi:
             raise ArgumentError(
-                f"forgetting is the bias of causal attention, and here is {other}; leave out one of them"
+                "forgetting is the bias of causal attention, and here is positions alibi, a second bias; leave out one "
+                "of them"
+            )
+        if self.forgetting and pattern.reach().ahead != 0:
+            raise ArgumentError(
+                f"forgetting is the bias of causal attention, and here is pattern {pattern}, which looks ahead; leave "
+                f"out one of them"
             )
         if mechanism.shares_keys and self.kv_heads != self.heads:
             raise ArgumentError(
                 f"{mechanism}: its queries are its keys, so kv_heads must be heads, {self.heads}"
             )
-        if self.chooser == "nsa" and (alibi or pattern.canonical() != Causal()):
+        if self.chooser == "nsa" and (has_alibi or pattern.canonical() != Causal()):
             raise ArgumentError(
                 "nsa has compressed keys, so it supports neither alibi nor a pattern besides causal"
             )
-        if self.chooser == "indexer" and alibi:
+        if self.chooser == "indexer" and has_alibi:
             raise ArgumentError(
                 "an indexer learns weights without a bias, so it does not support alibi"
             )
@@ -305,29 +319,29 @@ class LanguageConfig(Settings):
 
 def new_chooser(config: LanguageConfig) -> Chooser | None:
     """The chooser of one layer. NSA's compressed windows are half a block apart, and its window is two blocks."""
-    top, block = config.chosen, config.chosen_block
+    top = config.chosen
+    block = config.chosen_block
+    if config.chooser is None:
+        return None
     if config.chooser == "nsa":
-        return NSA(
-            length=block,
-            stride=block // 2 if block % 2 == 0 else block,
-            block=block,
-            top=top,
-            window=2 * block,
-        )
+        stride = block // 2 if block % 2 == 0 else block
+        return NSA(length=block, stride=stride, block=block, top=top, window=2 * block)
     if config.chooser == "moba":
         return MoBA(block, top)
-    size = (config.head_dim or 1) * (config.kv_heads or 1)
-    rotary = config.positions == "rotary"
-    return (
-        LightningIndexer(top * block, head_dim=size, positions="rotary" * rotary or None)
-        if config.chooser
-        else None
-    )
+    assert config.head_dim is not None
+    assert config.kv_heads is not None
+    positions = "rotary" if config.positions == "rotary" else None
+    size = config.head_dim * config.kv_heads
+    return LightningIndexer(top * block, head_dim=size, positions=positions)
 
 
 def in_turn(texts: EACH, layer: int) -> str:
     """The text for a layer, counted from 0."""
     return texts if isinstance(texts, str) else texts[layer % len(texts)]
+
+
+def count_of_texts(texts: EACH) -> int:
+    return 1 if isinstance(texts, str) else len(texts)
 
 
 # Layers
@@ -390,6 +404,23 @@ class Stack(TextModel):
 
 def new_block(config: LanguageConfig, layer: int) -> Block:
     """The block of a layer, counted from 0."""
+    attention = new_attention(config, layer)
+    feed_forward = FeedForward(
+        config.dim, config.hidden_dim, config.activation, config.dropout, config.biases
+    )
+    return Block(
+        attention,
+        feed_forward,
+        norm=config.norm,
+        epsilon=config.epsilon,
+        norm_bias=config.biases,
+        bias=ALiBi() if config.positions == "alibi" else None,
+        dropout=config.dropout,
+    )
+
+
+def new_attention(config: LanguageConfig, layer: int) -> Attention:
+    """The attention of a layer, counted from 0."""
     rotary = None
     if config.positions == "rotary":
         rotary = Rotary(
@@ -402,30 +433,32 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
         "positions": rotary,
         "projection_bias": config.biases,
     }
-    if config.latent_dim is None:
-        options |= {"kv_heads": config.kv_heads, "mechanism": config.mechanism_of(layer)}
-        options |= {
-            name: getattr(config, name) for name in ("qk_norm", "output_gate", "forgetting")
-        }
-        options["chooser"] = new_chooser(config)
-        if config.value_residual and layer > 0:
-            options["value_residual"] = ValueResidual()
-        if config.differential:  # Differential Transformer, Ye et al. 2024, section 2.1
-            options["differential"] = Difference(0.8 - 0.6 * math.exp(-0.3 * layer))
-        attention: Attention = MultiHeadAttention(config.dim, config.heads, **options)
-    else:
-        options |= {
-            name: getattr(config, name) for name in ("latent_dim", "latent_norms", "epsilon")
-        }
-        attention = LatentAttention(
-            config.dim, config.heads, rope_dim=config.rope_dim or 0, **options
+    if config.latent_dim is not None:
+        return LatentAttention(
+            config.dim,
+            config.heads,
+            latent_dim=config.latent_dim,
+            rope_dim=config.rope_dim or 0,
+            latent_norms=config.latent_norms,
+            epsilon=config.epsilon,
+            **options,
         )
-    feed_forward = FeedForward(
-        config.dim, config.hidden_dim, config.activation, config.dropout, config.biases
+
+    if config.value_residual and layer > 0:
+        options["value_residual"] = ValueResidual()
+    if config.differential:  # Differential Transformer, Ye et al. 2024, section 2.1
+        options["differential"] = Difference(0.8 - 0.6 * math.exp(-0.3 * layer))
+    return MultiHeadAttention(
+        config.dim,
+        config.heads,
+        kv_heads=config.kv_heads,
+        mechanism=config.mechanism_of(layer),
+        qk_norm=config.qk_norm,
+        output_gate=config.output_gate,
+        forgetting=config.forgetting,
+        chooser=new_chooser(config),
+        **options,
     )
-    bias = ALiBi() if config.positions == "alibi" else None
-    norms = {"norm": config.norm, "epsilon": config.epsilon, "norm_bias": config.biases}
-    return Block(attention, feed_forward, bias=bias, dropout=config.dropout, **norms)
 
 
 # The model
@@ -452,9 +485,9 @@ class LanguageModel(Stack):
 
     def __init__(self, config: LanguageConfig) -> None:
         super().__init__(config)
-        self.to_vocabulary = (
-            None if config.tied else Projection(config.dim, config.vocab_size, bias=False)
-        )
+        self.to_vocabulary = None
+        if not config.tied:
+            self.to_vocabulary = Projection(config.dim, config.vocab_size, bias=False)
         self._initialise()
 
     @refusing_keywords("LanguageModel", OF_MODELS)
@@ -470,9 +503,8 @@ class LanguageModel(Stack):
             (batch, length, vocab_size): position t scores the id after ids[:, t].
         """
         aligned = align(ids)
-        x = self._embed_texts(
-            aligned.ids, torch.arange(ids.shape[1], device=ids.device), aligned.move(vectors)
-        )
+        places = torch.arange(ids.shape[1], device=ids.device)
+        x = self._embed_texts(aligned.ids, places, aligned.move(vectors))
         values = self._first_values(x)
         for block in self._blocks():
             x = self._through(block, x, aligned.span, None, values)  # (batch, length, dim)
@@ -507,22 +539,23 @@ class LanguageModel(Stack):
             UnsupportedError: a cache that cannot continue the mechanism or the pattern.
         """
         ids, starts = end_together(prompts)
-        together = starts is None or all(
-            may_begin_at(starts, block.attention) for block in self._blocks()
-        )
+        if starts is None or self._may_begin_at(starts):
+            texts = Texts(self._caches(len(ids), cache, capacity, dtype), starts, None)
+            x = self._continue_texts(ids, texts)[:, -1]
+            return LanguageState([texts], self._score(x))
+
         groups = []
-        last = []
-        for rows, first in [(None, 0)] if together else by_start(starts):
-            texts = ids if rows is None else ids[rows, first:]  # (texts, length)
-            groups.append(
-                Texts(
-                    self._caches(len(texts), cache, capacity, dtype),
-                    starts if together else None,
-                    rows,
-                )
-            )
-            last.append(self._continue_texts(texts, groups[-1])[:, -1])
-        return LanguageState(groups, self._score(Texts.joined(last, groups)))
+        last_vectors = []
+        for rows, first in by_start(starts):
+            texts = Texts(self._caches(len(rows), cache, capacity, dtype), None, rows)
+            x = self._continue_texts(ids[rows, first:], texts)  # (texts, length, dim)
+            groups.append(texts)
+            last_vectors.append(x[:, -1])
+        return LanguageState(groups, self._score(Texts.joined(last_vectors, groups)))
+
+    def _may_begin_at(self, starts: torch.Tensor) -> bool:
+        """Whether texts that begin at different places may be computed together."""
+        return all(may_begin_at(starts, block.attention) for block in self._blocks())
 
     def step(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
         """Append `ids` (batch,) to the texts of the state, and return scores (batch, vocab_size) of the next ids."""
@@ -538,48 +571,46 @@ class LanguageModel(Stack):
         its own branch; `state.accept` then keeps one branch.
         """
         check_step(ids, state, LanguageState, axes=2)
-        config = self.config
-        tree = None if tree is None else of_kind("tree", tree, Tree, "a Tree of the ids")
-        placed = (
-            config.positions == "alibi" or config.forgetting or config.latent_dim or config.chooser
-        )
-        placed = placed or any(
-            config.pattern_of(layer).canonical() != Causal() for layer in range(config.layers)
-        )
-        if tree is not None and placed:
-            raise UnsupportedError(
-                "branches of a tree have other places in a call than in their texts, and this model has windows, "
-                "alibi, forgetting, latents or a chooser, which compare places; continue one branch"
-            )
+        if tree is not None:
+            of_kind("tree", tree, Tree, "a Tree of the ids")
+            if self._compares_places():
+                raise UnsupportedError(
+                    "branches of a tree have other places in a call than in their texts, and this model has windows, "
+                    "alibi, forgetting, latents or a chooser, which compare places; continue one branch"
+                )
         return self._score(self._continue(ids, state, tree))
+
+    def _compares_places(self) -> bool:
+        config = self.config
+        if config.positions == "alibi" or config.forgetting or config.latent_dim or config.chooser:
+            return True
+        patterns = [config.pattern_of(layer) for layer in range(config.layers)]
+        return any(pattern.canonical() != Causal() for pattern in patterns)
 
     def _continue(
         self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None
     ) -> torch.Tensor:
         """(batch, added, dim), before the last norm; after an error the state is unchanged."""
         groups = [replace(texts, caches=texts.caches.copy()) for texts in state.groups]
-        x = Texts.joined(
-            [self._continue_texts(texts.of(ids), texts, tree) for texts in groups], groups
-        )
+        vectors = [self._continue_texts(texts.of(ids), texts, tree) for texts in groups]
+        x = Texts.joined(vectors, groups)
+        # in one statement, which an exception cannot divide
         state.groups, state.next_scores = groups, None
         return x
 
     def _continue_texts(
         self, ids: torch.Tensor, texts: Texts, tree: Tree | None = None
     ) -> torch.Tensor:
-        further = (
-            torch.arange(ids.shape[1], device=ids.device)
-            if tree is None
-            else tree.depths.to(ids.device)
-        )
-        live = texts.live
-        pattern = live if tree is None else tree if live is None else tree & live
-        rotated = (
-            texts.caches.length + further
-            if tree is not None and self.config.positions == "rotary"
-            else None
-        )
-        return self._through_layers(ids, texts.places(further), pattern, texts.caches.each, rotated)
+        caches = texts.caches
+        if tree is None:
+            added = torch.arange(ids.shape[1], device=ids.device)
+            places = texts.places(added)
+            return self._through_layers(ids, places, texts.live, caches.each, None)
+
+        depths = tree.depths.to(ids.device)
+        pattern = tree if texts.live is None else tree & texts.live
+        rotated = caches.length + depths if self.config.positions == "rotary" else None
+        return self._through_layers(ids, texts.places(depths), pattern, caches.each, rotated)
 
     def _through_layers(
         self,
@@ -607,10 +638,14 @@ class LanguageModel(Stack):
             self._check_kind(kind)
         caches = []
         for block in self._blocks():
-            own = frugal_kind(block.attention) if kind is None else kind
+            attention = block.attention
+            if kind is not None:
+                caches.append(attention.new_cache(batch, kind, capacity, dtype))
+                continue
+            frugal = frugal_kind(attention)
             # A state has the dtype of the weights.
-            kept = None if kind is None and own == "state" else dtype
-            caches.append(block.attention.new_cache(batch, own, capacity, kept))
+            stored = None if frugal == "state" else dtype
+            caches.append(attention.new_cache(batch, frugal, None, stored))
         return LayerCaches(caches)
 
     def _check_kind(self, kind: str) -> None:

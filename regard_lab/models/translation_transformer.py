@@ -105,36 +105,43 @@ class TranslationConfig(Settings):
             "max_length",
         )
         for name in ("encoder_kv_heads", "decoder_kv_heads", "cross_kv_heads"):
-            if getattr(self, name) is not None:
-                self.check_sizes(name)
-                if self.heads % getattr(self, name):
-                    raise ArgumentError(
-                        f"{name} is {getattr(self, name)}; heads, {self.heads}, must be a multiple of it"
-                    )
+            self._check_kv_heads(name)
         if self.dim % self.heads or self.dim % 2:
             raise ArgumentError(
                 f"dim is {self.dim}; it must be even and a multiple of heads, {self.heads}"
             )
-        if self.positions == "rotary" and self.dim // self.heads % 2:
+        head_dim = self.dim // self.heads
+        if self.positions == "rotary" and head_dim % 2:
             raise ArgumentError(
-                f"rotary rotates pairs, and dim / heads is {self.dim // self.heads}; it must be even"
+                f"rotary rotates pairs, and dim / heads is {head_dim}; it must be even"
             )
         for name in ("encoder_pattern", "decoder_pattern", "cross_pattern"):
-            if (pattern := parse(getattr(self, name))).by_length:
-                raise ArgumentError(
-                    f"{name} {pattern} depends on the number of keys, so a translation would depend on the other "
-                    f"sentences in its batch; use a pattern of the past only, such as random_blocks(3, block=64, "
-                    f"seed=0, past=true)"
-                )
-        for name, choices in (
-            ("positions", POSITIONS),
-            ("norm", NORM_PLACES),
-            ("activation", ACTIVATIONS),
-        ):
-            self.check_choice(name, choices)
+            self._check_pattern(name)
+        self.check_choice("positions", POSITIONS)
+        self.check_choice("norm", NORM_PLACES)
+        self.check_choice("activation", ACTIVATIONS)
         self.check_shares("dropout", "attention_dropout")
         self.check_flags("tied", "gradient_checkpointing")
         self._check_mechanism()
+
+    def _check_kv_heads(self, name: str) -> None:
+        if getattr(self, name) is None:
+            return
+        self.check_sizes(name)
+        kv_heads = getattr(self, name)
+        if self.heads % kv_heads:
+            raise ArgumentError(
+                f"{name} is {kv_heads}; heads, {self.heads}, must be a multiple of it"
+            )
+
+    def _check_pattern(self, name: str) -> None:
+        pattern = parse(getattr(self, name))
+        if pattern.by_length:
+            raise ArgumentError(
+                f"{name} {pattern} depends on the number of keys, so a translation would depend on the other "
+                f"sentences in its batch; use a pattern of the past only, such as random_blocks(3, block=64, "
+                f"seed=0, past=true)"
+            )
 
     def _check_mechanism(self) -> None:
         """Refuse a mechanism that the encoder of this config cannot have; in a batch, padding is ANDed as a KeySpan."""
@@ -147,8 +154,9 @@ class TranslationConfig(Settings):
             raise ArgumentError(
                 f"{mechanism}: its queries are its keys, so encoder_kv_heads, {kv_heads}, must be heads, {self.heads}"
             )
-        if reason := self.encoder_refusal(length=1):
-            raise UnsupportedError(reason)
+        refusal = self.encoder_refusal(length=1)
+        if refusal:
+            raise UnsupportedError(refusal)
 
     def encoder_refusal(self, length: int) -> str | None:
         """Why the encoder's mechanism cannot read sources of `length` ids, END included; None if it can.
@@ -159,9 +167,8 @@ class TranslationConfig(Settings):
         """
         mechanism = parse_mechanism(self.encoder_mechanism)
         head_dim = self.dim // self.heads
-        sizes = Sizes(
-            batch=1, heads=self.heads, kv_heads=self.encoder_kv_heads or self.heads, k_len=length
-        )
+        kv_heads = self.encoder_kv_heads or self.heads
+        sizes = Sizes(batch=1, heads=self.heads, kv_heads=kv_heads, k_len=length)
         pattern = parse(self.encoder_pattern).canonical()
         scale = mechanism.default_scale(head_dim)
         reason = mechanism.reason_against(pattern, sizes, head_dim, scale)

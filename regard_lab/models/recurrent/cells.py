@@ -58,9 +58,9 @@ class Memory:
 
     def append(self, keys: torch.Tensor, values: torch.Tensor) -> Memory:
         """The memory with one more state: keys (batch, 1, 1, key_dim), values (batch, 1, 1, value_dim)."""
-        return Memory(
-            torch.cat([self.keys, keys], 2), torch.cat([self.values, values], 2), self.live
-        )
+        keys = torch.cat([self.keys, keys], 2)
+        values = torch.cat([self.values, values], 2)
+        return Memory(keys, values, self.live)
 
 
 class MemoryAttention(RecordedLayer):
@@ -81,16 +81,14 @@ class MemoryAttention(RecordedLayer):
 
     def __init__(self, score: Score, window: int | None = None) -> None:
         super().__init__()
-        self.score = of_kind(
-            "score", score, Score, "a score of regard.mechanisms, such as Dot() or Additive(...)"
-        )
+        needs = "a score of regard.mechanisms, such as Dot() or Additive(...)"
+        self.score = of_kind("score", score, Score, needs)
         self.mechanism = Softmax(score.with_projected_keys())
         self.pattern = Full() if window is None else SlidingWindow(2 * window)
         self.learned = score.new_parameters(heads=1, kv_heads=1)
         # Parameters of each step, without those that `remember` has applied to the keys.
-        self.needed = tuple(
-            self.mechanism.parameter_shapes(Sizes(batch=1, heads=1, kv_heads=1, k_len=1))
-        )
+        sizes = Sizes(batch=1, heads=1, kv_heads=1, k_len=1)
+        self.needed = tuple(self.mechanism.parameter_shapes(sizes))
 
     def remember(self, states: torch.Tensor, live: KeySpan | None = None) -> Memory:
         """A memory of states (batch, length, key_dim), which are also its values."""
@@ -100,7 +98,8 @@ class MemoryAttention(RecordedLayer):
                 f"states have shape {tuple(states.shape)}; give (batch, length, key_dim)"
             )
         values = states[:, None]  # (batch, 1, length, key_dim)
-        return Memory(self.score.project_keys(values, dict(self.learned)), values, live)
+        keys = self.score.project_keys(values, dict(self.learned))
+        return Memory(keys, values, live)
 
     def forward(self, queries: torch.Tensor, memory: Memory, place: int = 0) -> torch.Tensor:
         """The context vector of each query.
@@ -115,16 +114,18 @@ class MemoryAttention(RecordedLayer):
         """
         of_kind("memory", memory, Memory, "what `remember` returns for the states to attend to")
         q = queries[:, None]  # (batch, 1, q_len, query_dim)
-        options: dict[str, Any] = {"mechanism": self.mechanism}
-        options["parameters"] = {name: self.learned[name] for name in self.needed}
-        options["pattern"] = self.pattern if memory.live is None else self.pattern & memory.live
+        options: dict[str, Any] = {
+            "mechanism": self.mechanism,
+            "parameters": {name: self.learned[name] for name in self.needed},
+            "pattern": self.pattern if memory.live is None else self.pattern & memory.live,
+        }
         if self.pattern.compares_positions:
             options["q_start"] = place
+
         recording = current_recording(self)
         if recording is None:
-            return attention(q, memory.keys, memory.values, **options)[
-                :, 0
-            ]  # (batch, q_len, value_dim)
+            contexts = attention(q, memory.keys, memory.values, **options)
+            return contexts[:, 0]  # (batch, q_len, value_dim)
         detail = attention_detail(q, memory.keys, memory.values, want=recording.want, **options)
         recording.add(self, detail)
         return detail.output[:, 0]
@@ -195,33 +196,37 @@ def check_recurrent(cell: nn.Module, state: Any) -> None:
             f"the state is {shown(state)}; give a tensor, a pair of tensors for an LSTM, or for a cell of your own "
             f"tensors (batch, ...) in tuples, lists and dicts"
         )
+    if isinstance(cell, nn.RNNCellBase | nn.RNNBase):
+        _check_state_of_torch(cell, state, parts)
+    elif len({len(part) for part in parts}) > 1:
+        raise ShapeError(
+            f"the state of {type(cell).__name__} has tensors of shapes {_shapes(state)}; their first axis must be the "
+            f"batch"
+        )
+
+
+def _check_state_of_torch(
+    cell: nn.RNNCellBase | nn.RNNBase, state: Any, parts: list[torch.Tensor]
+) -> None:
+    """Raise an ArgumentError or a ShapeError unless this is a state of one of torch's cells or layers."""
     kind = type(cell).__name__
-    if not isinstance(cell, nn.RNNCellBase | nn.RNNBase):
-        if len({len(part) for part in parts}) > 1:
-            raise ShapeError(
-                f"the state of {kind} has tensors of shapes {_shapes(state)}; their first axis must be the batch"
-            )
-        return
     is_pair = isinstance(state, tuple) and len(state) == 2
     is_lstm = isinstance(cell, nn.LSTMCell | nn.LSTM)
     if is_pair != is_lstm or len(parts) != 1 + is_lstm:
         needs = "a pair (hidden, memory)" if is_lstm else "one tensor"
-        got = (
-            "one tensor"
-            if isinstance(state, torch.Tensor)
-            else "a pair"
-            if is_pair
-            else shown(state)
-        )
+        got = "a pair" if is_pair else shown(state)
+        if isinstance(state, torch.Tensor):
+            got = "one tensor"
         raise ArgumentError(f"the state of {kind} is {needs}, and {got} was given; give {needs}")
-    axes = (
-        "(layers, batch, hidden_size)" if isinstance(cell, nn.RNNBase) else "(batch, hidden_size)"
-    )
+
+    axes = ["batch", "hidden_size"]
+    if isinstance(cell, nn.RNNBase):
+        axes = ["layers", *axes]
     for part in parts:
         shape = tuple(part.shape)
-        if len(shape) != axes.count(",") + 1 or shape[-1] != cell.hidden_size:
+        if len(shape) != len(axes) or shape[-1] != cell.hidden_size:
             raise ShapeError(
-                f"the state of {kind} has shape {shape}; it needs {axes}, of size {cell.hidden_size}"
+                f"the state of {kind} has shape {shape}; it needs ({', '.join(axes)}), of size {cell.hidden_size}"
             )
 
 
@@ -237,19 +242,21 @@ def check_returned(cell: nn.Module, before: Recurrent, after: object) -> None:
 
 
 def _shapes(state: object) -> str:
-    shapes = [
-        tuple(part.shape) if isinstance(part, torch.Tensor) else shown(part)
-        for part in tree_leaves(state)
-    ]
-    return " and ".join(map(str, shapes))
+    shapes = []
+    for part in tree_leaves(state):
+        is_tensor = isinstance(part, torch.Tensor)
+        shapes.append(str(tuple(part.shape)) if is_tensor else shown(part))
+    return " and ".join(shapes)
 
 
 def _is_plain(state: Recurrent) -> bool:
     """Is this a tensor (batch, hidden), or a pair of them?"""
     parts = state if isinstance(state, tuple) else (state,)
-    return len(parts) <= 2 and all(
-        isinstance(part, torch.Tensor) and part.dim() == 2 for part in parts
-    )
+    return len(parts) <= 2 and all(map(_is_matrix, parts))
+
+
+def _is_matrix(value: object) -> bool:
+    return isinstance(value, torch.Tensor) and value.dim() == 2
 
 
 BEGUN = "the CellState that `begin` or an earlier step returned"
@@ -279,20 +286,19 @@ class CellState:
 
     @property
     def nbytes(self) -> int:
-        return sum(
-            part.nbytes for part in tree_leaves((self.recurrent, self.fed)) if part is not None
-        )
+        parts = tree_leaves((self.recurrent, self.fed))
+        return sum(part.nbytes for part in parts if part is not None)
 
     def reorder(self, index: torch.Tensor) -> CellState:
         """The state whose batch row i is batch row `index[i]` of this one."""
 
-        def chosen(part: torch.Tensor, axis: int) -> torch.Tensor:
-            return part.index_select(axis, index.to(part.device))
+        def select_rows(part: torch.Tensor) -> torch.Tensor:
+            return part.index_select(self.batch_axis, index.to(part.device))
 
-        recurrent = tree_map(lambda part: chosen(part, self.batch_axis), self.recurrent)
-        return replace(
-            self, recurrent=recurrent, fed=None if self.fed is None else chosen(self.fed, 0)
-        )
+        fed = self.fed
+        if fed is not None:
+            fed = fed.index_select(0, index.to(fed.device))
+        return replace(self, recurrent=tree_map(select_rows, self.recurrent), fed=fed)
 
     def after(
         self, recurrent: Recurrent, fed: torch.Tensor | None = None, steps: int = 1
@@ -339,24 +345,20 @@ class AttentionCell(nn.Module):
         """
         check_recurrent(self.cell, recurrent)
         kind = type(self.cell).__name__
-        layered = isinstance(self.cell, nn.RNNBase)
-        if self.hidden is top and not (layered or _is_plain(recurrent)):
+        is_layered = isinstance(self.cell, nn.RNNBase)
+        if self.hidden is top and not is_layered and not _is_plain(recurrent):
             raise ArgumentError(
                 f"the state of {kind} has tensors of shapes {_shapes(recurrent)}; say which one is the query, "
                 f"as in {type(self).__name__}(..., hidden=lambda state: state[-1][0])"
             )
         hidden = self.hidden(recurrent)
         size = self.hidden_dim
-        if (
-            not isinstance(hidden, torch.Tensor)
-            or hidden.dim() != 2
-            or (size or hidden.shape[1]) != hidden.shape[1]
-        ):
+        if not _is_matrix(hidden) or (size and hidden.shape[1] != size):
             needs = f"(batch, {size or 'hidden_size'})"
             raise ShapeError(
                 f"the query from the state of {kind} has shape {_shapes(hidden)}; it needs {needs}"
             )
-        return CellState(recurrent, batch_axis=int(layered))
+        return CellState(recurrent, batch_axis=int(is_layered))
 
     def forward(
         self, x: torch.Tensor, state: CellState, memory: Memory
@@ -491,14 +493,14 @@ class LuongCell(AttentionCell):
         hidden: Callable[[Recurrent], torch.Tensor] | None = None,
     ) -> None:
         super().__init__(cell, attention, hidden=hidden)
-        self.hidden_dim = self.hidden_dim if hidden_dim is None else hidden_dim
+        if hidden_dim is not None:
+            self.hidden_dim = hidden_dim
         if self.hidden_dim is None:
             raise ArgumentError(
                 f"a {type(cell).__name__} has no hidden_size; give hidden_dim, the size of what attends"
             )
-        self.combine = nn.Linear(
-            memory_dim + whole("hidden_dim", self.hidden_dim, 1), output_dim, bias=False
-        )
+        combined_dim = memory_dim + whole("hidden_dim", self.hidden_dim, 1)
+        self.combine = nn.Linear(combined_dim, output_dim, bias=False)
         self.input_feeding = input_feeding
 
     def begin(self, recurrent: Recurrent) -> CellState:
@@ -515,7 +517,8 @@ class LuongCell(AttentionCell):
         x = x if state.fed is None else torch.cat([x, state.fed], -1)
         recurrent = self._advance(x, state.recurrent)
         hidden = self.hidden(recurrent)
-        output = self._attentional(self._attend(hidden, memory, state.place), hidden)
+        context = self._attend(hidden, memory, state.place)
+        output = self._combine(context, hidden)
         return output, state.after(recurrent, output if self.input_feeding else None)
 
     def sequence(
@@ -527,7 +530,8 @@ class LuongCell(AttentionCell):
         # Steps do not depend on the attention of earlier steps.
         hidden, recurrent = self.cell(xs, state.recurrent)
         contexts = self.attention(hidden, memory, state.place)  # (batch, length, memory_dim)
-        return self._attentional(contexts, hidden), state.after(recurrent, steps=xs.shape[1])
+        return self._combine(contexts, hidden), state.after(recurrent, steps=xs.shape[1])
 
-    def _attentional(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+    def _combine(self, context: torch.Tensor, hidden: torch.Tensor) -> torch.Tensor:
+        """The attentional vector h~."""
         return torch.tanh(self.combine(torch.cat([context, hidden], -1)))

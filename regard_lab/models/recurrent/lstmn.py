@@ -26,12 +26,14 @@ class Tapes:
     @property
     def hidden(self) -> torch.Tensor:
         """The hidden tape, (batch, length, hidden)."""
-        return self.memory.values[:, 0].chunk(2, -1)[0]
+        hidden, _ = self.memory.values[:, 0].chunk(2, -1)
+        return hidden
 
     @property
     def memories(self) -> torch.Tensor:
         """The memory tape, (batch, length, hidden)."""
-        return self.memory.values[:, 0].chunk(2, -1)[1]
+        _, memories = self.memory.values[:, 0].chunk(2, -1)
+        return memories
 
     @property
     def length(self) -> int:
@@ -43,9 +45,8 @@ class Tapes:
 
     def reorder(self, index: torch.Tensor) -> Tapes:
         """The tapes whose batch row i is batch row `index[i]` of these."""
-        return Tapes(
-            self.memory.reorder(index), self.summary.index_select(0, index.to(self.summary.device))
-        )
+        summary = self.summary.index_select(0, index.to(self.summary.device))
+        return Tapes(self.memory.reorder(index), summary)
 
 
 class LongShortTermMemoryNetwork(nn.Module):
@@ -77,20 +78,19 @@ class LongShortTermMemoryNetwork(nn.Module):
         super().__init__()
         dim = whole("dim", dim, 1)
         hidden = whole("hidden", hidden, 1)
-        self.dim, self.hidden = dim, hidden
-        self.attention = MemoryAttention(
-            Additive(query_dim=dim + hidden, key_dim=hidden, hidden=hidden)
-        )
+        self.dim = dim
+        self.hidden = hidden
+        score = Additive(query_dim=dim + hidden, key_dim=hidden, hidden=hidden)
+        self.attention = MemoryAttention(score)
         self.gates = nn.Linear(hidden + dim, 4 * hidden)
 
     def begin(self, batch: int) -> Tapes:
         """Empty tapes for `batch` texts."""
         batch = whole("batch", batch, 0)
         weight = self.gates.weight
-        empty = weight.new_zeros(batch, 1, 0, self.hidden)
-        return Tapes(
-            Memory(empty, torch.cat([empty, empty], -1)), weight.new_zeros(batch, self.hidden)
-        )
+        keys = weight.new_zeros(batch, 1, 0, self.hidden)
+        values = weight.new_zeros(batch, 1, 0, 2 * self.hidden)
+        return Tapes(Memory(keys, values), weight.new_zeros(batch, self.hidden))
 
     def forward(self, x: torch.Tensor, state: Tapes | None = None) -> tuple[torch.Tensor, Tapes]:
         """Read inputs, continuing from earlier tapes.
@@ -112,7 +112,9 @@ class LongShortTermMemoryNetwork(nn.Module):
         for x_t in x.unbind(1):
             h, tapes = self._step(x_t, tapes)
             outputs.append(h)
-        return torch.stack(outputs, 1) if outputs else x.new_zeros(len(x), 0, self.hidden), tapes
+        if not outputs:
+            return x.new_zeros(len(x), 0, self.hidden), tapes
+        return torch.stack(outputs, 1), tapes
 
     def _step(self, x: torch.Tensor, tapes: Tapes) -> tuple[torch.Tensor, Tapes]:
         query = torch.cat([x, tapes.summary], -1)  # (batch, dim + hidden)
@@ -121,6 +123,6 @@ class LongShortTermMemoryNetwork(nn.Module):
         i, f, o, new = self.gates(torch.cat([summary, x], -1)).chunk(4, -1)
         c = f.sigmoid() * past + i.sigmoid() * new.tanh()  # (batch, hidden)
         h = o.sigmoid() * c.tanh()
-        written = self.attention.remember(h[:, None])  # one state, with its key
+        keys = self.attention.remember(h[:, None]).keys  # (batch, 1, 1, hidden)
         values = torch.cat([h, c], -1)[:, None, None]  # (batch, 1, 1, 2 * hidden)
-        return h, Tapes(tapes.memory.append(written.keys, values), summary)
+        return h, Tapes(tapes.memory.append(keys, values), summary)

@@ -71,8 +71,9 @@ class RecurrentConfig(Settings):
         self.check_sizes(
             "vocab_size", "dim", "hidden", "encoder_layers", "decoder_layers", "window"
         )
-        for name, choices in (("cell", CELLS), ("attention", ATTENTIONS), ("reach", REACHES)):
-            self.check_choice(name, choices)
+        self.check_choice("cell", CELLS)
+        self.check_choice("attention", ATTENTIONS)
+        self.check_choice("reach", REACHES)
         self.check_flags("input_feeding", "tied")
         self.check_shares("dropout")
         if self.hidden % 2:
@@ -125,12 +126,16 @@ class BidirectionalEncoder(nn.Module):
         else:
             assert isinstance(live.stop, torch.Tensor)
             lengths = live.stop.cpu().clamp(min=1)  # a batch row of padding only is read as one PAD
-            packed, last = self.layers(
-                pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+            packed_states, last = self.layers(packed)
+            states, _ = pad_packed_sequence(
+                packed_states, batch_first=True, total_length=x.shape[1]
             )
-            states, _ = pad_packed_sequence(packed, batch_first=True, total_length=x.shape[1])
-        last = last[0] if isinstance(last, tuple) else last  # (layers * 2, batch, hidden / 2)
-        return states, torch.cat([last[-2], last[-1]], -1)
+        if isinstance(last, tuple):  # of an LSTM, with its memory
+            last, _ = last
+        forwards = last[-2]  # of last: (layers * 2, batch, hidden / 2)
+        backwards = last[-1]
+        return states, torch.cat([forwards, backwards], -1)
 
 
 @dataclass
@@ -152,7 +157,10 @@ class RecurrentTranslationState:
     def reorder(self, index: torch.Tensor) -> None:
         """Continue batch row i from batch row `index[i]`; index: integers (new batch,)."""
         index = checked_rows(index, len(self.memory.values), "state")
-        self.memory, self.cell = self.memory.reorder(index), self.cell.reorder(index)
+        memory = self.memory.reorder(index)
+        cell = self.cell.reorder(index)
+        # in one statement, which an exception cannot divide
+        self.memory, self.cell = memory, cell
 
 
 class RecurrentTranslator(TranslationBase):
@@ -178,16 +186,17 @@ class RecurrentTranslator(TranslationBase):
         of_kind("config", config, RecurrentConfig, "a RecurrentConfig").check_memory()
         super().__init__()
         self.config = config
-        dim, hidden = config.dim, config.hidden
+        hidden = config.hidden
         self._new_tables()
         self.encoder = BidirectionalEncoder(
-            config.cell, dim, hidden, config.encoder_layers, config.dropout
+            config.cell, config.dim, hidden, config.encoder_layers, config.dropout
         )
         self.cell = new_cell(config)
-        self.readout = None if config.is_luong else Maxout(hidden + hidden + dim, dim)
-        self.to_first_state = nn.Linear(
-            hidden, (2 if config.cell == "lstm" else 1) * config.decoder_layers * hidden
-        )
+        self.readout = None
+        if not config.is_luong:
+            self.readout = Maxout(hidden + hidden + config.dim, config.dim)
+        tensors = 2 if config.cell == "lstm" else 1  # of a layer's state
+        self.to_first_state = nn.Linear(hidden, tensors * config.decoder_layers * hidden)
         self._initialise()
 
     def _logits(
@@ -202,9 +211,8 @@ class RecurrentTranslator(TranslationBase):
             raise ArgumentError(
                 f"source has {count_of(len(source), 'texts')} and target {len(target.ids)}; give as many of both"
             )
-        x = self._embed_scaled(
-            target.ids, table=self.target_embedding, vectors=vectors
-        )  # (batch, target_length, dim)
+        # x: (batch, target_length, dim)
+        x = self._embed_scaled(target.ids, table=self.target_embedding, vectors=vectors)
         outputs, _ = self.cell.sequence(x, state.cell, state.memory)
         return self._read_out(outputs, x)
 
@@ -213,9 +221,8 @@ class RecurrentTranslator(TranslationBase):
     ) -> RecurrentTranslationState:
         """The state for translating sources (batch, source_length) step by step."""
         aligned = align(source)
-        x = self._embed_scaled(
-            aligned.ids, vectors=aligned.move(vectors)
-        )  # (batch, source_length, dim)
+        vectors = aligned.move(vectors)
+        x = self._embed_scaled(aligned.ids, vectors=vectors)  # (batch, source_length, dim)
         states, last = self.encoder(x, aligned.span)  # last: (batch, hidden)
         if self.config.attention == "none":
             memory = self.cell.attention.remember(last[:, None])
@@ -233,14 +240,12 @@ class RecurrentTranslator(TranslationBase):
 
     def _first_state(self, last: torch.Tensor) -> cells.Recurrent:
         first = torch.tanh(self.to_first_state(last))
-        parts = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden)).permute(
-            1, 2, 0, 3
-        )
-        return (
-            (parts[0].contiguous(), parts[1].contiguous())
-            if len(parts) == 2
-            else parts[0].contiguous()
-        )
+        tensors = first.unflatten(-1, (-1, self.config.decoder_layers, self.config.hidden))
+        tensors = tensors.permute(1, 2, 0, 3)  # (1 or 2, layers, batch, hidden)
+        hidden = tensors[0].contiguous()
+        if len(tensors) == 1:
+            return hidden
+        return hidden, tensors[1].contiguous()
 
     def _read_out(self, outputs: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
         if self.readout is not None:
@@ -273,25 +278,32 @@ class Maxout(nn.Module):
 
 def new_cell(config: RecurrentConfig) -> cells.AttentionCell:
     """The decoder's cell with the attention of a config."""
-    dim, hidden = config.dim, config.hidden
-    # Inputs besides the embedding.
-    joined = hidden if not config.is_luong else dim if config.input_feeding else 0
-    layers = recurrent_layers(
-        config.cell, dim + joined, hidden, config.decoder_layers, config.dropout
-    )
+    hidden = config.hidden
+    input_dim = config.dim
+    if not config.is_luong:
+        input_dim += hidden  # of the context
+    elif config.input_feeding:
+        input_dim += config.dim  # of the attentional vector
+    layers = recurrent_layers(config.cell, input_dim, hidden, config.decoder_layers, config.dropout)
     if config.attention == "none":
         return cells.FixedVectorCell(layers)
-    score = {
-        "bahdanau": Additive(hidden, hidden, hidden),
+    if config.attention == "bahdanau":
+        score = Additive(hidden, hidden, hidden)
+        return cells.BahdanauCell(layers, MemoryAttention(score))
+
+    scores_of_luong = {
         "luong-dot": Dot(),
         "luong-general": General(hidden, hidden),
         "luong-concat": Concat(hidden, hidden, hidden),
-    }[config.attention]
+    }
+    score = scores_of_luong[config.attention]
     if config.reach == "local-p":
         score = LocalPredictive(score, config.window, query_dim=hidden)
-    attention = MemoryAttention(score, config.window if config.reach == "local-m" else None)
-    if config.is_luong:
-        return cells.LuongCell(
-            layers, attention, memory_dim=hidden, output_dim=dim, input_feeding=config.input_feeding
-        )
-    return cells.BahdanauCell(layers, attention)
+    window = config.window if config.reach == "local-m" else None
+    return cells.LuongCell(
+        layers,
+        MemoryAttention(score, window),
+        memory_dim=hidden,
+        output_dim=config.dim,
+        input_feeding=config.input_feeding,
+    )
