@@ -30,7 +30,13 @@ from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
 from regard.patterns import Grid, Pattern
 from regard.patterns.algebra import NOTHING
-from regard.patterns.lattices import alike_residues, off_lattices, simplified
+from regard.patterns.lattices import (
+    Residues,
+    alike_residues,
+    off_lattices,
+    residue_of,
+    simplified,
+)
 
 MERGED = 3  # times that a number of an output is moved when another part is merged into it
 
@@ -288,35 +294,6 @@ class Share:
         )
 
 
-@dataclass(frozen=True)
-class Residues:
-    """Neighbouring residues with one pattern on their positions, counted by n; the rest of a pattern has a stride of 1.
-
-    Residue r of `count` has row `first + r` and every `stride`-th row after it, and the keys from `first_key + r` on.
-    Its first query has position `start` among its positions, its first key `start_key`.
-    """
-
-    pattern: Pattern
-    stride: int
-    count: int
-    first: int
-    size: int
-    start: int
-    first_key: int
-    width: int
-    start_key: int
-
-    def goes_on(self, after: Residues) -> bool:
-        """Whether a residue follows this one with an equal pattern and equal lengths."""
-        moved_back = replace(
-            after,
-            first=after.first - self.count,
-            first_key=after.first_key - self.count,
-            count=self.count,
-        )
-        return moved_back == self
-
-
 class LatticePart:
     """Residues as problems of their own: one call for each batch row, or for each residue if these are fewer."""
 
@@ -458,31 +435,21 @@ def _parts_of(problem: Problem, divided: DividedPattern, grid: Grid) -> Iterator
 
 def _residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residues | None:
     """The residue whose first row is `row`; None if none of its pairs is allowed."""
-    assert isinstance(grid.q_start, int)
-    residue = (grid.q_start + row) % stride
-    inner = pattern.on_lattice(stride, residue)
-    assert inner is not None
-    inner = inner.canonical()
-    key = (residue - grid.keys.start) % stride
-    size = -(-(grid.q_len - row) // stride)
-    width = -(-(len(grid.keys) - key) // stride)
-    start = (grid.q_start + row - residue) // stride
-    start_key = (grid.keys.start + key - residue) // stride
-    if inner == NOTHING or width <= 0:
+    residue = residue_of(pattern, stride, grid, row)
+    if residue.pattern == NOTHING or residue.width <= 0:
         return None
-    residue_alone = Residues(inner, stride, 1, row, size, start, key, width, start_key)
-    band = inner.band()
+    band = residue.pattern.band()
     if band is None or band.right is None or band.left is not None:
-        return residue_alone
+        return residue
     # Without a limit on the left, leading empty rows and trailing hidden keys are omitted.
-    empty = max(0, start_key - (start + band.right))
-    visible = min(width, start + size + band.right - start_key)
-    if empty >= size or visible <= 0:
+    empty = max(0, residue.start_key - (residue.start + band.right))
+    visible = min(residue.width, residue.start + residue.size + band.right - residue.start_key)
+    if empty >= residue.size or visible <= 0:
         return None
     return replace(
-        residue_alone,
+        residue,
         first=row + empty * stride,
-        size=size - empty,
-        start=start + empty,
+        size=residue.size - empty,
+        start=residue.start + empty,
         width=visible,
     )

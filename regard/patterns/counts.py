@@ -13,7 +13,7 @@ from regard.patterns.band import EVERY_PAIR, Band
 from regard.patterns.base import AnyOf, Pattern
 from regard.patterns.chosen import Chosen
 from regard.patterns.grid import CHUNK, Grid, grids_of_rows
-from regard.patterns.lattices import alike_residues, off_lattices, simplified
+from regard.patterns.lattices import alike_residues, off_lattices, residue_of, simplified
 from regard.patterns.per_head import PerHead
 from regard.patterns.ranges import size
 from regard.patterns.row_blocks import ROWS, EvaluatedBlocks, RowBlock, in_row_blocks
@@ -137,22 +137,11 @@ def _count_on_lattice(pattern: Pattern, stride: int, grid: Grid, looks: Looks) -
     total = 0
     for rows in alike_residues(pattern, stride, grid):
         looks.spend()
-        inner, inner_grid = _on_residue(pattern, stride, grid, rows.start)
-        if inner_grid.k_len > 0:
-            total += len(rows) * _count_of_head(inner, inner_grid, looks)
+        residue = residue_of(pattern, stride, grid, rows.start)
+        if residue.width > 0:
+            on_lattice = Grid.whole(residue.size, residue.width, residue.start)
+            total += len(rows) * _count_of_head(residue.pattern, on_lattice, looks)
     return total
-
-
-def _on_residue(pattern: Pattern, stride: int, grid: Grid, row: int) -> tuple[Pattern, Grid]:
-    """The pattern on the lattice through a row, and the grid of the positions there."""
-    assert isinstance(grid.q_start, int)
-    residue = (grid.q_start + row) % stride
-    inner = pattern.on_lattice(stride, residue)
-    assert inner is not None
-    q_len = -(-(grid.q_len - row) // stride)
-    k_len = -(-(grid.k_len - residue) // stride)
-    q_start = (grid.q_start + row - residue) // stride
-    return inner.canonical(), Grid.whole(q_len, k_len, q_start)
 
 
 def _count_in_row_blocks(pattern: Pattern, grid: Grid, looks: Looks) -> int:

@@ -6,6 +6,7 @@ On a lattice a strided pattern is a simple one, so counts and backends treat it 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from regard.patterns.algebra import NOTHING, Full, Many, Not, both, negate
@@ -89,3 +90,52 @@ def alike_residues(pattern: Pattern, stride: int, grid: Grid) -> Iterable[range]
     turns.add(grid.q_len % stride)
     cuts = sorted({0, rows, *(turn for turn in turns if turn < rows)})
     return [range(first, end) for first, end in pairwise(cuts)]
+
+
+@dataclass(frozen=True)
+class Residues:
+    """Neighbouring residues with one pattern on their positions, counted by n; the rest of a pattern has a stride of 1.
+
+    Residue r of `count` has row `first + r` and every `stride`-th row after it, and the keys from `first_key + r` on.
+    Its first query has position `start` among its positions, its first key `start_key`.
+    """
+
+    pattern: Pattern
+    stride: int
+    count: int
+    first: int
+    size: int
+    start: int
+    first_key: int
+    width: int
+    start_key: int
+
+    def goes_on(self, after: Residues) -> bool:
+        """Whether a residue follows this one with an equal pattern and equal lengths."""
+        moved_back = replace(
+            after,
+            first=after.first - self.count,
+            first_key=after.first_key - self.count,
+            count=self.count,
+        )
+        return moved_back == self
+
+
+def residue_of(pattern: Pattern, stride: int, grid: Grid, row: int) -> Residues:
+    """The residue whose first row is `row`, with all its rows and keys."""
+    assert isinstance(grid.q_start, int)
+    residue = (grid.q_start + row) % stride
+    inner = pattern.on_lattice(stride, residue)
+    assert inner is not None
+    first_key = (residue - grid.keys.start) % stride
+    return Residues(
+        inner.canonical(),
+        stride,
+        count=1,
+        first=row,
+        size=-(-(grid.q_len - row) // stride),
+        start=(grid.q_start + row - residue) // stride,
+        first_key=first_key,
+        width=-(-(len(grid.keys) - first_key) // stride),
+        start_key=(grid.keys.start + first_key - residue) // stride,
+    )

@@ -155,7 +155,7 @@ def test_the_numbers_of_a_bias_that_may_change_are_not_kept(kind):
 
 
 def test_a_bias_that_is_a_module_learns_by_its_parameters():
-    class LearnedBias(torch.nn.Module, Bias):
+    class BiasModule(torch.nn.Module, Bias):
         def __init__(self) -> None:
             super().__init__()
             self.numbers = torch.nn.Parameter(torch.randn(13))
@@ -163,7 +163,7 @@ def test_a_bias_that_is_a_module_learns_by_its_parameters():
         def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
             return self.numbers[distances % 13][None]
 
-    bias = LearnedBias()
+    bias = BiasModule()
     rg.attention(Q, K, V, bias=bias).square().sum().backward()
     assert bias.numbers.grad is not None
     assert bias.numbers.grad.any()

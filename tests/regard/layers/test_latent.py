@@ -123,7 +123,7 @@ def test_both_forms_equal_the_formula_with_gradients(options):
 
 
 @dataclass
-class Case:
+class LatentCase:
     """Options of a layer, and of its call."""
 
     layer: dict[str, Any] = field(default_factory=dict)
@@ -131,21 +131,21 @@ class Case:
 
 
 CASES = {
-    "padding": Case(call={"pattern": KeySpan(torch.tensor([2, 0]), torch.tensor([9, 5]))}),
-    "a window and a softcap": Case(
+    "padding": LatentCase(call={"pattern": KeySpan(torch.tensor([2, 0]), torch.tensor([9, 5]))}),
+    "a window and a softcap": LatentCase(
         {"pattern": "causal_window(4)", "softcap": 2.0, "scale": 0.7}, {"q_start": 0}
     ),
-    "a pattern for each head": Case(
+    "a pattern for each head": LatentCase(
         {"pattern": PerHead([parse("causal"), parse("prefix(3)"), parse("strided(2)")])}
     ),
-    "a bias and sinks": Case({"sinks": True}, {"bias": ALiBi()}),
-    "other positions": Case(
+    "a bias and sinks": LatentCase({"sinks": True}, {"bias": ALiBi()}),
+    "other positions": LatentCase(
         {"positions": Rotary(pairs="neighbours")}, {"q_start": torch.tensor([0, 3])}
     ),
-    "no positions": Case(
+    "no positions": LatentCase(
         {"rope_dim": 0, "pattern": None}, {"bias": torch.arange(81.0).view(9, 9).double() / 40}
     ),
-    "no rotation": Case({"positions": None, "query_latent_dim": 6}),
+    "no rotation": LatentCase({"positions": None, "query_latent_dim": 6}),
 }
 
 
