@@ -9,12 +9,28 @@ import torch
 from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
-__all__ = ["append_to_cache", "cache_among", "cache_with"]
+from regard.arguments import count_of
+from regard.errors import ShapeError
+
+__all__ = ["append_to_cache", "cache_among", "cache_with", "check_batch"]
 
 
 def cache_among(*values: Any) -> Any:
     """The cache among the values of a call or an output, which versions of transformers name differently."""
     return next((value for value in values if hasattr(value, "get_seq_length")), None)
+
+
+def check_batch(held: torch.Tensor | None, new: torch.Tensor) -> None:
+    """Raise a ShapeError unless new entries have the batch rows of those that a layer of a cache holds.
+
+    A layer that writes entries in place asks this first: PyTorch would copy the entries of one text to all rows.
+    """
+    if held is None or not held.numel() or held.shape[0] == new.shape[0]:
+        return
+    raise ShapeError(
+        f"this cache holds entries of {count_of(held.shape[0], 'texts')}, and this call has {new.shape[0]}; give the "
+        f"cache of these texts, or none"
+    )
 
 
 def append_to_cache(

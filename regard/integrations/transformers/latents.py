@@ -22,7 +22,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
-from regard.integrations.transformers.caches import cache_with
+from regard.integrations.transformers.caches import cache_with, check_batch
 from regard.layers.caches.entries import FreeSlots
 from regard.layers.projection import matrix_of
 
@@ -245,6 +245,7 @@ class LatentLayer(DynamicLayer):
             return super().update(key_states, value_states, *args, **kwargs)
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        check_batch(self.keys, key_states)
         held = self.get_seq_length()
         end = held + key_states.shape[2]
         room = self._room

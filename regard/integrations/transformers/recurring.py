@@ -17,11 +17,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from regard.arguments import count_of
 from regard.backends.native.recurrence import engine_on
 from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, scan
 from regard.core.plan import AttentionDetail
 from regard.core.result import Result
-from regard.errors import UnsupportedError
+from regard.errors import ShapeError, UnsupportedError
 from regard.functional.api import plan_attention
 from regard.integrations.transformers.attending import ModuleCall, watchers
 from regard.integrations.transformers.modules import RECURRENCES, RECURRING, recurs
@@ -70,8 +71,15 @@ def compute_recurrence(
     if engine is PLAIN:
         call = call.in_dtype(dtype)
     q, k, v = call.q, call.k, call.v
+    shape = (*v.shape[:2], k.shape[3], v.shape[3])
     if call.memory is None:
-        memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3], dtype=dtype)
+        memory = v.new_zeros(shape, dtype=dtype)
+    elif not is_compiling and call.memory.shape != shape:
+        # The kernel trusts this shape, and a cache of other texts may be given by mistake.
+        raise ShapeError(
+            f"a recurrent layer got a memory {tuple(call.memory.shape)} from its cache, and this call of "
+            f"{count_of(v.shape[0], 'batch rows')} needs {tuple(shape)}; give the cache of these texts, or none"
+        )
     else:
         memory = call.memory.to(dtype)
 

@@ -15,7 +15,7 @@ from transformers import DynamicCache, PreTrainedModel
 from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
-from regard.integrations.transformers.caches import cache_with
+from regard.integrations.transformers.caches import cache_with, check_batch
 from regard.integrations.transformers.masks import PatternMask
 from regard.patterns import Pattern
 from regard.patterns.dropping import kept_keys, misplaced
@@ -164,10 +164,10 @@ class WindowLayer(DynamicLayer):
         """Append entries, and return the kept ones with the new ones; the keys hold which are left out."""
         if not self.is_initialized:
             self.lazy_initialization(key_states, value_states)
+        check_batch(self._entries[0], key_states)
         added = key_states.shape[2]
         kept = min(self._held(), self._most_kept)
         gap = self.cumulative_length - kept
-        self.cumulative_length += added
         if added == 1 and kept == self._most_kept and not key_states.requires_grad:
             keys, values = self._slide(key_states, value_states)
         else:
@@ -175,6 +175,7 @@ class WindowLayer(DynamicLayer):
             keys = torch.cat((self._trim(old_keys), key_states), 2)
             values = torch.cat((self._trim(old_values), value_states), 2)
             self._entries = [self._trim(keys), self._trim(values)]
+        self.cumulative_length += added
         if gap:
             setattr(keys, DROPPED, range(self.first, self.first + gap))
         return keys, values

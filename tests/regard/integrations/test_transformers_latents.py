@@ -205,3 +205,14 @@ def test_detach_gives_back_the_modules_and_other_models_have_no_latents():
     assert not any(EXPAND in module.__dict__ for module in detach(model).modules())
     with pytest.raises(rg.UnsupportedError, match="keeps latents alone"):
         latent_cache(model)
+
+
+@torch.no_grad()
+def test_entries_of_other_texts_are_refused_and_change_nothing():
+    layer = LatentLayer()
+    layer.update(torch.randn(2, 1, 7, 8), torch.randn(2, 1, 7, 4))
+    before = layer.keys.clone()
+    for rows in (1, 3):
+        with pytest.raises(rg.ShapeError, match=f"entries of 2 texts, and this call has {rows};"):
+            layer.update(torch.randn(rows, 1, 1, 8), torch.randn(rows, 1, 1, 4))
+    assert torch.equal(layer.keys, before)

@@ -16,6 +16,7 @@ from transformers_versions import CACHE
 
 import regard as rg
 from regard.integrations.transformers import attach, detach, explain, modules, observe, recurring
+from regard.mechanisms import Retention
 
 MECHANISMS = {
     "qwen3_next": "gated_delta",
@@ -183,3 +184,12 @@ def test_observers_watch_layers_with_weights_and_packed_texts_are_refused():
     function = recurring.FUNCTIONS["torch_chunk_gated_delta_rule"]
     with pytest.raises(rg.UnsupportedError, match="packed texts"):
         function(x, x, x, g=x[..., 0], beta=x[..., 0], cu_seqlens=torch.tensor([0, 2, 4]))
+
+
+def test_the_memory_of_other_texts_is_refused():
+    """As from a cache of two texts beside three; the kernel would write beside it."""
+    x = torch.rand(3, 4, 1, 8)
+    memory = torch.zeros(2, 4, 8, 8)
+    call = recurring.RecurrentCall(Retention(), x, x, x, {}, memory, scale=1.0)
+    with pytest.raises(rg.ShapeError, match=r"memory \(2, .* of 3 batch rows needs \(3, "):
+        recurring.compute_recurrence(call, keeps_memory=True)

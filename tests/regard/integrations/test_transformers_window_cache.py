@@ -164,3 +164,19 @@ def test_crop_removes_entries_while_all_are_there():
     layer.update(torch.randn(1, 2, 5, 4), torch.randn(1, 2, 5, 4))
     layer.crop(-2)
     assert (layer.get_seq_length(), layer.keys.shape[2]) == (3, 3)
+
+
+@pytest.mark.parametrize("held", [5, 13])
+@torch.no_grad()
+def test_entries_of_other_texts_are_refused_and_change_nothing(held):
+    """Also where a step would slide the window in place."""
+    layer = WindowLayer(first=2, window=6)
+    for entry in torch.randn(held, 2, 3, 1, 4):
+        layer.update(entry, entry)
+    before = layer.keys.clone()
+    for rows in (1, 3):
+        entry = torch.randn(rows, 3, 1, 4)
+        with pytest.raises(rg.ShapeError, match=f"entries of 2 texts, and this call has {rows};"):
+            layer.update(entry, entry)
+    assert layer.get_seq_length() == held
+    assert torch.equal(layer.keys, before)
