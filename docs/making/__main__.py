@@ -10,12 +10,17 @@ import re
 import sys
 from pathlib import Path
 
-from docs.making import explorations, speed, studies
+from docs.making import conformance, explorations, speed, studies
 from docs.making.command_help import made_help
 from docs.making.reference import reference_pages
 
 DOCS = Path(__file__).parents[1]
-PARTS = {**speed.PARTS, **studies.PARTS, "thing-to-try": explorations.thing_to_try}
+PARTS = {
+    **speed.PARTS,
+    **studies.PARTS,
+    **conformance.PARTS,
+    "thing-to-try": explorations.thing_to_try,
+}
 MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 
 

@@ -91,7 +91,7 @@ def has_hooks(module: nn.Module) -> bool:
 
 
 def apply_projection(linear: Any, x: torch.Tensor) -> torch.Tensor:
-    """`linear(x)`, in a third of the time for a few vectors where the layer is a Projection that nobody watches.
+    """`linear(x)`, in a third of the time for a few vectors where the layer is a Projection without hooks.
 
     What PyTorch does in the call of a module is needed for hooks, compilers and tracers, and takes longer than a small
     product.

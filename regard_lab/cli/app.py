@@ -238,6 +238,7 @@ class TopLevel(Commands):
         "lenses": "evaluate",
         "heads": "heads",
         "bench": "bench",
+        "conformance": "conformance",
         "doctor": "bench",
     }
 

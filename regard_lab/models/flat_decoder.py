@@ -214,7 +214,7 @@ class FlatDecoder:
         return None if decoder.is_watched() else decoder
 
     def is_watched(self) -> bool:
-        """Whether somebody looks into the modules, or switched them to training, since the translation began."""
+        """Whether hooks, recordings or the mode of the modules need their calls since the translation began."""
         return (
             _records_otherwise()
             or _hooks_of_all_modules()

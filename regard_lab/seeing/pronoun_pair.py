@@ -61,7 +61,7 @@ class PronounTranslation:
 
     @property
     def shares(self) -> dict[str, float]:
-        """How much of what speaks for the pronoun each English word brings; 0 for words that speak against it."""
+        """The share of each English word in what raises the log odds of the pronoun; 0 for words that lower them."""
         pairs = list(zip(self.lens.source_words, self.lens.source_scores, strict=True))
         total = sum(max(score, 0.0) for _, score in pairs)
         return {word: max(score, 0.0) / total if total else 0.0 for word, score in pairs}

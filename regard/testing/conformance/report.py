@@ -1,0 +1,122 @@
+"""The answers of libraries as a table in Markdown, and as JSON."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from regard.testing.conformance.clause import STATUSES, Verdict
+from regard.testing.conformance.clauses import CLAUSES, GROUPS
+from regard.testing.conformance.libraries import LIBRARIES
+from regard.testing.conformance.running import Column
+
+# How a cell shows a status.
+SIGNS = {
+    "agrees": "✓",
+    "alternative": "alt",
+    "differs": "≠",
+    "not finite": "NaN",
+    "accepted": "acc",
+    "refused": "err",
+    "crashed": "crash",
+    "no word": "–",
+}
+
+
+def to_json(columns: Sequence[Column], system: str) -> dict[str, Any]:
+    """Everything as JSON values: the clauses, and the answers of each library."""
+    clauses = {
+        name: {
+            "group": clause.group,
+            "sentence": clause.sentence,
+            "tolerance": clause.tolerance,
+            "reason": clause.reason,
+            "alternatives": list(clause.alternatives),
+        }
+        for name, clause in CLAUSES.items()
+    }
+    libraries = {
+        column.library: {
+            "version": column.version,
+            "call": LIBRARIES[column.library].call,
+            "answers": [verdict.to_dict() for verdict in column.verdicts.values()],
+        }
+        for column in columns
+    }
+    return {"system": system, "clauses": clauses, "libraries": libraries}
+
+
+def from_json(stored: dict[str, Any]) -> list[Column]:
+    """The columns of a report that `to_json` made; clauses that came later are not among them."""
+    columns = []
+    for library, found in stored["libraries"].items():
+        verdicts = {answer["clause"]: Verdict(**answer) for answer in found["answers"]}
+        columns.append(Column(library, found["version"], verdicts))
+    return columns
+
+
+def summary_lines(columns: Sequence[Column]) -> list[str]:
+    """How often each library gave each answer, as a table."""
+    lines = [
+        f"| library | version | {' | '.join(STATUSES)} |",
+        f"|---|---|{'---:|' * len(STATUSES)}",
+    ]
+    for column in columns:
+        counts = Counter(verdict.status for verdict in column.verdicts.values())
+        numbers = " | ".join(str(counts[status]) for status in STATUSES)
+        lines.append(f"| {column.library} | {column.version} | {numbers} |")
+    return lines
+
+
+def markdown_lines(columns: Sequence[Column], system: str) -> list[str]:
+    """The whole report: the summary, what the signs mean, a table for each group, and what differs, cell by cell."""
+    lines = [
+        f"{len(CLAUSES)} clauses, asked of {len(columns)} implementations on {system}.",
+        "",
+        *summary_lines(columns),
+        "",
+    ]
+    return [*lines, *group_lines(columns)]
+
+
+def group_lines(columns: Sequence[Column]) -> list[str]:
+    """What the signs mean, and for each group a table and who answers in another way."""
+    signs = "; ".join(f"**{SIGNS[status]}** {words}" for status, words in STATUSES.items())
+    lines = [f"In the tables: {signs}."]
+    for group in GROUPS:
+        names = [name for name, clause in CLAUSES.items() if clause.group == group]
+        lines += ["", f"## {group.capitalize()}", ""]
+        lines.append(f"| clause | {' | '.join(column.library for column in columns)} |")
+        lines.append(f"|---|{'---|' * len(columns)}")
+        for name in names:
+            cells = [SIGNS[column.verdicts[name].status] for column in columns]
+            lines.append(f"| {name} | {' | '.join(cells)} |")
+        lines.append("")
+        for name in names:
+            lines += _explanation(name, columns)
+    return lines
+
+
+def _explanation(name: str, columns: Sequence[Column]) -> list[str]:
+    """The sentence of a clause, and who answers it in another way, with the way."""
+    lines = [f"- **{name}**: {CLAUSES[name].sentence}."]
+    by_answer: dict[str, list[str]] = {}
+    for column in columns:
+        verdict = column.verdicts[name]
+        if verdict.status not in ("agrees", "no word"):
+            by_answer.setdefault(_in_words(verdict), []).append(column.library)
+    for answer, libraries in by_answer.items():
+        lines.append(f"  - {', '.join(libraries)}: {answer}")
+    return lines
+
+
+def _in_words(verdict: Verdict) -> str:
+    detail = verdict.detail.replace("|", "\\|").replace("<", "\\<")
+    if verdict.status in ("alternative", "accepted"):
+        return f"{STATUSES[verdict.status]}{': ' if detail else ''}{detail}"
+    if verdict.status == "differs" and verdict.error is None:
+        return "numbers where NaN is right, or another shape"
+    if verdict.status == "differs":
+        return f"other numbers, the largest error {verdict.error:.2g} of 1 + the largest right one"
+    return f"{STATUSES[verdict.status]}{': ' if detail else ''}{detail}"

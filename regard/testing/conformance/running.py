@@ -1,0 +1,109 @@
+"""Asking libraries clause by clause, each in a process of its own: one that ends it costs one cell of the table.
+
+`python -m regard.testing.conformance.running LIBRARY` is that process. It reads names of clauses from its input, and
+writes a verdict for each as a line of JSON.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+
+from regard.reprs import brief
+from regard.testing.conformance.clause import Verdict, judge
+from regard.testing.conformance.clauses import CLAUSES
+from regard.testing.conformance.libraries import LIBRARIES
+
+ANSWER = "verdict "  # before a verdict, since libraries write lines of their own
+
+
+@brief
+@dataclass(frozen=True)
+class Column:
+    """What a library answered: its version, and a verdict for each clause, by name."""
+
+    library: str
+    version: str
+    verdicts: dict[str, Verdict]
+
+
+def missing_packages(library: str) -> list[str]:
+    """The packages that a library needs and that are not installed."""
+    return [name for name in LIBRARIES[library].packages if find_spec(name) is None]
+
+
+def installed_version(library: str) -> str:
+    package = LIBRARIES[library].packages[0]
+    try:
+        return f"{package} {version(package)}"
+    except PackageNotFoundError:
+        return package
+
+
+def ask_library(
+    library: str,
+    clauses: Sequence[str] = tuple(CLAUSES),
+    progress: Callable[[int], None] = lambda done: None,
+    command: Sequence[str] | None = None,
+) -> Column:
+    """Ask a library for clauses in a process of its own, which is begun again behind a clause that ended it.
+
+    Args:
+        library: a name of `LIBRARIES`.
+        clauses: names of clauses.
+        progress: called with 1 after each clause.
+        command: the process; by default this module with the library's name.
+    """
+    command = command or (sys.executable, "-m", __name__, library)
+    verdicts: dict[str, Verdict] = {}
+    while len(verdicts) < len(clauses):
+        left = [name for name in clauses if name not in verdicts]
+        for verdict in _answers(command, left):
+            verdicts[verdict.clause] = verdict
+            progress(1)
+        if len(verdicts) < len(clauses):
+            ended = next(name for name in clauses if name not in verdicts)
+            verdicts[ended] = Verdict(ended, "crashed", "the process ended")
+            progress(1)
+    in_order = {name: verdicts[name] for name in clauses}
+    return Column(library, installed_version(library), in_order)
+
+
+def _answers(command: Sequence[str], clauses: Iterable[str]) -> Iterator[Verdict]:
+    """The verdicts that a process gives until it ends."""
+    with subprocess.Popen(
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        try:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            process.stdin.write("\n".join(clauses) + "\n")
+            process.stdin.close()
+            for line in process.stdout:
+                if line.startswith(ANSWER):
+                    yield Verdict(**json.loads(line.removeprefix(ANSWER)))
+        finally:
+            process.kill()
+
+
+def _answer(library: str) -> None:
+    warnings.filterwarnings("ignore")
+    attend = LIBRARIES[library].new()
+    for name in sys.stdin.read().split():
+        verdict = judge(CLAUSES[name], attend)
+        sys.stdout.write(f"{ANSWER}{json.dumps(verdict.to_dict())}\n")
+        sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    _answer(sys.argv[1])

@@ -1,0 +1,100 @@
+"""`regard conformance`: what implementations of attention answer to each clause of the contract."""
+
+from __future__ import annotations
+
+import json
+import platform
+from pathlib import Path
+from typing import Annotated
+
+from typer import Argument, Option
+
+from regard.arguments import count_of, suggest
+from regard.errors import ArgumentError, RegardError
+from regard.storage.files import replace_file
+from regard.testing.conformance import CLAUSES, LIBRARIES
+from regard.testing.conformance.report import markdown_lines, summary_lines, to_json
+from regard.testing.conformance.running import Column, ask_library, missing_packages
+from regard_lab.cli.console import check_place, counting, note, out_result
+from regard_lab.cli.options import Json
+
+ENDINGS = (".md", ".json")
+
+
+def conformance(
+    libraries: Annotated[
+        list[str] | None,
+        Argument(metavar="LIBRARY", help="Such as sdpa or regard:native [default: all installed]."),
+    ] = None,
+    report: Annotated[
+        Path | None,
+        Option("--out", metavar="FILE", help="Write a report, as FILE.md or FILE.json."),
+    ] = None,
+    must_agree: Annotated[
+        bool,
+        Option("--must-agree", help="End with an error unless every clause is answered rightly."),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Ask implementations of attention what they do, clause by clause."""
+    names = _checked_names(libraries)
+    if report is not None:
+        _check_report(report)
+    columns = []
+    for name in names:
+        with counting(f"asking {name}", len(CLAUSES)) as progress:
+            columns.append(ask_library(name, progress=progress))
+    system = _system()
+    out_result(as_json, lambda: to_json(columns, system), lambda: summary_lines(columns))
+    if report is not None:
+        _write_report(report, columns, system)
+    if must_agree:
+        _refuse_other_answers(columns)
+
+
+def _checked_names(libraries: list[str] | None) -> list[str]:
+    """The implementations to ask; those whose packages are missing are left out, or refused if they were named."""
+    for name in libraries or ():
+        if name not in LIBRARIES:
+            raise ArgumentError(f"there is no implementation {name!r}; {suggest(name, LIBRARIES)}")
+        missing = missing_packages(name)
+        if missing:
+            raise ArgumentError(f"{name} needs {', '.join(missing)}, which is not installed")
+    if libraries:
+        return libraries
+    left_out = [name for name in LIBRARIES if missing_packages(name)]
+    if left_out:
+        note(f"not installed, so not asked: {', '.join(left_out)}")
+    return [name for name in LIBRARIES if name not in left_out]
+
+
+def _check_report(report: Path) -> None:
+    if report.suffix not in ENDINGS:
+        raise ArgumentError(f"the report is {report}; give it a name that ends in .md or .json")
+    check_place(report, "report")
+
+
+def _write_report(report: Path, columns: list[Column], system: str) -> None:
+    if report.suffix == ".json":
+        text = json.dumps(to_json(columns, system), ensure_ascii=False)
+    else:
+        text = "\n".join(markdown_lines(columns, system))
+    replace_file(report, (text + "\n").encode())
+    note(f"the report is {report}")
+
+
+def _system() -> str:
+    """The system and the processor's family, beside which answers are read."""
+    return f"{platform.system()} {platform.machine()}, Python {platform.python_version()}"
+
+
+def _refuse_other_answers(columns: list[Column]) -> None:
+    others = {
+        f"{column.library}: {name}"
+        for column in columns
+        for name, verdict in column.verdicts.items()
+        if verdict.status not in ("agrees", "no word")
+    }
+    if others:
+        first = ", ".join(sorted(others)[:5])
+        raise RegardError(f"{count_of(len(others), 'answers')} are not as the contract: {first}")
