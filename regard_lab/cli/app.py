@@ -219,28 +219,60 @@ class Commands(TyperGroup):
         return name, command.load(), rest
 
 
+@dataclass(frozen=True)
+class Listed:
+    """A command in the list of all: its module, None for a group of commands, and a summary that fits a line."""
+
+    module: str | None
+    summary: str
+
+
+# All commands in the order of the three doors of README.md, each under what it is for.
+LISTED: dict[str, dict[str, Listed]] = {
+    "Learn attention": {
+        "demo": Listed("demo", "train a translator here, and see what its pronouns depend on"),
+        "walkthrough": Listed("walkthrough", "what attention does with a sentence, step by step"),
+        "lesson": Listed("lesson", "claims of articles about attention, computed"),
+        "show": Listed("show", "draw a pattern: which query may look at which key"),
+    },
+    "Inspect a model": {
+        "view": Listed("view", "a model and a sentence in the explorer, as a page"),
+        "heads": Listed("heads", "what a model loses without each of its heads"),
+        "lenses": Listed("evaluate", "which lens finds the words that a translator used"),
+    },
+    "Train a model and use it": {
+        "train": Listed(None, "train a translator, language model, encoder or classifier"),
+        "translate": Listed("translate", "translate sentences"),
+        "generate": Listed("generate", "continue prompts with a language model"),
+        "classify": Listed("generate", "label texts"),
+        "evaluate": Listed("evaluate", "the quality of a model on test texts"),
+        "score": Listed("evaluate", "how probable a model finds given texts"),
+        "compare": Listed("evaluate", "several models on the same test texts"),
+        "average": Listed("train", "the mean of the last checkpoints of a training"),
+        "convert": Listed(None, "fewer key/value heads, or latents, in a trained model"),
+        "export": Listed("export", "write a model as an ONNX file"),
+    },
+    "Use the library": {
+        "plan": Listed("plan", "which backend would compute a call, and why"),
+        "bench": Listed("bench", "the speed of this machine beside other libraries"),
+        "conformance": Listed("conformance", "what implementations of attention answer"),
+        "doctor": Listed("bench", "versions, and a check of every backend"),
+    },
+}
+
+
 class TopLevel(Commands):
     MODULES: ClassVar = {
-        "demo": "demo",
-        "translate": "translate",
-        "generate": "generate",
-        "classify": "generate",
-        "evaluate": "evaluate",
-        "score": "evaluate",
-        "average": "train",
-        "compare": "evaluate",
-        "show": "show",
-        "plan": "plan",
-        "walkthrough": "walkthrough",
-        "view": "view",
-        "export": "export",
-        "lesson": "lesson",
-        "lenses": "evaluate",
-        "heads": "heads",
-        "bench": "bench",
-        "conformance": "conformance",
-        "doctor": "bench",
+        name: listed.module
+        for group in LISTED.values()
+        for name, listed in group.items()
+        if listed.module is not None
     }
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        for title, group in LISTED.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, listed.summary) for name, listed in group.items()])
 
 
 class Train(Commands):
@@ -279,4 +311,7 @@ def regard(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
     ] = False,
 ) -> None:
-    """Attention for PyTorch: train, translate, evaluate and see what a model looks at."""
+    """Attention for PyTorch: train, translate, evaluate and see what a model looks at.
+
+    `regard COMMAND --help` says more about a command.
+    """

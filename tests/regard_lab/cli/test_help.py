@@ -23,7 +23,16 @@ import regard_lab as package
 from docs.making.command_help import loaded_commands, made_help
 from regard.errors import ArgumentError
 from regard.layers import record_attention
-from regard_lab.cli.app import HELP_FILE, Convert, TopLevel, Train, Unloaded, app, stored_help
+from regard_lab.cli.app import (
+    HELP_FILE,
+    LISTED,
+    Convert,
+    TopLevel,
+    Train,
+    Unloaded,
+    app,
+    stored_help,
+)
 from regard_lab.cli.options import default_text, fields_in_order, sentence_of
 from regard_lab.conversion.uptraining import Uptraining
 from regard_lab.decoding import Translator
@@ -124,7 +133,7 @@ def test_help_loads_the_parser_and_little_else_so_that_it_is_instant():
         alone(MODULES_AFTER.format(program=program)).split("modules:")
         for program in ("import typer", main)
     )
-    assert "Commands:" in text
+    assert "Learn attention:" in text
     names = set(loaded.split())
     assert not {"torch", "numpy", "rich", "tokenizers", "matplotlib"} & names
     own = {name for name in names - set(parser.split()) if not name.startswith("regard")}
@@ -236,6 +245,18 @@ def test_python_m_regard_lab_is_the_command_line():
         check=True,
     )
     assert done.stdout.startswith("regard ")
+
+
+def test_the_list_of_commands_names_each_once_in_a_line_that_fits_a_terminal():
+    text = succeeded("--help").out
+    assert "..." not in text
+    assert all(len(line) <= 80 for line in text.splitlines())
+    group = get_command(app)
+    listed = [name for commands in LISTED.values() for name in commands]
+    assert sorted(listed) == sorted(group.commands)
+    for commands in LISTED.values():
+        for name, command in commands.items():
+            assert re.search(rf"^  {name} +{re.escape(command.summary)}$", text, re.MULTILINE)
 
 
 def test_every_command_is_in_the_table_with_a_test_and_a_line_in_the_documentation():
