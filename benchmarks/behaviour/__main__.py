@@ -38,9 +38,11 @@ def main(words: Sequence[str] | None = None) -> None:
         "--quick", action="store_true", help="one seed, a fiftieth of the updates: does it run?"
     )
     asked = parser.parse_args(words)
-    if unknown := set(asked.names) - set(names):
+    unknown = set(asked.names) - set(names)
+    if unknown:
         parser.error(f"no experiment {', '.join(sorted(unknown))}; there are {', '.join(names)}")
-    chosen = [one for one in EXPERIMENTS if one.name in (asked.names or names)]
+    chosen_names = asked.names or names
+    chosen = [experiment for experiment in EXPERIMENTS if experiment.name in chosen_names]
     torch.set_num_threads(1)
     try:
         run(chosen, asked.out, resume=asked.resume, quick=asked.quick)
@@ -54,17 +56,21 @@ def main(words: Sequence[str] | None = None) -> None:
 def run(chosen: Sequence[Experiment], out: Path, *, resume: bool, quick: bool) -> BehaviourResults:
     """Train the missing contenders of the chosen experiments; without resume, earlier records of these are dropped."""
     results = BehaviourResults.load(out, quick)
-    everything = [replace(one, seeds=one.seeds[:1]) if quick else one for one in EXPERIMENTS]
-    names = {one.name for one in chosen}
+    experiments = list(EXPERIMENTS)
+    if quick:
+        experiments = [replace(one, seeds=one.seeds[:1]) for one in EXPERIMENTS]
+    names = {experiment.name for experiment in chosen}
     try:
-        for experiment in (one for one in everything if one.name in names):
+        for experiment in experiments:
+            if experiment.name not in names:
+                continue
             if not resume:
                 results.records.pop(experiment.name, None)
             for contender, seed in results.missing(experiment):
                 results.add(experiment, contender, seed, experiment.run(contender, seed, quick))
                 results.save(out)
     finally:
-        write_report(results, everything, out)
+        write_report(results, experiments, out)
     return results
 
 

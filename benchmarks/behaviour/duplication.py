@@ -79,19 +79,16 @@ def judge(records: Records) -> list[ClaimVerdict]:
     verdicts = []
     for contender in CONTENDERS:
         loss = over_seeds(records, contender, "loss")
+        accuracy = over_seeds(records, contender, "accuracy")
         if "dim 16" in contender and "softmax" not in contender:
-            verdicts.append(
-                at_least(f"{contender} keeps 16 by 16 numbers, and its loss", loss, 0.3)
-            )
+            state = f"{contender} keeps 16 by 16 numbers, and its loss"
+            verdicts.append(at_least(state, loss, 0.3))
         elif reaches(contender):
-            accuracy = over_seeds(records, contender, "accuracy")
-            verdicts.append(
-                at_least(f"{contender} reaches {WORD} back, and its accuracy", accuracy, 0.99)
-            )
+            reach = f"{contender} reaches {WORD} back, and its accuracy"
+            verdicts.append(at_least(reach, accuracy, 0.99))
         else:
-            verdicts.append(
-                at_least(f"{contender} does not reach {WORD} back, and its loss", loss, 2.29)
-            )
+            reach = f"{contender} does not reach {WORD} back, and its loss"
+            verdicts.append(at_least(reach, loss, 2.29))
     return verdicts
 
 

@@ -19,6 +19,7 @@ from regard.layers import FeedForward, MultiHeadAttention, choice_losses
 from regard.positions import Learned
 
 UNSCORED = -1
+HELD_OUT_EVERY = 10  # modules, one of which is held out
 # Tokens and targets, (batch, length); targets UNSCORED do not count.
 Batch = tuple[torch.Tensor, torch.Tensor]
 Draw = Callable[[torch.Generator], Batch]
@@ -68,9 +69,10 @@ def loss_of(model: nn.Module, tokens: torch.Tensor, targets: torch.Tensor) -> to
     """Mean cross-entropy in nats over the scored positions; with choosers, the mean of their losses over all too."""
     with choice_losses(model) as losses:
         logits = model(tokens)
-    own = sum(losses, torch.zeros(())) / tokens.numel()
-    return own + nn.functional.cross_entropy(
-        logits.flatten(0, 1), targets.flatten(), ignore_index=UNSCORED
+    of_choosers = sum(losses, torch.zeros(())) / tokens.numel()
+    logits = logits.flatten(0, 1)
+    return of_choosers + nn.functional.cross_entropy(
+        logits, targets.flatten(), ignore_index=UNSCORED
     )
 
 
@@ -80,15 +82,18 @@ def score(
 ) -> dict[str, float]:
     """Loss in nats and accuracy over the scored positions of batches that do not occur in training."""
     generator = torch.Generator().manual_seed(seed)
-    loss = right = count = 0.0
+    loss = 0.0
+    right = 0.0
+    count = 0.0
     model.eval()
     for _ in range(batches):
         tokens, targets = draw(generator)
         scored = targets != UNSCORED
-        logits, wanted = model(tokens)[scored], targets[scored]  # (scored, vocabulary), (scored,)
-        loss += float(nn.functional.cross_entropy(logits, wanted, reduction="sum"))
-        right += float((logits.argmax(-1) == wanted).sum())
-        count += len(wanted)
+        logits = model(tokens)[scored]  # (scored, vocabulary)
+        expected = targets[scored]
+        loss += float(nn.functional.cross_entropy(logits, expected, reduction="sum"))
+        right += float((logits.argmax(-1) == expected).sum())
+        count += len(expected)
     return {"loss": loss / count, "accuracy": right / count}
 
 
@@ -120,12 +125,9 @@ def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
 
     def draw(generator: torch.Generator) -> Batch:
         half = vocabulary // 2
-        keys = torch.rand(rows, half - 1, generator=generator).argsort(1)[:, :pairs] + 1
+        keys = _different(rows, half - 1, pairs, generator) + 1
         values = torch.randint(half, vocabulary, (rows, pairs), generator=generator)
-        places = (
-            torch.rand(rows, length - 2 * pairs, generator=generator).argsort(1)[:, :pairs]
-            + 2 * pairs
-        )
+        places = _different(rows, length - 2 * pairs, pairs, generator) + 2 * pairs
         tokens = torch.zeros(rows, length, dtype=torch.long)
         # Keys and values in turn.
         tokens[:, : 2 * pairs] = torch.stack([keys, values], -1).flatten(1)
@@ -141,23 +143,26 @@ def overwriting(vocabulary: int, length: int, rows: int, keys: int, writes: int)
     def draw(generator: torch.Generator) -> Batch:
         half = vocabulary // 2
         pairs = keys * writes
-        names = torch.rand(rows, half - 1, generator=generator).argsort(1)[:, :keys] + 1
-        which = (
-            torch.rand(rows, pairs, generator=generator).argsort(1) % keys
-        )  # (batch, pairs), a key's number
+        names = _different(rows, half - 1, keys, generator) + 1
+        key_of_pair = _different(rows, pairs, pairs, generator) % keys  # (batch, pairs)
         values = torch.randint(half, vocabulary, (rows, pairs), generator=generator)
         order = torch.arange(pairs)
-        last = torch.stack([torch.where(which == key, order, -1).amax(1) for key in range(keys)], 1)
-        places = (
-            torch.rand(rows, length - 2 * pairs, generator=generator).argsort(1)[:, :keys]
-            + 2 * pairs
-        )
+        last_places = [torch.where(key_of_pair == key, order, -1).amax(1) for key in range(keys)]
+        last = torch.stack(last_places, 1)
+        places = _different(rows, length - 2 * pairs, keys, generator) + 2 * pairs
         tokens = torch.zeros(rows, length, dtype=torch.long)
-        tokens[:, : 2 * pairs] = torch.stack([names.gather(1, which), values], -1).flatten(1)
+        # Keys and values in turn.
+        key_names = names.gather(1, key_of_pair)
+        tokens[:, : 2 * pairs] = torch.stack([key_names, values], -1).flatten(1)
         targets = torch.full_like(tokens, UNSCORED)
         return tokens.scatter(1, places, names), targets.scatter(1, places, values.gather(1, last))
 
     return draw
+
+
+def _different(rows: int, below: int, count: int, generator: torch.Generator) -> torch.Tensor:
+    """In each row `count` different numbers from 0 to `below` - 1, in random order."""
+    return torch.rand(rows, below, generator=generator).argsort(1)[:, :count]
 
 
 SYMBOLS = 27  # a to z, and one symbol for everything else
@@ -176,11 +181,12 @@ def code_texts() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _divided(read: Callable[[ast.Module], str]) -> tuple[torch.Tensor, torch.Tensor]:
-    parts: tuple[list[str], list[str]] = ([], [])
+    training: list[str] = []
+    held_out: list[str] = []
     for number, (_, module) in enumerate(library_modules()):
-        parts[number % 10 == 0].append(read(module))
-    first, held_out = (ids(" ".join(part)) for part in parts)
-    return first, held_out
+        part = held_out if number % HELD_OUT_EVERY == 0 else training
+        part.append(read(module))
+    return ids(" ".join(training)), ids(" ".join(held_out))
 
 
 def _code(module: ast.Module) -> str:
@@ -247,9 +253,10 @@ class Layer(nn.Module):
 
     def __init__(self, dim: int, heads: int, convolution: int, attention: dict[str, Any]) -> None:
         super().__init__()
-        own = {"chooser": attention["chooser"]()} if "chooser" in attention else {}
+        if "chooser" in attention:
+            attention = attention | {"chooser": attention["chooser"]()}
         parts: list[nn.Module] = [
-            MultiHeadAttention(dim, heads, **(attention | own)),
+            MultiHeadAttention(dim, heads, **attention),
             FeedForward(dim, 4 * dim),
         ]
         if convolution:

@@ -67,7 +67,9 @@ def numbers_kept(contender: str) -> str:
 
 def draw_any(generator: torch.Generator, draws: Mapping[int, Draw] = DRAWS) -> Batch:
     """A training batch with 4, 8 or 16 pairs, equally often."""
-    return draws[PAIRS[int(torch.randint(len(PAIRS), (), generator=generator))]](generator)
+    drawn = int(torch.randint(len(PAIRS), (), generator=generator))
+    draw = draws[PAIRS[drawn]]
+    return draw(generator)
 
 
 def run(contender: str, seed: int, quick: bool) -> Record:
@@ -84,43 +86,33 @@ def run(contender: str, seed: int, quick: bool) -> Record:
         pattern="causal",
     )
     done = train(model, draw_any, how.shortened(quick), seed, f"recall, {contender}, seed {seed}")
-    accuracies = {f"accuracy_{pairs}": score(model, DRAWS[pairs])["accuracy"] for pairs in PAIRS}
-    return {"kept": numbers_kept(contender), **accuracies, **done}
+    record: Record = {"kept": numbers_kept(contender)}
+    for pairs in PAIRS:
+        record[f"accuracy_{pairs}"] = score(model, DRAWS[pairs])["accuracy"]
+    return record | done
 
 
 def judge(records: Records) -> list[ClaimVerdict]:
     """Check that a small state fails where a larger one succeeds, and softmax, which stores every key."""
-    found = {
-        (contender, pairs): over_seeds(records, contender, f"accuracy_{pairs}")
-        for contender in CONTENDERS
-        for pairs in PAIRS
-    }
+
+    def accuracy(contender: str, pairs: int) -> list[float]:
+        return over_seeds(records, contender, f"accuracy_{pairs}")
+
     verdicts = []
     for pairs in PAIRS:
         for contender in ("softmax, dim 32", "linear, dim 64"):
-            verdicts.append(
-                at_least(f"{contender}: accuracy with {pairs} pairs", found[contender, pairs], 0.9)
-            )
-        verdicts.append(
-            below(
-                f"linear, dim 32: accuracy with {pairs} pairs", found["linear, dim 32", pairs], 0.3
-            )
-        )
+            what = f"{contender}: accuracy with {pairs} pairs"
+            verdicts.append(at_least(what, accuracy(contender, pairs), 0.9))
+        what = f"linear, dim 32: accuracy with {pairs} pairs"
+        verdicts.append(below(what, accuracy("linear, dim 32", pairs), 0.3))
+
     by_state = ("linear, dim 16", "linear, dim 32", "linear, dim 64", "softmax, dim 32")
     for less, more in pairwise(by_state):
-        numbers = found[more, 16], found[less, 16]
-        verdicts.append(
-            apart(f"with 16 pairs, {more}, recalls more than {less},", *numbers, margin=0.05)
-        )
-    slow = found["linear, dim 32, slow", 16]
-    fast = found["linear, dim 32", 16]
-    verdicts.append(
-        apart(
-            "with 16 pairs, linear, dim 32, recalls more at the rate 0.003 than at 0.001,",
-            fast,
-            slow,
-        )
-    )
+        what = f"with 16 pairs, {more}, recalls more than {less},"
+        verdicts.append(apart(what, accuracy(more, 16), accuracy(less, 16), margin=0.05))
+    what = "with 16 pairs, linear, dim 32, recalls more at the rate 0.003 than at 0.001,"
+    slow = accuracy("linear, dim 32, slow", 16)
+    verdicts.append(apart(what, accuracy("linear, dim 32", 16), slow))
     return verdicts
 
 
@@ -148,7 +140,10 @@ RECALL = Experiment(
 
 # --- keys whose values change ---
 
-KEYS, WRITES, FEW, NARROW = 4, 4, 64, 32  # FEW: the vocabulary, NARROW: the dim
+KEYS = 4
+WRITES = 4  # of each key
+FEW = 64  # words of the vocabulary
+NARROW = 32  # the dim
 LAST = overwriting(FEW, LENGTH, ROWS, KEYS, WRITES)
 STATES: dict[str, dict[str, Any]] = {
     "softmax, rotary": {"positions": Rotary()},
@@ -175,28 +170,31 @@ def run_overwriting(contender: str, seed: int, quick: bool) -> Record:
     done = train(
         model, LAST, SHORT.shortened(quick), seed, f"overwriting, {contender}, seed {seed}"
     )
-    state = NARROW * NARROW // HEADS
-    kept = {"softmax, rotary": 2 * NARROW * LENGTH, "linear": state + NARROW}.get(contender, state)
-    return {"kept": f"{kept:,}", **score(model, LAST), **done}
+    numbers = NARROW * NARROW // HEADS
+    if contender == "softmax, rotary":
+        numbers = 2 * NARROW * LENGTH
+    elif contender == "linear":
+        numbers += NARROW
+    return {"kept": f"{numbers:,}", **score(model, LAST), **done}
 
 
 def judge_overwriting(records: Records) -> list[ClaimVerdict]:
     """Check that a state which corrects learns what one that only adds up cannot."""
-    found = {contender: over_seeds(records, contender, "accuracy") for contender in STATES}
+    adding = over_seeds(records, "linear", "accuracy")
+    forgetting = over_seeds(records, "gated linear: forgets", "accuracy")
+    correcting = over_seeds(records, "delta rule: corrects", "accuracy")
+    doing_both = over_seeds(records, "gated delta: both", "accuracy")
     return [
-        at_least("accuracy of the delta rule", found["delta rule: corrects"], 0.8),
-        at_least("accuracy of the gated delta rule", found["gated delta: both"], 0.8),
-        below("accuracy of linear attention", found["linear"], 0.5),
+        at_least("accuracy of the delta rule", correcting, 0.8),
+        at_least("accuracy of the gated delta rule", doing_both, 0.8),
+        below("accuracy of linear attention", adding, 0.5),
         apart(
-            "the delta rule is more accurate than linear attention",
-            found["delta rule: corrects"],
-            found["linear"],
-            margin=0.3,
+            "the delta rule is more accurate than linear attention", correcting, adding, margin=0.3
         ),
         apart(
             "the delta rule is more accurate than gated linear attention, which forgets but does not correct,",
-            found["delta rule: corrects"],
-            found["gated linear: forgets"],
+            correcting,
+            forgetting,
         ),
     ]
 
@@ -230,8 +228,9 @@ FAR_DRAWS = {pairs: recall(FEW, FAR, FAR_ROWS, pairs) for pairs in PAIRS}
 FAR_PLAN = replace(SHORT, updates=700)
 LONG_DRAWS = {pairs: recall(FEW, 2 * FAR, FAR_ROWS, pairs) for pairs in PAIRS}  # for NSA
 LONG_PLAN = replace(SHORT, updates=1000)
-# Tokens in NSA's windows and blocks, blocks that it chooses, and its last tokens.
-COMPRESSED, OF_NSA, NEAR = 16, 6, 4
+COMPRESSED = 16  # tokens in NSA's windows and blocks
+OF_NSA = 6  # blocks that it chooses
+NEAR = 4  # its last tokens
 CHOOSERS: dict[str, dict[str, Any]] = {
     "all keys": {},
     "the last 64": {"pattern": f"causal_window({QUARTER})"},
@@ -247,15 +246,18 @@ def pairs_of(contender: str) -> float:
     def of_blocks(t: int, block: int, top: int) -> int:
         return t % block + 1 + min(t // block, top - 1) * block
 
+    def of_query(t: int) -> int:
+        if contender == "all keys":
+            return t + 1
+        if contender == "MoBA":
+            return of_blocks(t, BLOCK, QUARTER // BLOCK)
+        if contender == "NSA":
+            compressed = (t + 1) // COMPRESSED
+            return compressed + of_blocks(t, COMPRESSED, OF_NSA) + min(t + 1, NEAR)
+        return min(t + 1, QUARTER)
+
     length = 2 * FAR if contender == "NSA" else FAR
-    looked = {
-        "all keys": lambda t: t + 1,
-        "MoBA": lambda t: of_blocks(t, BLOCK, QUARTER // BLOCK),
-        "NSA": lambda t: (
-            (t + 1) // COMPRESSED + of_blocks(t, COMPRESSED, OF_NSA) + min(t + 1, NEAR)
-        ),
-    }.get(contender, lambda t: min(t + 1, QUARTER))
-    return sum(map(looked, range(length))) / (length * (length + 1) / 2)
+    return sum(map(of_query, range(length))) / (length * (length + 1) / 2)
 
 
 def run_choosing(contender: str, seed: int, quick: bool) -> Record:
@@ -265,7 +267,11 @@ def run_choosing(contender: str, seed: int, quick: bool) -> Record:
     model = SmallDecoder(
         vocabulary=FEW, length=None, dim=NARROW, heads=HEADS, convolution=3, **options
     )
-    draws, plan = (LONG_DRAWS, LONG_PLAN) if contender == "NSA" else (FAR_DRAWS, FAR_PLAN)
+    draws = FAR_DRAWS
+    plan = FAR_PLAN
+    if contender == "NSA":
+        draws = LONG_DRAWS
+        plan = LONG_PLAN
     draw = partial(draw_any, draws=draws)
     done = train(model, draw, plan.shortened(quick), seed, f"choosing, {contender}, seed {seed}")
     return {"pairs": pairs_of(contender), **score(model, draws[PAIRS[-1]]), **done}
@@ -273,18 +279,16 @@ def run_choosing(contender: str, seed: int, quick: bool) -> Record:
 
 def judge_choosing(records: Records) -> list[ClaimVerdict]:
     """Check that a choice of a quarter of the pairs recalls what all keys do, and a window of as many keys does not."""
-    found = {contender: over_seeds(records, contender, "accuracy") for contender in CHOOSERS}
-    verdicts = [below("accuracy with the last 64 keys", found["the last 64"], 0.5)]
-    for contender in (*CHOOSERS,)[2:]:
-        ratios = [
-            one / every for one, every in zip(found[contender], found["all keys"], strict=True)
-        ]
-        verdicts.append(
-            at_least(f"accuracy of {contender} as a share of that with all keys", ratios, 0.98)
-        )
-        verdicts.append(
-            below(f"pairs of {contender} as a share of causal", [pairs_of(contender)], 0.255)
-        )
+    of_window = over_seeds(records, "the last 64", "accuracy")
+    of_all_keys = over_seeds(records, "all keys", "accuracy")
+    verdicts = [below("accuracy with the last 64 keys", of_window, 0.5)]
+    for contender in list(CHOOSERS)[2:]:
+        accuracies = over_seeds(records, contender, "accuracy")
+        ratios = [chosen / whole for chosen, whole in zip(accuracies, of_all_keys, strict=True)]
+        what = f"accuracy of {contender} as a share of that with all keys"
+        verdicts.append(at_least(what, ratios, 0.98))
+        what = f"pairs of {contender} as a share of causal"
+        verdicts.append(below(what, [pairs_of(contender)], 0.255))
     return verdicts
 
 

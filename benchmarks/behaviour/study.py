@@ -25,24 +25,24 @@ class ClaimVerdict:
         return f"{self.text}: {'kept' if self.kept else 'missed'}"
 
 
-def at_least(what: str, found: Sequence[float], limit: float) -> ClaimVerdict:
+def at_least(what: str, values: Sequence[float], limit: float) -> ClaimVerdict:
     """Every seed must reach the limit.
 
     >>> print(at_least("accuracy of softmax", [0.98, 1.0], 0.9))
     accuracy of softmax is 0.980 to 1.000, at least 0.9 promised: kept
     """
-    return ClaimVerdict(
-        f"{what} is {spread(found)}, at least {limit:g} promised", min(found) >= limit
-    )
+    text = f"{what} is {spread(values)}, at least {limit:g} promised"
+    return ClaimVerdict(text, min(values) >= limit)
 
 
-def below(what: str, found: Sequence[float], limit: float) -> ClaimVerdict:
+def below(what: str, values: Sequence[float], limit: float) -> ClaimVerdict:
     """Every seed must stay below the limit.
 
     >>> print(below("accuracy of a window", [0.1, 0.4], 0.3))
     accuracy of a window is 0.100 to 0.400, below 0.3 promised: missed
     """
-    return ClaimVerdict(f"{what} is {spread(found)}, below {limit:g} promised", max(found) < limit)
+    text = f"{what} is {spread(values)}, below {limit:g} promised"
+    return ClaimVerdict(text, max(values) < limit)
 
 
 def apart(
@@ -53,16 +53,15 @@ def apart(
     >>> print(apart("loss of fixed above strided", [2.0, 2.1], [1.0, 1.3], margin=0.5))
     loss of fixed above strided by 0.800 to 1.000, more than 0.5 promised: kept
     """
-    gaps = [one - two for one, two in zip(more, less, strict=True)]
-    return ClaimVerdict(
-        f"{what} by {spread(gaps)}, more than {margin:g} promised", min(gaps) > margin
-    )
+    gaps = [larger - smaller for larger, smaller in zip(more, less, strict=True)]
+    text = f"{what} by {spread(gaps)}, more than {margin:g} promised"
+    return ClaimVerdict(text, min(gaps) > margin)
 
 
-def spread(found: Sequence[float]) -> str:
+def spread(values: Sequence[float]) -> str:
     """The smallest and the largest, as text."""
-    least = f"{min(found):.3f}"
-    most = f"{max(found):.3f}"
+    least = f"{min(values):.3f}"
+    most = f"{max(values):.3f}"
     return least if least == most else f"{least} to {most}"
 
 
@@ -115,15 +114,13 @@ class BehaviourResults:
 
     def missing(self, experiment: Experiment) -> list[tuple[str, int]]:
         """The contenders and seeds that are not trained yet, ordered by seed."""
-        done = self.records.get(experiment.name, {})
-        pairs = [
-            (contender, seed) for seed in experiment.seeds for contender in experiment.contenders
-        ]
-        return [
-            (contender, seed)
-            for contender, seed in pairs
-            if str(seed) not in done.get(contender, {})
-        ]
+        trained = self.records.get(experiment.name, {})
+        missing = []
+        for seed in experiment.seeds:
+            for contender in experiment.contenders:
+                if str(seed) not in trained.get(contender, {}):
+                    missing.append((contender, seed))
+        return missing
 
     def add(self, experiment: Experiment, contender: str, seed: int, record: Record) -> None:
         """Store the record of one training, which was finished today."""
@@ -133,16 +130,16 @@ class BehaviourResults:
 
     def of(self, experiment: Experiment) -> dict[str, dict[int, Record]]:
         """The records of an experiment, in the order of its contenders and seeds."""
-        kept = self.records.get(experiment.name, {})
-        return {
-            contender: {
-                seed: kept[contender][str(seed)]
-                for seed in experiment.seeds
-                if str(seed) in kept[contender]
-            }
-            for contender in experiment.contenders
-            if contender in kept
-        }
+        records: dict[str, dict[int, Record]] = {}
+        stored = self.records.get(experiment.name, {})
+        for contender in experiment.contenders:
+            if contender not in stored:
+                continue
+            records[contender] = {}
+            for seed in experiment.seeds:
+                if str(seed) in stored[contender]:
+                    records[contender][seed] = stored[contender][str(seed)]
+        return records
 
     def save(self, folder: Path) -> None:
         """Write the file atomically."""
@@ -157,9 +154,8 @@ class BehaviourResults:
             return cls(quick)
         content = json.loads(path.read_text(encoding="utf-8"))
         if content["quick"] != quick:
-            raise SystemExit(
-                f"{path} holds {'a quick' if content['quick'] else 'a whole'} run; choose another --out"
-            )
+            run = "a quick" if content["quick"] else "a whole"
+            raise SystemExit(f"{path} holds {run} run; choose another --out")
         return cls(**content)
 
 
@@ -167,21 +163,19 @@ def write_report(
     results: BehaviourResults, experiments: Sequence[Experiment], folder: Path
 ) -> None:
     """Write `behaviour.md`; an experiment whose trainings are complete has verdicts."""
-    here = results.environment
+    machine = results.environment
     measured = f"Measured on {results.measured}: " if results.measured else ""
     complete = [experiment for experiment in experiments if not results.missing(experiment)]
+    command = "`python -m benchmarks.behaviour`"
+    if results.quick:
+        command += " --quick: a fiftieth of the updates, so no verdict means anything."
     lines = [
         "# Published behaviour at small scale",
         "",
-        "`python -m benchmarks.behaviour`"
-        + (
-            " --quick: a fiftieth of the updates, so no verdict means anything."
-            if results.quick
-            else ""
-        ),
+        command,
         "",
-        f"{measured}regard {here['regard']}, torch {here['torch']}, Python {here['python']}; {here['system']}, "
-        f"{here['processor']}; one thread.",
+        f"{measured}regard {machine['regard']}, torch {machine['torch']}, Python {machine['python']}; "
+        f"{machine['system']}, {machine['processor']}; one thread.",
         "",
         "Each number is the mean over the seeds, with the smallest and the largest in brackets; a claim is kept if "
         "every seed keeps it. CPU seconds are those of one training.",
@@ -194,64 +188,61 @@ def write_report(
         if experiment in complete:
             lines += ["", *(f"- {verdict}" for verdict in experiment.judge(results.of(experiment)))]
         else:
-            lines += [
-                "",
-                f"{len(results.missing(experiment))} trainings are missing, so there is no verdict yet.",
-            ]
+            missing = len(results.missing(experiment))
+            lines += ["", f"{missing} trainings are missing, so there is no verdict yet."]
     replace_file(folder / REPORT, ("\n".join(lines).rstrip() + "\n").encode())
 
 
 def _elsewhere(results: BehaviourResults, experiment: Experiment) -> list[str]:
     """A line on the day and processor of an experiment that was measured on another one than the report names."""
-    records = [record for by_seed in results.of(experiment).values() for record in by_seed.values()]
-    here = results.environment["processor"]
-    word = (
-        "Measured"
-        if all(one.get("processor", here) != here for one in records)
-        else "In part measured"
-    )
-    others = sorted(
-        {
-            (one["measured"], one["processor"])
-            for one in records
-            if one.get("processor", here) != here
-        }
-    )
-    return (
-        ["", *(f"{word} on {day} on {processor}." for day, processor in others)] if others else []
-    )
+    processor = results.environment["processor"]
+    elsewhere = set()
+    is_partly_here = False
+    for by_seed in results.of(experiment).values():
+        for record in by_seed.values():
+            if record.get("processor", processor) == processor:
+                is_partly_here = True
+            else:
+                elsewhere.add((record["measured"], record["processor"]))
+    if not elsewhere:
+        return []
+    measured = "In part measured" if is_partly_here else "Measured"
+    return ["", *(f"{measured} on {day} on {name}." for day, name in sorted(elsewhere))]
 
 
 def _summary(results: BehaviourResults, complete: Sequence[Experiment]) -> list[str]:
-    verdicts = [(one.name, verdict) for one in complete for verdict in one.judge(results.of(one))]
-    missed = [
-        f"- missed in {name}: {verdict.text}" for name, verdict in verdicts if not verdict.kept
-    ]
-    return [
-        f"{len(verdicts) - len(missed)} claims kept, {len(missed)} missed.",
-        *([""] if missed else []),
-        *missed,
-    ]
+    kept = 0
+    missed = []
+    for experiment in complete:
+        for verdict in experiment.judge(results.of(experiment)):
+            if verdict.kept:
+                kept += 1
+            else:
+                missed.append(f"- missed in {experiment.name}: {verdict.text}")
+    counts = f"{kept} claims kept, {len(missed)} missed."
+    return [counts, "", *missed] if missed else [counts]
 
 
 def _table(experiment: Experiment, records: Records) -> list[str]:
     rows = []
     for contender, by_seed in records.items():
-        measured = list(by_seed.values())
-        cells = [_cell([record[name] for record in measured]) for name in experiment.columns]
-        seconds = f"{sum(record['cpu_seconds'] for record in measured) / len(measured):.0f}"
-        rows.append([contender, *cells, str(len(measured)), seconds])
+        seeds = list(by_seed.values())
+        cells = []
+        for name in experiment.columns:
+            cells.append(_cell([record[name] for record in seeds]))
+        seconds = sum(record["cpu_seconds"] for record in seeds) / len(seeds)
+        rows.append([contender, *cells, str(len(seeds)), f"{seconds:.0f}"])
     return markdown_table(("", *experiment.columns.values(), "seeds", "CPU s"), rows)
 
 
-def _cell(found: list[float | str]) -> str:
+def _cell(values: list[float | str]) -> str:
     """A mean with its extremes, or the value if it is the same for every seed.
 
     >>> _cell([0.5, 1.0]), _cell(["all", "all"])
     ('0.750 (0.500 to 1.000)', 'all')
     """
-    numbers = [number for number in found if isinstance(number, float)]
-    if len(numbers) < len(found):
-        return str(found[0])
-    middle = f"{sum(numbers) / len(numbers):.3f}"
-    return middle if len(set(numbers)) == 1 else f"{middle} ({spread(numbers)})"
+    numbers = [value for value in values if isinstance(value, float)]
+    if len(numbers) < len(values):
+        return str(values[0])
+    mean = f"{sum(numbers) / len(numbers):.3f}"
+    return mean if len(set(numbers)) == 1 else f"{mean} ({spread(numbers)})"
