@@ -11,7 +11,9 @@ that this writes. A part that is not asked for stays as it is in the report.
 import argparse
 import math
 import random
+from collections import defaultdict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import product
 from statistics import fmean
 from typing import Any
@@ -86,28 +88,35 @@ def balances(
 
     The result has shape (2, sentences, layers, heads): adjectives of beings first, then those of places.
     """
-    found = {}
+    of_pairs = {}
     for being, place in product(BEINGS[part], PLACES[part]):
         kinds = []
         for adjectives in (OF_BEINGS, OF_PLACES):
-            rows = []
+            of_sentences = []
             for frame, adjective in product(FRAMES, adjectives):
                 words, weights = reader.read(frame.format(being, place, adjective), trained=trained)
-                row = weights[:, :, words.index("it")]
-                rows.append(row[..., words.index(being)] - row[..., words.index(place)])
-            kinds.append(torch.stack(rows))
-        found[being, place] = torch.stack(kinds)
-    return found
+                of_it = weights[:, :, words.index("it")]
+                balance = of_it[..., words.index(being)] - of_it[..., words.index(place)]
+                of_sentences.append(balance)
+            kinds.append(torch.stack(of_sentences))
+        of_pairs[being, place] = torch.stack(kinds)
+    return of_pairs
 
 
-def movements(found: dict[tuple[str, str], torch.Tensor]) -> torch.Tensor:
+def movements(of_pairs: dict[tuple[str, str], torch.Tensor]) -> torch.Tensor:
     """How far the balance moves towards the noun that the adjective fits, (pairs, layers, heads)."""
-    return torch.stack([one[0].mean(0) - one[1].mean(0) for one in found.values()])
+    moved = []
+    for of_beings, of_places in of_pairs.values():
+        moved.append(of_beings.mean(0) - of_places.mean(0))
+    return torch.stack(moved)
 
 
-def referents(found: dict[tuple[str, str], torch.Tensor]) -> torch.Tensor:
+def referents(of_pairs: dict[tuple[str, str], torch.Tensor]) -> torch.Tensor:
     """In which sentences the referent gets more than the other noun, (sentences, layers, heads)."""
-    return torch.cat([torch.cat([one[0] > 0, one[1] < 0]) for one in found.values()])
+    is_first = []
+    for of_beings, of_places in of_pairs.values():
+        is_first += [of_beings > 0, of_places < 0]
+    return torch.cat(is_first)
 
 
 def largest(shares: torch.Tensor) -> tuple[int, int]:
@@ -117,20 +126,25 @@ def largest(shares: torch.Tensor) -> tuple[int, int]:
 
 def it_figures(reader: Reader) -> dict[str, Any]:
     """Where *it* looks: heads chosen on the nouns of `CHOOSING`, scored on those of `SCORED`."""
-    choosing, scored = (balances(reader, part) for part in (CHOOSING, SCORED))
-    before = [balances(reader, part, trained=False) for part in (CHOOSING, SCORED)]
+    choosing = balances(reader, CHOOSING)
+    scored = balances(reader, SCORED)
     chosen = largest(movements(choosing).mean(0))
     most_right = largest(referents(choosing).double().mean(0))
     moved = movements(scored)[:, *chosen]
     groups = torch.arange(len(scored)) // len(PLACES[SCORED])  # a being with all its places
-    blank = largest(movements(before[0]).mean(0))
-    blank_right = largest(referents(before[0]).double().mean(0))
+
+    untrained_choosing = balances(reader, CHOOSING, trained=False)
+    untrained = balances(reader, SCORED, trained=False)
+    untrained_head = largest(movements(untrained_choosing).mean(0))
+    untrained_right = largest(referents(untrained_choosing).double().mean(0))
+    untrained_moved = movements(untrained)[:, *untrained_head]
+
     places = [offsets(reader, frame) for frame in FRAMES]
     words, _ = reader.read(ARTICLE.format("tired"))
-    example = {
-        name: reader.read(ARTICLE.format(name))[1][*chosen, words.index("it")]
-        for name in ("tired", "wide")
-    }
+    example = {}
+    for adjective in ("tired", "wide"):
+        _, weights = reader.read(ARTICLE.format(adjective))
+        example[adjective] = rounded(weights[*chosen, words.index("it")])
     return {
         "sentences": len(referents(scored)),
         "pairs": len(scored),
@@ -140,25 +154,23 @@ def it_figures(reader: Reader) -> dict[str, Any]:
         "chosen": list(chosen),
         "moved": _mean(moved > 0),
         **share_figures(share(moved, groups), "movement"),
-        "moved_untrained": _mean(movements(before[1])[:, *blank] > 0),
-        "movement_untrained": _mean(movements(before[1])[:, *blank], 5),
+        "moved_untrained": _mean(untrained_moved > 0),
+        "movement_untrained": _mean(untrained_moved, 5),
         "referent_first": _mean(referents(scored)[:, *chosen]),
         "most_right": {
             "chosen": list(most_right),
             "referent_first": _mean(referents(scored)[:, *most_right]),
         },
-        "offset": max(
-            sum(offset in one for one in places) / 2 / len(places) for offset in range(-12, 0)
-        ),
-        "previous": sum(-1 in one for one in places) / 2 / len(places),
-        "untrained": _mean(referents(before[1])[:, *blank_right]),
+        "offset": max(share_at(offset, places) for offset in range(-12, 0)),
+        "previous": share_at(-1, places),
+        "untrained": _mean(referents(untrained)[:, *untrained_right]),
         "every_head": rounded(movements(scored).mean(0)),
         "example": {
             "words": words,
             "it": words.index("it"),
             "animal": words.index("animal"),
             "street": words.index("street"),
-            "weights": {name: rounded(row) for name, row in example.items()},
+            "weights": example,
         },
     }
 
@@ -170,6 +182,11 @@ def offsets(reader: Reader, frame: str) -> tuple[int, int]:
     adjective = OF_BEINGS[0]
     words, _ = reader.read(frame.format(being, place, adjective))
     return words.index(being) - words.index("it"), words.index(place) - words.index("it")
+
+
+def share_at(offset: int, places: Sequence[tuple[int, int]]) -> float:
+    """The share of sentences whose referent stands at this offset from *it*, by the offsets of each frame."""
+    return sum(offset in of_frame for of_frame in places) / 2 / len(places)
 
 
 def _mean(values: torch.Tensor, digits: int = 4) -> float:
@@ -211,8 +228,21 @@ RELATIONS = (
 ARTICLES = {"cat": "The cat sat on the mat.", "fox": "The quick brown fox jumps over the lazy dog."}
 
 
-def made(part: str, number: int) -> tuple[list[str], dict[str, list[Link]], int]:
+@dataclass(frozen=True)
+class MadeSentence:
     """A sentence with its links, and the number of its pair of nouns. The words are those of the model, with [CLS]."""
+
+    words: list[str]
+    links: dict[str, list[Link]]
+    pair: int
+
+    @property
+    def text(self) -> str:
+        return " ".join(self.words[1:-2]).capitalize() + "."
+
+
+def make_sentence(part: str, number: int) -> MadeSentence:
+    """A sentence that is a function of the part and the number."""
     draw = random.Random(f"{part} {number}")
     words = ["[CLS]"]
     links = {name: [] for name in RELATIONS}
@@ -223,8 +253,9 @@ def made(part: str, number: int) -> tuple[list[str], dict[str, list[Link]], int]
         words.extend(["the", *draw.sample(MODIFIERS[part], count), noun])
         place = len(words) - 1
         modifiers = range(article + 1, place)
-        links["modifier to noun"] += [(one, frozenset({place})) for one in modifiers]
-        links["noun to modifier"] += [(place, frozenset(modifiers))] * bool(modifiers)
+        links["modifier to noun"] += [(modifier, frozenset({place})) for modifier in modifiers]
+        if modifiers:
+            links["noun to modifier"].append((place, frozenset(modifiers)))
         links["noun to article"].append((place, frozenset({article})))
         return place
 
@@ -235,41 +266,32 @@ def made(part: str, number: int) -> tuple[list[str], dict[str, list[Link]], int]
     verb = len(words)
     words += draw.choice(ACTIONS[part]).split()
     place = phrase(target)
-    for name, query, key in (
-        ("verb to subject", verb, subject),
-        ("subject to verb", subject, verb),
-        ("subject to place", subject, place),
-        ("place to subject", place, subject),
-    ):
-        links[name].append((query, frozenset({key})))
-    return (
-        [*words, ".", "[SEP]"],
-        links,
-        NOUNS[part].index(noun) * len(TARGETS[part]) + TARGETS[part].index(target),
-    )
+    links["verb to subject"].append((verb, frozenset({subject})))
+    links["subject to verb"].append((subject, frozenset({verb})))
+    links["subject to place"].append((subject, frozenset({place})))
+    links["place to subject"].append((place, frozenset({subject})))
+    pair = NOUNS[part].index(noun) * len(TARGETS[part]) + TARGETS[part].index(target)
+    return MadeSentence([*words, ".", "[SEP]"], links, pair)
 
 
 def looks(reader: Reader, part: str) -> dict[tuple[str, str], Looks]:
     """The looks at the links of each relation: of the trained model, before training, and from neighbours."""
-    parts: dict[tuple[str, str], list[Looks]] = {}
+    parts: defaultdict[tuple[str, str], list[Looks]] = defaultdict(list)
     for number in range(SENTENCES):
-        words, links, pair = made(part, number)
-        text = " ".join(words[1:-2]).capitalize() + "."
+        sentence = make_sentence(part, number)
+        last = len(sentence.words) - 1
         for kind in ("trained", "untrained"):
-            read, weights = reader.read(text, trained=kind == "trained")
-            assert read == words, (read, words)
-            for name, some in links.items():
-                if some:
-                    parts.setdefault((name, kind), []).append(
-                        looks_of(weights, some, pair, causal=False)
-                    )
-                if kind == "trained" and (
-                    near := from_neighbours(some, len(words), (0, len(words) - 1))
-                ):
-                    parts.setdefault((name, "neighbours"), []).append(
-                        looks_of(weights, near, pair, causal=False)
-                    )
-    return {name: join(some) for name, some in parts.items()}
+            words, weights = reader.read(sentence.text, trained=kind == "trained")
+            assert words == sentence.words, (words, sentence.words)
+            for name, links in sentence.links.items():
+                if links:
+                    of_links = looks_of(weights, links, sentence.pair, causal=False)
+                    parts[name, kind].append(of_links)
+                near = from_neighbours(links, len(words), (0, last))
+                if near and kind == "trained":
+                    of_neighbours = looks_of(weights, near, sentence.pair, causal=False)
+                    parts[name, "neighbours"].append(of_neighbours)
+    return {name: join(of_sentences) for name, of_sentences in parts.items()}
 
 
 def relations_figures(reader: Reader) -> dict[str, Any]:
@@ -278,18 +300,15 @@ def relations_figures(reader: Reader) -> dict[str, Any]:
     scored = looks(reader, SCORED)
     figures = {}
     for name in RELATIONS:
-        one = score_relation(
-            choosing[name, "trained"],
-            scored[name, "trained"],
-            (choosing[name, "untrained"], scored[name, "untrained"]),
-        )
-        found = scored[name, "trained"]
+        trained = scored[name, "trained"]
+        untrained = (choosing[name, "untrained"], scored[name, "untrained"])
+        score = score_relation(choosing[name, "trained"], trained, untrained)
         figures[name] = {
-            **score_figures(one),
-            "pairs": len(found.groups.unique()),
-            "previous word": _mean(found.at_offset(-1)),
-            "next word": _mean(found.at_offset(1)),
-            "neighbours": _mean(scored[name, "neighbours"].of_head(one.head)),
+            **score_figures(score),
+            "pairs": len(trained.groups.unique()),
+            "previous word": _mean(trained.at_offset(-1)),
+            "next word": _mean(trained.at_offset(1)),
+            "neighbours": _mean(scored[name, "neighbours"].of_head(score.head)),
         }
     return figures
 
@@ -302,21 +321,20 @@ def received(weights: torch.Tensor) -> torch.Tensor:
 
 def received_figures(reader: Reader) -> dict[str, Any]:
     """How often the two nouns are the words with the most weight from others; [CLS], [SEP] and "." are left out."""
-    right: dict[str, list[bool]] = {"trained": [], "untrained": []}
+    is_right: dict[str, list[bool]] = {"trained": [], "untrained": []}
     chance = []
     for number in range(SENTENCES):
-        words, links, _ = made(SCORED, number)
-        ((subject, (place,)),) = links["subject to place"]
-        for kind, found in right.items():
-            _, weights = reader.read(
-                " ".join(words[1:-2]).capitalize() + ".", trained=kind == "trained"
-            )
+        sentence = make_sentence(SCORED, number)
+        ((subject, (place,)),) = sentence.links["subject to place"]
+        for kind in is_right:
+            _, weights = reader.read(sentence.text, trained=kind == "trained")
             most = received(weights)[1:-2].topk(2).indices + 1
-            found.append({*most.tolist()} == {subject, place})
-        chance.append(1 / math.comb(len(words) - 3, 2))
+            is_right[kind].append(set(most.tolist()) == {subject, place})
+        chance.append(1 / math.comb(len(sentence.words) - 3, 2))
     return {
         "sentences": SENTENCES,
-        **{kind: round(fmean(found), 4) for kind, found in right.items()},
+        "trained": round(fmean(is_right["trained"]), 4),
+        "untrained": round(fmean(is_right["untrained"]), 4),
         "random choice": round(fmean(chance), 4),
     }
 
@@ -326,11 +344,8 @@ def article_figures(reader: Reader, heads: Sequence[tuple[int, int]]) -> dict[st
     figures = {}
     for name, text in ARTICLES.items():
         words, weights = reader.read(text)
-        figures[name] = {
-            "words": words,
-            "received": rounded(received(weights)),
-            "maps": {f"{layer}.{head}": rounded(weights[layer, head]) for layer, head in heads},
-        }
+        maps = {f"{layer}.{head}": rounded(weights[layer, head]) for layer, head in heads}
+        figures[name] = {"words": words, "received": rounded(received(weights)), "maps": maps}
     return figures
 
 
@@ -338,6 +353,7 @@ def article_figures(reader: Reader, heads: Sequence[tuple[int, int]]) -> dict[st
 
 LABELS = (20, 100, 300, 500)
 SEEDS = (0, 1, 2)
+BATCH = 50  # texts that are read at once
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
@@ -355,47 +371,42 @@ def transfer_figures(reader: Reader) -> dict[str, Any]:
             "valid": recipe.valid,
             "test": recipe.test,
         }
-        splits = {part: labelled(make_split(part, size, seed)) for part, size in sizes.items()}
-        vectors = {
-            part: features(
-                reader, [pair.source for pair in some[: max(LABELS) if part == "train" else None]]
-            )
-            for part, some in splits.items()
-        }
-        kinds = {
-            part: torch.tensor([SENSES.index(pair.target) for pair in some])
-            for part, some in splits.items()
-        }
+        vectors = {}
+        kinds = {}
+        for part, size in sizes.items():
+            pairs = labelled(make_split(part, size, seed))
+            kinds[part] = torch.tensor([SENSES.index(pair.target) for pair in pairs])
+            if part == "train":
+                pairs = pairs[: max(LABELS)]
+            vectors[part] = features(reader, [pair.source for pair in pairs])
         for labels in LABELS:
             tried = []
             for penalty in PENALTIES:
                 layer = linear(vectors["train"][:labels], kinds["train"][:labels], penalty)
-                right = {
-                    part: _mean(layer(vectors[part]).argmax(1) == kinds[part])
-                    for part in ("valid", "test")
-                }
-                tried.append((right["valid"], penalty, right["test"]))
-            records.append(
-                {"labels": labels, "seed": seed, "penalty": max(tried)[1], "english": max(tried)[2]}
-            )
-            print(records[-1], flush=True)
+                valid = _mean(layer(vectors["valid"]).argmax(1) == kinds["valid"])
+                test = _mean(layer(vectors["test"]).argmax(1) == kinds["test"])
+                tried.append((valid, penalty, test))
+            _, penalty, right = max(tried)
+            record = {"labels": labels, "seed": seed, "penalty": penalty, "english": right}
+            records.append(record)
+            print(record, flush=True)
     return {"test": recipe.test, "records": records}
 
 
 def features(reader: Reader, texts: Sequence[str]) -> torch.Tensor:
     """The vector of *it* in each text, and the mean of all vectors, (texts, 2 · dim)."""
     rows = []
-    for start in range(0, len(texts), 50):
-        given = reader.tokenizer(list(texts[start : start + 50]), return_tensors="pt", padding=True)
+    it = reader.tokenizer.convert_tokens_to_ids("it")
+    for start in range(0, len(texts), BATCH):
+        batch = list(texts[start : start + BATCH])
+        inputs = reader.tokenizer(batch, return_tensors="pt", padding=True)
         with torch.no_grad():
-            found = reader.trained(**given).last_hidden_state
-        own = (given["input_ids"] == reader.tokenizer.convert_tokens_to_ids("it")).int().argmax(1)
-        seen = given["attention_mask"][..., None]
-        rows.append(
-            torch.cat(
-                [found[torch.arange(len(own)), own], (found * seen).sum(1) / seen.sum(1)], dim=1
-            )
-        )
+            vectors = reader.trained(**inputs).last_hidden_state  # (texts, length, dim)
+        place_of_it = (inputs["input_ids"] == it).int().argmax(1)
+        of_it = vectors[torch.arange(len(batch)), place_of_it]
+        unpadded = inputs["attention_mask"][..., None]
+        mean = (vectors * unpadded).sum(1) / unpadded.sum(1)
+        rows.append(torch.cat([of_it, mean], dim=1))
     return torch.cat(rows)
 
 
@@ -407,10 +418,8 @@ def linear(vectors: torch.Tensor, kinds: torch.Tensor, penalty: float) -> torch.
 
     def loss() -> torch.Tensor:
         optimiser.zero_grad()
-        value = (
-            torch.nn.functional.cross_entropy(layer(vectors), kinds)
-            + penalty * layer.weight.square().sum()
-        )
+        cross_entropy = torch.nn.functional.cross_entropy(layer(vectors), kinds)
+        value = cross_entropy + penalty * layer.weight.square().sum()
         value.backward()
         return value
 
@@ -430,7 +439,8 @@ def main() -> None:
     torch.set_num_threads(1)
     reader = Reader()
     figures = read_report("english").figures if (REPORTS / "english.json").is_file() else {}
-    layers, heads = reader.read("A word.")[1].shape[:2]
+    _, weights = reader.read("A word.")
+    layers, heads = weights.shape[:2]
     figures["model"] = {
         "name": "all-MiniLM-L6-v2",
         "layers": layers,
@@ -443,7 +453,7 @@ def main() -> None:
         figures["relations"] = relations_figures(reader)
     if "received" in asked.part:
         figures["received"] = received_figures(reader)
-        chosen = sorted({tuple(one["head"]) for one in figures["relations"].values()})
+        chosen = sorted({tuple(relation["head"]) for relation in figures["relations"].values()})
         figures["articles"] = article_figures(reader, chosen)
     if "transfer" in asked.part:
         figures["transfer"] = transfer_figures(reader)

@@ -29,7 +29,9 @@ from regard_lab.seeing.relations import (
 from regard_lab.seeing.watching import merge
 from regard_lab.text import Tokeniser
 
-FEWEST_LINKS, FEWEST_DOCUMENTS = 50, 10  # in the test texts; relations with fewer are not scored
+# In the test texts; relations with fewer are not scored.
+FEWEST_LINKS = 50
+FEWEST_DOCUMENTS = 10
 
 SENTENCES = {
     "fox": "The quick brown fox jumps over the lazy dog.",
@@ -47,13 +49,13 @@ def texts_of(
     for number, document in enumerate(documents):
         packed: list[str] = []
         for paragraph in document.paragraphs:
-            whole = paragraph.split()
-            while len(tokeniser.encode(" ".join(whole))) > longest:
-                whole = whole[: int(0.9 * len(whole))]
-            if packed and len(tokeniser.encode(" ".join([*packed, *whole]))) > longest:
+            words = paragraph.split()
+            while len(tokeniser.encode(" ".join(words))) > longest:
+                words = words[: int(0.9 * len(words))]
+            if packed and len(tokeniser.encode(" ".join([*packed, *words]))) > longest:
                 yield number, " ".join(packed)
                 packed = []
-            packed += whole
+            packed += words
         if packed:
             yield number, " ".join(packed)
 
@@ -69,105 +71,116 @@ class Gathered:
         tokeniser: Tokeniser,
         texts: Sequence[tuple[int, str]],
     ):
+        trained_model, untrained_model = models
         self.generator = torch.Generator().manual_seed(0)
         self.parts: dict[tuple[str, str], list[Looks]] = {}
         self.ids = 0
         for group, text in texts:
-            trained, untrained = (look_text(model, tokeniser, text) for model in models)
+            trained = look_text(trained_model, tokeniser, text)
+            untrained = look_text(untrained_model, tokeniser, text)
             self.ids += trained.piece_weights.shape[-1]
             links = relations_in(trained.words)
-            for name in BACK if trained.causal else ALL:
-                if name != PIECES:
-                    self._add(name, links[name], trained.weights, untrained.weights, group, trained)
-            pieces = piece_links(trained.spans)
-            self._add(
-                PIECES, pieces, trained.piece_weights, untrained.piece_weights, group, trained
-            )
+            links[PIECES] = piece_links(trained.spans)
+            # random labels are drawn in this order
+            names = [name for name in (BACK if trained.causal else ALL) if name != PIECES]
+            for name in (*names, PIECES):
+                self._add(name, links[name], group, trained, untrained)
 
     def _add(
+        self, name: str, links: list[Link], group: int, trained: TextMaps, untrained: TextMaps
+    ) -> None:
+        special = []
+        if name == PIECES:
+            weights = trained.piece_weights
+            untrained_weights = untrained.piece_weights
+        else:
+            weights = trained.weights
+            untrained_weights = untrained.weights
+            special = [place for place, word in enumerate(trained.words) if word in SPECIAL]
+        length = weights.shape[-1]
+        near = from_neighbours(links, length, special)
+        drawn = random_labels(links, length, trained.causal, self.generator)
+
+        self._look(name, "trained", weights, links, group, trained.causal)
+        self._look(name, "untrained", untrained_weights, links, group, trained.causal)
+        self._look(name, "neighbours", weights, near, group, trained.causal)
+        self._look(name, "random", weights, drawn, group, trained.causal)
+
+    def _look(
         self,
         name: str,
-        links: list[Link],
+        kind: str,
         weights: torch.Tensor,
-        before: torch.Tensor,
+        links: list[Link],
         group: int,
-        maps: TextMaps,
+        causal: bool,
     ) -> None:
-        length = weights.shape[-1]
-        special = (
-            () if name == PIECES else [at for at, word in enumerate(maps.words) if word in SPECIAL]
-        )
-        near = from_neighbours(links, length, special)
-        drawn = random_labels(links, length, maps.causal, self.generator)
-        for kind, of_kind, taken in (
-            ("trained", weights, links),
-            ("untrained", before, links),
-            ("neighbours", weights, near),
-            ("random", weights, drawn),
-        ):
-            if taken:
-                self.parts.setdefault((name, kind), []).append(
-                    looks_of(of_kind, taken, group, causal=maps.causal)
-                )
+        if links:
+            looks = looks_of(weights, links, group, causal=causal)
+            self.parts.setdefault((name, kind), []).append(looks)
 
     def looks(self, name: str, kind: str) -> Looks:
         return join(self.parts.get((name, kind), []))
 
     def names(self) -> list[str]:
         """Relations with enough links and documents."""
-        counted = {
-            name: self.looks(name, "trained") for name, kind in self.parts if kind == "trained"
-        }
-        return [
-            name
-            for name in ALL
-            if name in counted
-            and len(counted[name]) >= FEWEST_LINKS
-            and len(counted[name].groups.unique()) >= FEWEST_DOCUMENTS
-        ]
+        names = []
+        for name in ALL:
+            if (name, "trained") not in self.parts:
+                continue
+            looks = self.looks(name, "trained")
+            documents = len(looks.groups.unique())
+            if len(looks) >= FEWEST_LINKS and documents >= FEWEST_DOCUMENTS:
+                names.append(name)
+        return names
 
 
 def relation_figures(valid: Gathered, test: Gathered) -> dict[str, Any]:
     """Every relation with its head, its baselines and its controls, as JSON values."""
-    return {name: _figures(name, valid, test) for name in test.names() if name in valid.names()}
+    names_of_valid = valid.names()
+    names = [name for name in test.names() if name in names_of_valid]
+    return {name: _figures(name, valid, test) for name in names}
 
 
 def _figures(name: str, valid: Gathered, test: Gathered) -> dict[str, Any]:
-    scored = score_relation(
-        valid.looks(name, "trained"),
-        test.looks(name, "trained"),
-        (valid.looks(name, "untrained"), test.looks(name, "untrained")),
-    )
-    looks, drawn = test.looks(name, "trained"), test.looks(name, "random")
-    over = drawn.of_head(valid.looks(name, "random").best_head()) - drawn.chance
+    looks = test.looks(name, "trained")
+    untrained = (valid.looks(name, "untrained"), test.looks(name, "untrained"))
+    score = score_relation(valid.looks(name, "trained"), looks, untrained)
+    neighbours = None
+    if (name, "neighbours") in test.parts:
+        hits = test.looks(name, "neighbours").of_head(score.head)
+        neighbours = round(float(hits.mean()), 4)
+
+    drawn = test.looks(name, "random")
+    over_chance = drawn.of_head(valid.looks(name, "random").best_head()) - drawn.chance
     # Exact: labels are drawn one by one.
     error = float((drawn.chance * (1 - drawn.chance)).sum().sqrt()) / len(drawn)
-    near = test.parts.get((name, "neighbours"))
+    random_figures = {"over_chance": round(float(over_chance.mean()), 4), "error": round(error, 4)}
     return {
-        **score_figures(scored),
+        **score_figures(score),
         "documents": len(looks.groups.unique()),
         "every_head": torch.round(looks.hits.double().mean(0), decimals=3).tolist(),
-        "neighbours": round(float(join(near).of_head(scored.head).mean()), 4) if near else None,
-        "random_labels": {"over_chance": round(float(over.mean()), 4), "error": round(error, 4)},
+        "neighbours": neighbours,
+        "random_labels": random_figures,
     }
 
 
-def score_figures(scored: RelationScore) -> dict[str, Any]:
+def score_figures(score: RelationScore) -> dict[str, Any]:
     """A score as JSON values."""
     return {
-        "head": list(scored.head),
-        "links": scored.links,
-        **share_figures(scored.hits, "share"),
-        "mass": round(scored.mass, 4),
-        "offset": scored.offset,
-        "baselines": {name: round(value, 4) for name, value in scored.baselines.items()},
-        "margins": {name: share_figures(margin, "mean") for name, margin in scored.margins.items()},
-        "beyond": scored.beyond,
+        "head": list(score.head),
+        "links": score.links,
+        **share_figures(score.hits, "share"),
+        "mass": round(score.mass, 4),
+        "offset": score.offset,
+        "baselines": {name: round(value, 4) for name, value in score.baselines.items()},
+        "margins": {name: share_figures(margin, "mean") for name, margin in score.margins.items()},
+        "beyond": score.beyond,
     }
 
 
-def share_figures(one: MeanShare, name: str) -> dict[str, float]:
-    return {name: round(one.mean, 4), "error": round(one.error, 4)}
+def share_figures(share: MeanShare, name: str) -> dict[str, float]:
+    return {name: round(share.mean, 4), "error": round(share.error, 4)}
 
 
 def sentence_figures(
@@ -177,8 +190,10 @@ def sentence_figures(
     figures = {}
     for name, sentence in SENTENCES.items():
         maps = look_text(model, tokeniser, sentence)
-        drawn = heads if name in DRAWN else ()
-        chosen = {f"{layer}.{head}": rounded(maps.weights[layer, head]) for layer, head in drawn}
+        chosen = {}
+        if name in DRAWN:
+            for layer, head in heads:
+                chosen[f"{layer}.{head}"] = rounded(maps.weights[layer, head])
         figures[name] = {
             "words": list(maps.words),
             "pieces": [len(ids) for _, ids in maps.spans],
@@ -195,44 +210,48 @@ def received(maps: TextMaps) -> torch.Tensor:
     ids, so its weight alone would be larger. The result has shape (words,); 0 if no other word may look at it.
     """
     ids = maps.piece_weights.shape[-1]
-    alike = torch.ones(ids, ids).tril() if maps.causal else torch.ones(ids, ids)
-    uniform = merge(alike / alike.sum(1, keepdim=True), maps.spans, maps.spans)  # (words, words)
+    visible = torch.ones(ids, ids)
     others = 1 - torch.eye(len(maps.words))
-    others = others.tril() if maps.causal else others
+    if maps.causal:
+        visible = visible.tril()
+        others = others.tril()
+    uniform = merge(
+        visible / visible.sum(1, keepdim=True), maps.spans, maps.spans
+    )  # (words, words)
     relative = maps.weights.mean((0, 1)) / uniform.clamp(min=1e-9)
     return (relative * others).sum(0) / others.sum(0).clamp(min=1)
 
 
 def it_figures(model: TextModel, tokeniser: Tokeniser) -> dict[str, Any]:
     """What *it* looks at if the sentence ends in *tired* or in *congested*, in every head."""
-    tired, congested = (
-        look_text(model, tokeniser, SENTENCES[name]) for name in ("tired", "congested")
-    )
-    rows = [
-        maps.weights[:, :, maps.words.index("it")] for maps in (tired, congested)
-    ]  # (layers, heads, words)
-    animal = tired.words.index("animal")
-    street = tired.words.index("street")
-    prefers = [row[..., animal] > row[..., street] for row in rows]
-    same = rows[0].shape == rows[1].shape
+    maps = look_text(model, tokeniser, SENTENCES["tired"])
+    maps_of_congested = look_text(model, tokeniser, SENTENCES["congested"])
+    tired = maps.weights[:, :, maps.words.index("it")]  # (layers, heads, words)
+    congested = maps_of_congested.weights[:, :, maps_of_congested.words.index("it")]
+    animal = maps.words.index("animal")
+    street = maps.words.index("street")
+
+    prefers_if_tired = tired[..., animal] > tired[..., street]
+    prefers_if_congested = congested[..., animal] > congested[..., street]
+    largest_change = None
+    if tired.shape == congested.shape:
+        largest_change = round(float((tired - congested).abs().max()), 6)
     return {
-        "animal": [rounded(row[..., animal].mean(), 4) for row in rows],
-        "street": [rounded(row[..., street].mean(), 4) for row in rows],
-        "heads": prefers[0].numel(),
-        "prefer_animal": [int(one.sum()) for one in prefers],
-        "right_in_both": int((prefers[0] & ~prefers[1]).sum()),
-        "wrong_in_both": int((~prefers[0] & prefers[1]).sum()),
-        "largest_change": round(float((rows[0] - rows[1]).abs().max()), 6) if same else None,
+        "animal": [rounded(row[..., animal].mean(), 4) for row in (tired, congested)],
+        "street": [rounded(row[..., street].mean(), 4) for row in (tired, congested)],
+        "heads": prefers_if_tired.numel(),
+        "prefer_animal": [int(prefers_if_tired.sum()), int(prefers_if_congested.sum())],
+        "right_in_both": int((prefers_if_tired & ~prefers_if_congested).sum()),
+        "wrong_in_both": int((~prefers_if_tired & prefers_if_congested).sum()),
+        "largest_change": largest_change,
     }
 
 
 def spread(texts: Sequence[tuple[int, str]], most: int) -> list[tuple[int, str]]:
     """At most that many texts, evenly over all."""
-    return (
-        [texts[len(texts) * place // most] for place in range(most)]
-        if len(texts) > most
-        else list(texts)
-    )
+    if len(texts) <= most:
+        return list(texts)
+    return [texts[len(texts) * place // most] for place in range(most)]
 
 
 def rounded(values: torch.Tensor, digits: int = 3) -> Any:

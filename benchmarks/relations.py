@@ -90,13 +90,14 @@ def measure(
     kind: str, recipe: RelationsRecipe, tokeniser: Tokeniser, documents: list[Document], work: Path
 ) -> dict[str, Any]:
     """Train the model of a kind, or load it, and score its heads."""
-    parts = {part: [one for one in documents if one.part == part] for part in PARTS}
-    train, validate = ([one.text for one in parts[part]] for part in ("train", "valid"))
-    model, untrained = (new_model(kind, recipe, tokeniser.vocab_size) for _ in range(2))
+    training = [document.text for document in documents if document.part == "train"]
+    validation = [document.text for document in documents if document.part == "valid"]
+    model = new_model(kind, recipe, tokeniser.vocab_size)
+    untrained = new_model(kind, recipe, tokeniser.vocab_size)
     steps = recipe.causal_steps if kind == "causal" else recipe.encoder_steps
     result = trained(
         model,
-        new_task(kind, recipe, (train, validate, tokeniser)),
+        new_task(kind, recipe, (training, validation, tokeniser)),
         steps,
         recipe.learning_rate,
         SEED,
@@ -106,16 +107,16 @@ def measure(
         validate_every=max(1, steps // 4),
         save_every=None,
     )
-    valid, test = (
-        Gathered(
-            (model, untrained),
-            tokeniser,
-            spread(list(texts_of(parts[part], tokeniser, LENGTH - 2)), recipe.texts),
-        )
-        for part in ("valid", "test")
-    )
+
+    def gather(part: str) -> Gathered:
+        of_part = [document for document in documents if document.part == part]
+        texts = list(texts_of(of_part, tokeniser, LENGTH - 2))
+        return Gathered((model, untrained), tokeniser, spread(texts, recipe.texts))
+
+    valid = gather("valid")
+    test = gather("test")
     relations = relation_figures(valid, test)
-    heads = sorted({tuple(one["head"]) for one in relations.values()})
+    heads = sorted({tuple(relation["head"]) for relation in relations.values()})
     return {
         "layers": recipe.layers,
         "heads": recipe.heads,
@@ -132,14 +133,15 @@ def measure(
 
 def corpus_figures(documents: list[Document]) -> dict[str, Any]:
     """How much was found, by part."""
-    return {
-        part: {
-            "documents": sum(one.part == part for one in documents),
-            "paragraphs": sum(len(one.paragraphs) for one in documents if one.part == part),
-            "words": sum(len(one.text.split()) for one in documents if one.part == part),
+    figures = {}
+    for part in PARTS:
+        of_part = [document for document in documents if document.part == part]
+        figures[part] = {
+            "documents": len(of_part),
+            "paragraphs": sum(len(document.paragraphs) for document in of_part),
+            "words": sum(len(document.text.split()) for document in of_part),
         }
-        for part in PARTS
-    }
+    return figures
 
 
 def main() -> None:
@@ -151,9 +153,8 @@ def main() -> None:
     recipe = RelationsRecipe()
     torch.set_num_threads(1)
     documents = library_documents()
-    tokeniser = Tokeniser.train(
-        [one.text for one in documents if one.part == "train"], recipe.vocab_size
-    )
+    training = [document.text for document in documents if document.part == "train"]
+    tokeniser = Tokeniser.train(training, recipe.vocab_size)
     figures: dict[str, Any] = {
         "recipe": asdict(recipe),
         "corpus": corpus_figures(documents),
