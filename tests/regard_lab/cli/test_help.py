@@ -249,7 +249,7 @@ def test_python_m_regard_lab_is_the_command_line():
 
 def test_the_list_of_commands_names_each_once_in_a_line_that_fits_a_terminal():
     text = succeeded("--help").out
-    assert "..." not in text
+    assert "..." not in text.replace("[ARGS]...", "")
     assert all(len(line) <= 80 for line in text.splitlines())
     group = get_command(app)
     listed = [name for commands in LISTED.values() for name in commands]
