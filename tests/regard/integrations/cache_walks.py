@@ -99,19 +99,19 @@ class CachePair:
 
     ours: DynamicCache
     theirs: DynamicCache
-    live: torch.Tensor  # (rows, length)
+    visible: torch.Tensor  # (rows, length)
 
     @property
     def rows(self) -> int:
-        return self.live.shape[0]
+        return self.visible.shape[0]
 
     @property
     def length(self) -> int:
-        return self.live.shape[1]
+        return self.visible.shape[1]
 
     @property
     def dropped(self) -> bool:
-        return not bool(self.live.all())
+        return not bool(self.visible.all())
 
     def both(self, change: Callable[[DynamicCache], Any]) -> list[Any]:
         return [change(self.ours), change(self.theirs)]
@@ -192,27 +192,29 @@ class CacheWalk:
         for row in ids:
             row.copy_(torch.tensor([self.draw.randrange(1, VOCAB) for _ in range(count)]))
         attached, plain = models(self.name)
-        live = torch.cat([pair.live, torch.ones(pair.rows, count, dtype=torch.int64)], 1)
+        visible = torch.cat([pair.visible, torch.ones(pair.rows, count, dtype=torch.int64)], 1)
         options: dict[str, Any] = {}
         if pair.dropped:
-            options["attention_mask"] = live
-            options["position_ids"] = torch.arange(pair.length, live.shape[1])[None]
+            options["attention_mask"] = visible
+            options["position_ids"] = torch.arange(pair.length, visible.shape[1])[None]
         ours = attached(ids, **{CACHE: pair.ours}).logits
         theirs = plain(ids, **{CACHE: pair.theirs}, **options).logits
-        pair.live = live
+        pair.visible = visible
         self.log.append(f"go on by {count}")
         self.note(ours, theirs)
 
     def copy(self, pair: CachePair) -> None:
-        self.pairs.append(CachePair(*pair.both(copied), pair.live))
+        self.pairs.append(CachePair(*pair.both(copied), pair.visible))
         self.log.append("copy")
 
     def copy_deeply(self, pair: CachePair) -> None:
-        self.pairs.append(CachePair(*pair.both(copy.deepcopy), pair.live))
+        self.pairs.append(CachePair(*pair.both(copy.deepcopy), pair.visible))
         self.log.append("deepcopy")
 
     def pickle(self, pair: CachePair) -> None:
-        self.pairs.append(CachePair(*pair.both(lambda x: pickle.loads(pickle.dumps(x))), pair.live))
+        self.pairs.append(
+            CachePair(*pair.both(lambda x: pickle.loads(pickle.dumps(x))), pair.visible)
+        )
         self.log.append("pickle")
 
     def take(self, pair: CachePair) -> None:
@@ -223,45 +225,45 @@ class CacheWalk:
     def begin_from_its_tensors(self, pair: CachePair) -> None:
         if len(self.pairs) < MOST_CACHES:
             self.pairs.append(
-                CachePair(*pair.both(lambda x: DynamicCache(tensors_of(x))), pair.live)
+                CachePair(*pair.both(lambda x: DynamicCache(tensors_of(x))), pair.visible)
             )
             self.log.append("begin from its tensors")
 
     def crop(self, pair: CachePair) -> None:
         count = self.draw.randint(0, min(4, pair.length - 1))
-        entries = set(pair.live[:, : pair.length - count].sum(1).tolist())
+        entries = set(pair.visible[:, : pair.length - count].sum(1).tolist())
         if len(entries) != 1 or 0 in entries:
             return  # a cache has equally many entries of each row
         pair.both(lambda x: x.crop(-count))
-        pair.live = pair.live[:, : pair.length - count]
+        pair.visible = pair.visible[:, : pair.length - count]
         self.log.append(f"crop by {count}")
 
     def reorder(self, pair: CachePair) -> None:
         index = torch.tensor([self.draw.randrange(pair.rows) for _ in range(pair.rows)])
         pair.both(lambda x: x.reorder_cache(index))
-        pair.live = pair.live[index]
+        pair.visible = pair.visible[index]
         self.log.append(f"reorder {index.tolist()}")
 
     def select(self, pair: CachePair) -> None:
         chosen = sorted(self.draw.sample(range(pair.rows), self.draw.randint(1, pair.rows)))
         index = torch.tensor(chosen)
         pair.both(lambda x: select(x, index))
-        pair.live = pair.live[index]
+        pair.visible = pair.visible[index]
         self.log.append(f"select {chosen}")
 
     def repeat(self, pair: CachePair) -> None:
         pair.both(lambda x: repeat(x, 2))
-        pair.live = pair.live.repeat_interleave(2, 0)
+        pair.visible = pair.visible.repeat_interleave(2, 0)
         self.log.append("repeat")
 
     def keep(self, pair: CachePair) -> None:
         """Keep some entries, the last one among them, as many of each row."""
-        held = [row.nonzero()[:, 0].tolist() for row in pair.live]
+        held = [row.nonzero()[:, 0].tolist() for row in pair.visible]
         count = self.draw.randint(1, len(held[0]))
         earlier = [sorted(self.draw.sample(row[:-1], count - 1)) for row in held]
         chosen = torch.tensor([[*kept, row[-1]] for kept, row in zip(earlier, held, strict=True)])
         keep_entries(pair.ours, chosen)
-        pair.live = torch.zeros_like(pair.live).scatter(1, chosen, 1)
+        pair.visible = torch.zeros_like(pair.visible).scatter(1, chosen, 1)
         self.log.append(f"keep {chosen.tolist()}")
 
 

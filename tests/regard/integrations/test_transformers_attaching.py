@@ -118,16 +118,21 @@ def test_falcon_is_refused_for_alibi_alone(alibi, name):
             attach(model)
         assert model.config._attn_implementation != "regard"
         return
-    live = torch.ones(2, 9, dtype=torch.long)
-    live[0, :3] = 0
-    options = {"max_new_tokens": 5, "do_sample": False, "attention_mask": live, "pad_token_id": 0}
+    unpadded = torch.ones(2, 9, dtype=torch.long)
+    unpadded[0, :3] = 0
+    options = {
+        "max_new_tokens": 5,
+        "do_sample": False,
+        "attention_mask": unpadded,
+        "pad_token_id": 0,
+    }
     model.set_attn_implementation("eager")
     with torch.no_grad():
-        expected = model(IDS, attention_mask=live).logits
+        expected = model(IDS, attention_mask=unpadded).logits
         words = model.generate(IDS, **options)
         attach(model)
-        output = model(IDS, attention_mask=live).logits
-        assert checks.farthest(output, expected, live.bool()) <= 1e-5
+        output = model(IDS, attention_mask=unpadded).logits
+        assert checks.farthest(output, expected, unpadded.bool()) <= 1e-5
         assert torch.equal(model.generate(IDS, **options), words)
     assert explain(model, IDS).silent == ()
     assert explain(model, IDS).calls[0].pattern == "causal"

@@ -104,12 +104,12 @@ def test_a_name_given_at_loading_is_refused_where_nothing_would_call_regard(name
 def test_global_tokens_may_differ_by_row(name, marks, padding):
     family = BY_NAME[name]
     model = family.model()
-    inputs, live = checks.inputs_of(family, padding)
+    inputs, unpadded = checks.inputs_of(family, padding)
     inputs["global_attention_mask"] = torch.zeros_like(inputs["input_ids"])
     for place in marks:
         inputs["global_attention_mask"][place] = 1
     expected, output = checks.both(family, model, lambda: checks.output_of(model, inputs))
-    assert checks.farthest(output, expected, live) <= checks.TOLERANCE
+    assert checks.farthest(output, expected, unpadded) <= checks.TOLERANCE
 
 
 @pytest.mark.parametrize("length", [14, 67])
@@ -117,10 +117,10 @@ def test_big_birds_blocks(length):
     """Short inputs change its type of attention; 67 is padded to whole blocks."""
     settings = {**SIZES, "max_position_embeddings": 256, "block_size": 4, "num_random_blocks": 2}
     ids = torch.randint(3, 99, (4, length))
-    live = torch.ones(4, length, dtype=torch.long)
-    live[0, :5] = 0
-    live[1, -7:] = 0
-    live[2, [3, 9]] = 0
+    unpadded = torch.ones(4, length, dtype=torch.long)
+    unpadded[0, :5] = 0
+    unpadded[1, -7:] = 0
+    unpadded[2, [3, 9]] = 0
     outputs = []
     for is_attached in (False, True):
         torch.manual_seed(1)
@@ -129,8 +129,8 @@ def test_big_birds_blocks(length):
         if is_attached:
             attach(model, replace=True)
         with torch.no_grad():
-            outputs.append(model(ids, attention_mask=live).last_hidden_state)
-    assert checks.farthest(*outputs, live.bool()) <= checks.TOLERANCE
+            outputs.append(model(ids, attention_mask=unpadded).last_hidden_state)
+    assert checks.farthest(*outputs, unpadded.bool()) <= checks.TOLERANCE
     assert model.encoder.attention_type == ("original_full" if length == 14 else "block_sparse")
     assert type(model.encoder.layer[0].attention.self).__name__.startswith("RegardBigBird")
     if length > 14:
@@ -295,7 +295,7 @@ def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
     """Without masks, and with a bias by distance: one graph each, forward."""
     family = BY_NAME[name]
     model = family.model()
-    inputs, live = checks.inputs_of(family, "none" if name == "ViT" else "right")
+    inputs, unpadded = checks.inputs_of(family, "none" if name == "ViT" else "right")
     if name != "ViT":
         inputs["use_cache"] = False
     checks.use(family, model, "eager")
@@ -313,4 +313,4 @@ def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
         run = torch.compile(model, backend=counting, fullgraph=True)
         output = checks.output_of(run, inputs)
     assert graphs == [layers]
-    assert checks.farthest(output, expected, live) <= checks.TOLERANCE
+    assert checks.farthest(output, expected, unpadded) <= checks.TOLERANCE

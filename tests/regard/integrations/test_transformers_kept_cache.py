@@ -45,8 +45,8 @@ def logits_with_hidden(model, ids, kept):
         positions = kept[module.layer_idx]
         if positions is not None:
             positions = positions.expand(2, 2, -1)  # (batch, kv_heads, count)
-            live = torch.zeros(2, 2, PROMPT, dtype=torch.bool).scatter(-1, positions, True)
-            is_dropped = ~live.repeat_interleave(2, 1)[:, :, None]
+            is_kept = torch.zeros(2, 2, PROMPT, dtype=torch.bool).scatter(-1, positions, True)
+            is_dropped = ~is_kept.repeat_interleave(2, 1)[:, :, None]
             scores[:, :, PROMPT:, :PROMPT].masked_fill_(is_dropped, -torch.inf)
         return (scores.softmax(-1) @ v).transpose(1, 2).contiguous(), None
 

@@ -62,7 +62,7 @@ PADDINGS = {
     "left": LEFT,
     "right": RIGHT,
     "holes": HOLES,
-    "all live": torch.ones(2, 8).bool(),
+    "no padding": torch.ones(2, 8).bool(),
 }
 
 
@@ -190,20 +190,20 @@ def test_a_mask_of_the_users_own_is_taken_as_it_is():
 def test_observed_weights_and_entropy_are_those_of_eager_attention(name):
     model = BY_NAME[name].model()
     ids = torch.randint(3, 99, (2, 14))
-    live = torch.ones(2, 14, dtype=torch.long)
-    live[0, :5] = 0
+    unpadded = torch.ones(2, 14, dtype=torch.long)
+    unpadded[0, :5] = 0
     model.set_attn_implementation("eager")
     with torch.no_grad():
         theirs_weights = model(
-            input_ids=ids, attention_mask=live, output_attentions=True
+            input_ids=ids, attention_mask=unpadded, output_attentions=True
         ).attentions
         attach(model)
         with observe(model, ("weights", "entropy")) as observed:
-            model(input_ids=ids, attention_mask=live)
+            model(input_ids=ids, attention_mask=unpadded)
     assert len(observed) == len(theirs_weights)
     for number, weights in enumerate(theirs_weights):
         (call,) = observed[number]
-        rows = live.bool()[:, None].expand(weights.shape[:3])
+        rows = unpadded.bool()[:, None].expand(weights.shape[:3])
         assert float((call.weights - weights)[rows].abs().max()) <= 1e-5
         entropy = -(weights * weights.clamp_min(1e-30).log()).sum(-1)
         assert float((call.entropy - entropy)[rows].abs().max()) <= 1e-4
@@ -255,16 +255,16 @@ def test_a_compiled_model_carries_patterns_in_one_graph_and_gives_the_same_numbe
     counter = CompileCounterWithBackend("eager")
     compiled = torch.compile(model, backend=counter, fullgraph=True)
     for length in (12, 17):
-        live = torch.ones(2, length, dtype=torch.long)
-        live[0, :4] = 0
-        live[1, 7] = 0
+        unpadded = torch.ones(2, length, dtype=torch.long)
+        unpadded[0, :4] = 0
+        unpadded[1, 7] = 0
         inputs = {"input_ids": torch.randint(3, 99, (2, length))}
         if name == "Gemma 2":
-            inputs |= {"attention_mask": live, "use_cache": False}
+            inputs |= {"attention_mask": unpadded, "use_cache": False}
         with torch.no_grad():
             output = compiled(**inputs)[0]
             expected = model(**inputs)[0]
-        assert checks.farthest(output, expected, live.bool()) <= 1e-5
+        assert checks.farthest(output, expected, unpadded.bool()) <= 1e-5
 
     calls = []
     for graph in counter.graphs:

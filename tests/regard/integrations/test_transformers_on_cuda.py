@@ -43,9 +43,9 @@ def _inputs_on_the_gpu(monkeypatch):
     made = checks.inputs_of
 
     def inputs_of(*args):
-        inputs, live = made(*args)
+        inputs, unpadded = made(*args)
         inputs = {name: x.to("cuda") for name, x in inputs.items()}
-        return inputs, None if live is None else live.to("cuda")
+        return inputs, None if unpadded is None else unpadded.to("cuda")
 
     monkeypatch.setattr(checks, "inputs_of", inputs_of)
 

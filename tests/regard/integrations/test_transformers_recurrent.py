@@ -53,7 +53,7 @@ def built(kind):
     return model
 
 
-def live(padding):
+def attention_mask(padding):
     mask = torch.ones(len(IDS), LENGTH, dtype=torch.long)
     if padding == "left":
         mask[0, :9] = 0
@@ -89,14 +89,16 @@ def test_logits_and_caches_are_those_of_the_layers_own_functions(kind):
     model = built(kind)
     kinds = {name: type(module) for name, module in model.named_modules()}
     paddings = ("none", "left", "right")
-    expected = {padding: logits(model, attention_mask=live(padding)) for padding in paddings}
+    expected = {
+        padding: logits(model, attention_mask=attention_mask(padding)) for padding in paddings
+    }
     in_parts = continued(model)
     words = model.generate(IDS, max_new_tokens=4, do_sample=False)
     attach(model)
     assert (model.outside, model.unchecked) == ({}, ())
     for padding, theirs in expected.items():
-        ours = logits(model, attention_mask=live(padding))
-        assert checks.farthest(ours, theirs, live(padding).bool()) <= 1e-5, padding
+        ours = logits(model, attention_mask=attention_mask(padding))
+        assert checks.farthest(ours, theirs, attention_mask(padding).bool()) <= 1e-5, padding
     assert checks.farthest(continued(model), in_parts) <= 1e-5
     assert torch.equal(model.generate(IDS, max_new_tokens=4, do_sample=False), words)
     explained = explain(model, IDS)

@@ -22,7 +22,7 @@ IDS = torch.randint(3, 99, (3, 60), generator=torch.Generator().manual_seed(8))
 SINKS = p.CausalWindow(6) | p.Prefix(2)
 
 
-def live(padding, length):
+def attention_mask(padding, length):
     mask = torch.ones(3, length, dtype=torch.long)
     for row, count in enumerate(padding):
         mask[row, :count] = 0
@@ -35,7 +35,7 @@ def logits(model, cache, padding, parts):
     start = 0
     for size in parts:
         stop = start + size
-        mask = live(padding, stop) if any(padding) else None
+        mask = attention_mask(padding, stop) if any(padding) else None
         outputs.append(model(IDS[:, start:stop], attention_mask=mask, **{CACHE: cache}).logits)
         start = stop
     return torch.cat(outputs, 1)
@@ -63,11 +63,11 @@ def test_decoding_gives_the_numbers_of_the_whole_cache_and_of_no_cache(pattern, 
     model = BY_NAME["Llama"].model()
     with change_attention(model, pattern=pattern) as change:
         whole = tf.DynamicCache()
-        small = change.new_cache(live(padding, parts[0]))
+        small = change.new_cache(attention_mask(padding, parts[0]))
         expected = logits(model, whole, padding, parts)
         output = logits(model, small, padding, parts)
         at_once = logits(model, None, padding, (sum(parts),))
-    unpadded = live(padding, sum(parts)).bool()
+    unpadded = attention_mask(padding, sum(parts)).bool()
     assert checks.farthest(output, expected, unpadded) <= 1e-5
     assert checks.farthest(output, at_once, unpadded) <= 1e-5
     first, window = kept_keys(pattern)
@@ -93,7 +93,7 @@ def test_the_room_is_that_of_the_window():
 def test_generate_writes_the_same_tokens(options):
     model = BY_NAME["Llama"].model()
     prompt = IDS[:, :12]
-    mask = live((3, 0, 1), 12)
+    mask = attention_mask((3, 0, 1), 12)
     options = {"attention_mask": mask, "max_new_tokens": 20, "do_sample": False, **options}
     with change_attention(model, pattern=SINKS) as change:
         torch.manual_seed(0)
