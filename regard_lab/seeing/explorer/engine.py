@@ -6,7 +6,7 @@ Up to `EXACT` parameters are stored as float32; a larger model as int8, each row
 import json
 import zlib
 from base64 import b64decode, b64encode
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from hashlib import sha256
@@ -90,29 +90,34 @@ def embed(
     state = model.state_dict()
     parameters = sum(tensor.numel() for tensor in state.values())
     precision = precision or ("float32" if parameters <= EXACT else "int8")
+    is_int8 = precision == "int8"
+
     records = []
     parts = []
-    at = 0
+    start = 0
     for name, tensor in state.items():
-        kind = "int8" if precision == "int8" and tensor.dim() == 2 else "float32"
-        raw = b"".join(part.tobytes() for part in stored(tensor, kind))
-        records.append({"name": name, "shape": list(tensor.shape), "kind": kind, "at": at})
-        parts.append(raw)
-        at += len(raw)
+        kind = "int8" if is_int8 and tensor.dim() == 2 else "float32"
+        numbers = b"".join(array.tobytes() for array in stored(tensor, kind))
+        records.append({"name": name, "shape": list(tensor.shape), "kind": kind, "at": start})
+        parts.append(numbers)
+        start += len(numbers)
+    tensors = b"".join(parts)
+    if is_int8:  # float32 hardly shrinks, and inflating takes time
+        tensors = zlib.compress(tensors, 6)
+
+    symbols = None if words is None else words.symbols
     content = {
         "kind": model.KIND,
         "config": model.config.to_dict(),
         "tokeniser": json.loads(tokeniser.to_json()),
         "words": None if words is None else sorted(words.words),
-        "symbols": None if words is None or words.symbols is None else sorted(words.symbols),
+        "symbols": None if symbols is None else sorted(symbols),
         "tensors": records,
         "classes": list(classes),
-        "deflated": precision == "int8",  # float32 hardly shrinks, and inflating takes time
+        "deflated": is_int8,
     }
     text = json.dumps(content, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
-    raw = b"".join(parts)
-    packed = b64encode(zlib.compress(raw, 6) if precision == "int8" else raw).decode()
-    return EmbeddedModel(text, packed, parameters, precision)
+    return EmbeddedModel(text, b64encode(tensors).decode(), parameters, precision)
 
 
 def stored(tensor: torch.Tensor, kind: str) -> list[np.ndarray[Any, Any]]:
@@ -125,17 +130,18 @@ def stored(tensor: torch.Tensor, kind: str) -> list[np.ndarray[Any, Any]]:
     if kind == "float32":
         return [tensor.numpy()]
     scales = tensor.abs().amax(1).clamp(min=1e-12) / 127
-    return [scales.numpy(), (tensor / scales[:, None]).round().to(torch.int8).numpy()]
+    numbers = (tensor / scales[:, None]).round().to(torch.int8)
+    return [scales.numpy(), numbers.numpy()]
 
 
 def restored(model: nn.Module) -> dict[str, torch.Tensor]:
     """The tensors of a model as an int8 page has them."""
     state = {}
     for name, tensor in model.state_dict().items():
-        scales, *numbers = (
-            stored(tensor, "int8") if tensor.dim() == 2 else stored(tensor, "float32")
-        )
-        state[name] = torch.from_numpy(scales[:, None] * numbers[0]) if numbers else tensor
+        state[name] = tensor
+        if tensor.dim() == 2:
+            scales, numbers = stored(tensor, "int8")
+            state[name] = torch.from_numpy(scales[:, None] * numbers)
     return state
 
 
@@ -156,28 +162,43 @@ def reason_against(model: nn.Module) -> str | None:
         return "pages show attention, and this translator has none"
     if getattr(config, "latent_dim", None) is not None:
         return "pages compute keys and values of heads, and this model has latents"
-    if special := getattr(config, "special", None):
+    special = getattr(config, "special", None)
+    if special:
         return f"pages compute plain heads, and this model has {special}"
 
-    def texts_of(*names: str) -> Iterator[str]:
-        for given in (getattr(config, name, ()) for name in names):
-            yield from [given] if isinstance(given, str) else given
-
-    for text in texts_of("mechanism", "encoder_mechanism"):
-        if (mechanism := parse_mechanism(text)) != Softmax():
+    for text in _texts_of(config, "mechanism", "encoder_mechanism"):
+        mechanism = parse_mechanism(text)
+        if mechanism != Softmax():
             return f"pages compute softmax attention, and this model has {mechanism}"
-    for text in texts_of("pattern", "encoder_pattern", "decoder_pattern", "cross_pattern"):
-        for name in {
-            word for word, _ in PatternReader(text).words if word in Pattern.registry.kinds
-        }:
-            if not Pattern.registry.kinds[name].__module__.startswith("regard.patterns."):
-                return (
-                    f"pages know the patterns of regard.patterns, and {name} is defined elsewhere"
-                )
-            if name == "compressed":
-                return "pages show words, and a compressed key stands for several"
-            if name in ON_GRIDS:
-                return f"pages show texts, whose positions are in one row, and {name} is for images"
+    patterns = ("pattern", "encoder_pattern", "decoder_pattern", "cross_pattern")
+    for text in _texts_of(config, *patterns):
+        reason = _reason_against_pattern(text)
+        if reason:
+            return reason
+    return None
+
+
+def _texts_of(config: Any, *names: str) -> list[str]:
+    """The settings of these names that a config has; one may hold a text for each layer."""
+    texts: list[str] = []
+    for name in names:
+        setting = getattr(config, name, ())
+        texts += [setting] if isinstance(setting, str) else setting
+    return texts
+
+
+def _reason_against_pattern(text: str) -> str | None:
+    """Why a page cannot compute a pattern; None if it can."""
+    kinds = Pattern.registry.kinds
+    for word, _ in PatternReader(text).words:
+        if word not in kinds:
+            continue
+        if not kinds[word].__module__.startswith("regard.patterns."):
+            return f"pages know the patterns of regard.patterns, and {word} is defined elsewhere"
+        if word == "compressed":
+            return "pages show words, and a compressed key stands for several"
+        if word in ON_GRIDS:
+            return f"pages show texts, whose positions are in one row, and {word} is for images"
     return None
 
 
@@ -188,27 +209,33 @@ def ids_read(
     ids = tokeniser.encode(text)
     if isinstance(model, TranslationModel):
         return [[*ids, END], [BEGIN, *target_ids]]
-    return [[BEGIN, *ids, *([] if isinstance(model, LanguageModel) else [END])]]
+    if isinstance(model, LanguageModel):
+        return [[BEGIN, *ids]]
+    return [[BEGIN, *ids, END]]
 
 
 @torch.no_grad()
 def differences(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Sequence[int]) -> str:
     """A sentence: how far the weights and probabilities of the int8 model are from those of the model, on a text."""
-    rounded = deepcopy(model)
-    rounded.load_state_dict(restored(model))
-    found = []
-    for one in (model, rounded):
-        if isinstance(one, TranslationModel):
-            maps = look(one, tokeniser, text, target_ids)
-            weights = torch.cat(
-                [maps.cross.flatten(), maps.encoder.flatten(), maps.decoder.flatten()]
-            )
-        else:
-            weights = look_text(one, tokeniser, text).piece_weights
-        given = (torch.tensor([ids]) for ids in ids_read(one, tokeniser, text, target_ids))
-        found.append((weights, one(*given).softmax(-1)))
-    weight, chance = ((one - other).abs().max() for one, other in zip(*found, strict=True))
+    int8 = deepcopy(model)
+    int8.load_state_dict(restored(model))
+    weights = _weights_on(model, tokeniser, text, target_ids)
+    weights_of_int8 = _weights_on(int8, tokeniser, text, target_ids)
+    ids = [torch.tensor([row]) for row in ids_read(model, tokeniser, text, target_ids)]
+    chances = model(*ids).softmax(-1)
+    chances_of_int8 = int8(*ids).softmax(-1)
     return (
         f"int8 rounds the weights of the model: on this text the attention weights differ from those in float32 by at "
-        f"most {weight:.3f}, and the probabilities by at most {chance:.3f}."
+        f"most {(weights - weights_of_int8).abs().max():.3f}, and the probabilities by at most "
+        f"{(chances - chances_of_int8).abs().max():.3f}."
     )
+
+
+def _weights_on(
+    model: Computed, tokeniser: Tokeniser, text: str, target_ids: Sequence[int]
+) -> torch.Tensor:
+    """All attention weights on a text."""
+    if not isinstance(model, TranslationModel):
+        return look_text(model, tokeniser, text).piece_weights
+    maps = look(model, tokeniser, text, target_ids)
+    return torch.cat([maps.cross.flatten(), maps.encoder.flatten(), maps.decoder.flatten()])

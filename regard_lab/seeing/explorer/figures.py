@@ -20,7 +20,9 @@ from regard_lab.seeing.explorer.sources import Attention, Exploration, explore_m
 from regard_lab.seeing.maps import AttentionMaps, TextMaps
 from regard_lab.seeing.picture import MOST_WORDS, PicturePage, WeightsPanel
 
-WIDEST, LARGEST_CELL, SMALLEST_CELL = 9.0, 0.56, 0.165  # inches: a map, and its cells
+WIDEST = 9.0  # inches of a map
+LARGEST_CELL = 0.56  # inches
+SMALLEST_CELL = 0.165
 NORMALISED = "The weights of each row sum to 1 after a softmax."
 NOTE = (
     "Grey pairs have no weight in any head of the layer. Layers and heads count from 0.\n"
@@ -68,18 +70,20 @@ def draw_attention(
     """
     path = checked_path(path)
     exploration = to_exploration(weights, tokens, keys, title=title)
-    chosen = _chosen(exploration, attention)
-    rows, columns = (exploration.texts[name] for name in (chosen.rows, chosen.columns))
-    if (words := max(len(rows), len(columns))) > MOST_WORDS:
+    shown = _chosen(exploration, attention)
+    rows = exploration.texts[shown.rows]
+    columns = exploration.texts[shown.columns]
+    words = max(len(rows), len(columns))
+    if words > MOST_WORDS:
         raise ArgumentError(
             f"the longer side has {words} words and a picture shows at most {MOST_WORDS}; draw a part of the weights, "
             f"or make a page with regard_lab.seeing.show"
         )
-    panel = _panel(chosen, label_texts(rows), label_texts(columns), layer, head)
+
+    panel = _panel(shown, label_texts(rows), label_texts(columns), layer, head)
+    note = f"{sums_of(panel.weights) or NORMALISED}\n{NOTE}"
     with new_figure() as figure:
-        PicturePage(((panel,), ()), f"{sums_of(panel.weights) or NORMALISED}\n{NOTE}").draw(
-            figure, drawable(title) if title else ""
-        )
+        PicturePage(((panel,), ()), note).draw(figure, drawable(title) if title else "")
         save(figure, path)
 
 
@@ -101,11 +105,7 @@ def to_exploration(
                 f"{type(weights).__name__} has its own words; leave out tokens and keys"
             )
         return weights if isinstance(weights, Exploration) else explore_maps(weights, title=title)
-    if (
-        isinstance(weights, list | tuple)
-        and weights
-        and all(isinstance(one, AttentionDetail) for one in weights)
-    ):
+    if _are_details(weights):
         weights = [detail.weights for detail in weights]
         if any(len(layer) > 1 for layer in weights):
             raise ShapeError(
@@ -115,8 +115,15 @@ def to_exploration(
     return explore_weights(weights, tokens, keys, title=title)
 
 
+def _are_details(weights: Any) -> bool:
+    """Whether they are the details of some layers."""
+    if not isinstance(weights, list | tuple) or not weights:
+        return False
+    return all(isinstance(layer, AttentionDetail) for layer in weights)
+
+
 def _chosen(exploration: Exploration, name: str | None) -> Attention:
-    names = [one.name for one in exploration.attentions]
+    names = [attention.name for attention in exploration.attentions]
     if name is None:
         return exploration.attentions[0]
     if of_kind("attention", name, str, "the name of a kind of attention") not in names:
@@ -125,20 +132,29 @@ def _chosen(exploration: Exploration, name: str | None) -> Attention:
 
 
 def _panel(
-    one: Attention, rows: list[str], columns: list[str], layer: int, head: int | None
+    attention: Attention, rows: list[str], columns: list[str], layer: int, head: int | None
 ) -> WeightsPanel:
-    depth, heads = one.weights.shape[:2]
+    depth, heads = attention.weights.shape[:2]
     layer = whole("layer", layer)
     head = None if head is None else whole("head", head)
     if not -depth <= layer < depth:
-        raise ArgumentError(f"layer {layer} does not exist; {one.name} has layers 0 to {depth - 1}")
+        raise ArgumentError(
+            f"layer {layer} does not exist; {attention.name} has layers 0 to {depth - 1}"
+        )
     if head is not None and not 0 <= head < heads:
-        raise ArgumentError(f"head {head} does not exist; {one.name} has heads 0 to {heads - 1}")
-    weights = one.weights[layer].mean(0) if head is None else one.weights[layer, head]
+        raise ArgumentError(
+            f"head {head} does not exist; {attention.name} has heads 0 to {heads - 1}"
+        )
+
+    of_layer = attention.weights[layer]
     which = f"mean of {count_of(heads, 'heads')}" if head is None else f"head {head}"
-    subtitle = f"layer {layer % depth}{' (last)' if layer in (-1, depth - 1) else ''}, {which}"
-    cell = min(max(WIDEST / max(len(rows), len(columns)), SMALLEST_CELL), LARGEST_CELL)
-    wording = (one.name, one.column_title, one.row_title)
+    last = " (last)" if layer in (-1, depth - 1) else ""
     return WeightsPanel(
-        wording, subtitle, weights, rows, columns, cell, not_allowed(one.weights[layer])
+        wording=(attention.name, attention.column_title, attention.row_title),
+        subtitle=f"layer {layer % depth}{last}, {which}",
+        weights=of_layer.mean(0) if head is None else of_layer[head],
+        rows=rows,
+        columns=columns,
+        cell=min(max(WIDEST / max(len(rows), len(columns)), SMALLEST_CELL), LARGEST_CELL),
+        masked=not_allowed(of_layer),
     )

@@ -27,10 +27,10 @@ from regard_lab.seeing.explorer.records import (
     ShownWalk,
     changes_to_json,
     rounded,
+    shown_sentence,
+    shown_text,
     sums_of,
 )
-from regard_lab.seeing.explorer.records import shown_sentence as _sentence
-from regard_lab.seeing.explorer.records import shown_text as _shown
 from regard_lab.seeing.explorer.sources import Attention, Exploration, Second
 from regard_lab.seeing.lenses.record import Relevance
 
@@ -108,8 +108,9 @@ class Packed:
         """Append a deflated array; return the index of its first character, and the number of its characters."""
         deflated = zlib.compress(array.contiguous().numpy().tobytes(), 6)
         text = b64encode(deflated).decode()
-        start, self.length = self.length, self.length + len(text)
+        start = self.length
         self.parts.append(text)
+        self.length += len(text)
         return [start, len(text)]
 
     def __str__(self) -> str:
@@ -154,37 +155,53 @@ def page_of(answer: Mapping[str, Any]) -> Page:
 
 
 def _page(title: str, answer: dict[str, Any], *, is_live: bool) -> Page:
-    script, style = (_read(name) for name in ("explorer.js", "explorer.css"))
-    # "<" ends a script element and an HTML comment begins with it, so none is left in the data.
-    data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":")).replace(
-        "<", "\\u003c"
-    )
-    connects = "'self'" if is_live else "'none'"
+    script = _read("explorer.js")
+    style = _read("explorer.css")
     held = answer.get("held", {})
-    computes = f" '{_digest(STARTER)}' 'wasm-unsafe-eval'; worker-src blob:" if held else ""
-    rules = (
-        f"default-src 'none'; script-src '{_digest(script)}'{computes}; style-src '{_digest(style)}'; "
+    rules = _content_security(script, style, is_live=is_live, computes=bool(held))
+    # "<" ends a script element and an HTML comment begins with it, so none is left in the data.
+    data = json.dumps(answer["header"], ensure_ascii=True, separators=(",", ":"))
+    data = data.replace("<", "\\u003c")
+    engine = ""
+    if held:
+        engine = f"{_text('engine', _read('engine.js'))}\n<script>{STARTER}</script>"
+    lines = [
+        "<!doctype html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{rules}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        '<link rel="icon" href="data:,">',
+        f"<title>{escape(shown_text(title or 'Attention'))}</title>",
+        f"<style>{style}</style>",
+        "</head>",
+        "<body>",
+        '<div id="regard-explorer"><p>This page needs JavaScript, and contains all of it.</p></div>',
+        f'<script type="application/json" id="regard-header">{data}</script>',
+        engine,
+        _text("arrays", answer["arrays"]),
+        *(_text(name, text) for name, text in held.items()),
+        f'<script type="module">{script}</script>',
+        "</body>",
+        "</html>",
+        "",
+    ]
+    return Page("\n".join(lines))
+
+
+def _content_security(script: str, style: str, *, is_live: bool, computes: bool) -> str:
+    """What a page may run and ask for: its own script and style, and of a network its own server at most."""
+    scripts = f"'{_digest(script)}'"
+    workers = ""
+    if computes:
+        scripts += f" '{_digest(STARTER)}' 'wasm-unsafe-eval'"
+        workers = " worker-src blob:;"
+    connects = "'self'" if is_live else "'none'"
+    return (
+        f"default-src 'none'; script-src {scripts};{workers} style-src '{_digest(style)}'; "
         f"img-src data: blob:; connect-src {connects}; base-uri 'none'; form-action 'none'"
-    )
-    begins = f"{_text('engine', _read('engine.js'))}\n<script>{STARTER}</script>" if held else ""
-    return Page(
-        "\n".join(
-            (
-                '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">',
-                f'<meta http-equiv="Content-Security-Policy" content="{rules}">',
-                '<meta name="viewport" content="width=device-width, initial-scale=1">',
-                '<meta name="color-scheme" content="light dark">\n<link rel="icon" href="data:,">',
-                f"<title>{escape(_shown(title or 'Attention'))}</title>\n<style>{style}</style>\n</head>\n<body>",
-                '<div id="regard-explorer"><p>This page needs JavaScript, and contains all of it.</p></div>',
-                f'<script type="application/json" id="regard-header">{data}</script>',
-                *(
-                    begins,
-                    _text("arrays", answer["arrays"]),
-                    *(_text(name, text) for name, text in held.items()),
-                ),
-                f'<script type="module">{script}</script>\n</body>\n</html>\n',
-            )
-        )
     )
 
 
@@ -202,12 +219,13 @@ def to_answer(
         exact: whether weights are stored as float32 too; by default, if there are at most 400,000.
     """
     packed = Packed()
-    header = header_of(exploration, packed, exact=exact) | {
-        "live": None if live is None else dict(live)
-    }
+    header = header_of(exploration, packed, exact=exact)
+    header["live"] = None if live is None else dict(live)
+    answer: dict[str, Any] = {"header": header, "arrays": str(packed)}
     model = exploration.model
-    held = {} if model is None else {"held": {"model": model.text, "tensors": model.packed}}
-    return {"header": header, "arrays": str(packed), **held}
+    if model is not None:
+        answer["held"] = {"model": model.text, "tensors": model.packed}
+    return answer
 
 
 def walk_to_answer(walk: ShownWalk) -> dict[str, Any]:
@@ -220,74 +238,96 @@ def header_of(
     exploration: Exploration, packed: Packed, *, exact: bool | None = None
 ) -> dict[str, Any]:
     """Everything except the arrays as JSON values; the arrays are added to `packed`."""
+    attentions = exploration.attentions
     if exact is None:
-        exact = sum(one.weights.numel() for one in exploration.attentions) <= EXACT
-    walk = exploration.walk
-    return {
+        exact = sum(attention.weights.numel() for attention in attentions) <= EXACT
+    texts = {}
+    for name, words in exploration.texts.items():
+        texts[name] = [shown_text(word) for word in words]
+    explained = {}
+    for place, lenses in exploration.explained.items():
+        explained[place] = [_relevance(of_lens) for of_lens in lenses]
+
+    # The arrays of attentions, patterns, walk and comparison follow each other in this order.
+    header: dict[str, Any] = {
         "version": __version__,
-        "title": _sentence(exploration.title, 400),
-        "texts": {
-            name: [_shown(word) for word in words] for name, words in exploration.texts.items()
-        },
-        "attentions": [_attention(one, packed, exact=exact) for one in exploration.attentions],
-        "explained": {
-            place: [_relevance(one) for one in lenses]
-            for place, lenses in exploration.explained.items()
-        },
+        "title": shown_sentence(exploration.title, 400),
+        "texts": texts,
+        "attentions": [_attention(attention, packed, exact=exact) for attention in attentions],
+        "explained": explained,
         "written": exploration.written,
         "chosen": exploration.chosen,
-        "notes": [_sentence(note, 400) for note in exploration.notes],
-        "patterns": [one.to_json(packed.add) for one in exploration.patterns],
-        "walk": None
-        if walk is None
-        else walk.to_json(packed.add, MOST_NUMBERS if exploration.model is None else FEW_NUMBERS),
-        "changes": None
-        if exploration.changes is None
-        else changes_to_json(exploration.changes, exploration.follows),
-        "second": None if exploration.second is None else _second(exploration.second, packed),
-        "model": None if exploration.model is None else exploration.model.to_json(),
+        "notes": [shown_sentence(note, 400) for note in exploration.notes],
+        "patterns": [pattern.to_json(packed.add) for pattern in exploration.patterns],
+        "walk": None,
+        "changes": None,
+        "second": None,
+        "model": None,
     }
+    if exploration.walk is not None:
+        most = MOST_NUMBERS if exploration.model is None else FEW_NUMBERS
+        header["walk"] = exploration.walk.to_json(packed.add, most)
+    if exploration.changes is not None:
+        header["changes"] = changes_to_json(exploration.changes, exploration.follows)
+    if exploration.second is not None:
+        header["second"] = _second(exploration.second, packed)
+    if exploration.model is not None:
+        header["model"] = exploration.model.to_json()
+    return header
 
 
 def _second(second: Second, packed: Packed) -> dict[str, Any]:
     """What an exploration is compared with: its own header, and which words are the same."""
-    matched = {name: [list(one) for one in pairs] for name, pairs in second.matched.items()}
+    matched = {}
+    for name, places in second.matched.items():
+        matched[name] = [list(of_text) for of_text in places]
     return {
-        "said": _sentence(second.said, 400),
+        "said": shown_sentence(second.said, 400),
         "matched": matched,
         "header": header_of(second.exploration, packed),
     }
 
 
-def _attention(one: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]:
-    layers, heads, rows, columns = one.weights.shape
-    small = F.adaptive_max_pool2d(
-        one.weights.flatten(0, 1)[None], (min(rows, THUMBNAIL), min(columns, THUMBNAIL))
-    )[0]
-    return {
-        "name": one.name,
-        "rows": one.rows,
-        "columns": one.columns,
-        "row_title": one.row_title,
-        "column_title": one.column_title,
-        "unwritten": one.unwritten,
-        "links": one.links,
-        "says": one.says and _sentence(one.says, 400),
-        "sums": sums_of(one.weights),
-        "shape": [layers, heads, rows, columns],
-        "statistics": {
-            name: [rounded(row) for row in values.tolist()]
-            for name, values in {**head_statistics(one), **one.measured}.items()
-        },
+def _attention(attention: Attention, packed: Packed, *, exact: bool) -> dict[str, Any]:
+    weights = attention.weights
+    rows, columns = weights.shape[2:]
+    thumbnail = (min(rows, THUMBNAIL), min(columns, THUMBNAIL))
+    small = F.adaptive_max_pool2d(weights.flatten(0, 1)[None], thumbnail)[0]
+    statistics = {}
+    for name, values in {**head_statistics(attention), **attention.measured}.items():
+        statistics[name] = [rounded(of_layer) for of_layer in values.tolist()]
+
+    # The arrays are packed in this order: thumbnails, bytes, exact numbers.
+    record: dict[str, Any] = {
+        "name": attention.name,
+        "rows": attention.rows,
+        "columns": attention.columns,
+        "row_title": attention.row_title,
+        "column_title": attention.column_title,
+        "unwritten": attention.unwritten,
+        "links": attention.links,
+        "says": shown_sentence(attention.says, 400),
+        "sums": sums_of(weights),
+        "shape": list(weights.shape),
+        "statistics": statistics,
         "thumbnails": {"shape": list(small.shape[1:]), "place": packed.add(to_bytes(small))},
-        "bytes": [[packed.add(to_bytes(head)) for head in layer] for layer in one.weights],
-        "exact": [[packed.add(head.float()) for head in layer] for layer in one.weights]
-        if exact
-        else None,
+        "bytes": _packed_heads(to_bytes(weights), packed),
+        "exact": None,
     }
+    if exact:
+        record["exact"] = _packed_heads(weights.float(), packed)
+    return record
 
 
-def head_statistics(one: Attention) -> dict[str, torch.Tensor]:
+def _packed_heads(weights: torch.Tensor, packed: Packed) -> list[list[list[int]]]:
+    """The place of the array of each head, by layer."""
+    places = []
+    for layer in weights:
+        places.append([packed.add(head) for head in layer])
+    return places
+
+
+def head_statistics(attention: Attention) -> dict[str, torch.Tensor]:
     """The measures by which heads are sorted, each (layers, heads).
 
         entropy   mean over rows of -sum w ln w, in nats
@@ -295,35 +335,39 @@ def head_statistics(one: Attention) -> dict[str, torch.Tensor]:
         received  the largest share of all weight that one key receives
         distance  mean over rows of sum w |i - j|; only between words of one text
 
-    >>> one = Attention("a", "text", "text", torch.eye(2)[None, None])
-    >>> {name: value.item() for name, value in head_statistics(one).items()}
+    >>> attention = Attention("a", "text", "text", torch.eye(2)[None, None])
+    >>> {name: value.item() for name, value in head_statistics(attention).items()}
     {'entropy': 0.0, 'first': 0.5, 'received': 0.5, 'distance': 0.0}
     """
-    weights = one.weights
+    weights = attention.weights
     rows, columns = weights.shape[2:]
     statistics = {
         "entropy": -torch.xlogy(weights, weights).sum(-1).mean(-1) + 0.0,
         "first": weights[..., 0].mean(-1),
         "received": weights.mean(-2).amax(-1),
     }
-    if one.rows == one.columns or {one.rows, one.columns} == {"target", "read"}:
+    texts = {attention.rows, attention.columns}
+    if len(texts) == 1 or texts == {"target", "read"}:
         apart = (torch.arange(rows)[:, None] - torch.arange(columns)).abs().float()
         statistics["distance"] = (weights * apart).sum(-1).mean(-1)
     return statistics
 
 
-def _relevance(one: Relevance) -> dict[str, Any]:
-    record = one.to_dict()
+def _relevance(relevance: Relevance) -> dict[str, Any]:
+    record = relevance.to_dict()
+    sides = {}
     for side in ("source", "written"):
-        record[side] = [[_shown(pair["word"]), round(pair["score"], 5)] for pair in record[side]]
+        sides[side] = [[shown_text(pair["word"]), round(pair["score"], 5)] for pair in record[side]]
     return {
-        **{
-            name: record[name]
-            for name in ("lens", "place", "log_odds", "probability", "source", "written", "note")
-        },
-        "word": _shown(one.word),
-        "others": [_shown(other) for other in one.others],
-        "cost": one.cost,
+        "lens": relevance.lens,
+        "place": relevance.place,
+        "log_odds": relevance.log_odds,
+        "probability": relevance.probability,
+        **sides,
+        "note": relevance.note,
+        "word": shown_text(relevance.word),
+        "others": [shown_text(other) for other in relevance.others],
+        "cost": relevance.cost,
     }
 
 

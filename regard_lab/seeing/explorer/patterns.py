@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -26,9 +26,8 @@ from regard_lab.seeing.explorer.records import Growth, PatternMap, PatternPanel
 SINGLE = 512  # the longest side of which every pair is shown by itself
 SIDE = 256  # tiles along the longest side of a larger one
 LENGTHS = (256, 1024, 4096, 16384, 65536)
-LONGEST_PLANNED = (
-    4096  # of patterns that are not one band: planning a longer call may take a minute
-)
+# Of patterns that are not one band: planning a longer call may take a minute.
+LONGEST_PLANNED = 4096
 HEAD_DIM = 64  # of the call that is planned
 MOST_PANELS = 32  # heads that differ
 
@@ -55,8 +54,8 @@ def map_pattern(
         ShapeError: a pattern that holds a tensor of another size.
 
     >>> from regard.patterns import Causal
-    >>> found = map_pattern(Causal(), 4)
-    >>> found.panels[0].states.tolist()[1], found.panels[0].pairs, found.growth[0].computed
+    >>> shown = map_pattern(Causal(), 4)
+    >>> shown.panels[0].states.tolist()[1], shown.panels[0].pairs, shown.growth[0].computed
     ([2, 2, 0, 0], 10, 1.0)
     """
     of_kind("pattern", pattern, Pattern, "a Pattern, such as parse('causal & strided(8)') returns")
@@ -73,20 +72,18 @@ def map_pattern(
         raise ArgumentError(
             f"{len(panels)} heads differ in {pattern}; a page shows at most {MOST_PANELS}"
         )
-    first = k_len - q_len if q_start is None else q_start
-    growth = tuple(_growth(pattern, q_len, k_len, q_start))
     return PatternMap(
-        name or "Pattern",
-        str(pattern),
-        row_words,
-        column_words,
-        q_len,
-        k_len,
-        first,
-        tile,
-        panels,
-        growth,
-        note,
+        name=name or "Pattern",
+        text=str(pattern),
+        rows=row_words,
+        columns=column_words,
+        q_len=q_len,
+        k_len=k_len,
+        q_start=k_len - q_len if q_start is None else q_start,
+        tile=tile,
+        panels=panels,
+        growth=tuple(_growth(pattern, q_len, k_len, q_start)),
+        note=note,
     )
 
 
@@ -101,58 +98,47 @@ def patterns_used(
         source: the sub-words that the model reads.
         target: of a translator, the sub-words that its decoder reads.
     """
-    found = []
-    for kind, rows, columns, start, patterns in _stacks(model, source, target):
-        for pattern, layers in groupby(enumerate(patterns), key=lambda one: one[1]):
+    maps = []
+    for stack in _stacks(model, source, target):
+        for pattern, layers in groupby(enumerate(stack.patterns), key=lambda layer: layer[1]):
             numbers = [number for number, _ in layers]
-            span = (
-                f"layers {numbers[0]} to {numbers[-1]}"
-                if len(numbers) > 1
-                else f"layer {numbers[0]}"
+            where = f"layer {numbers[0]}"
+            if len(numbers) > 1:
+                where = f"layers {numbers[0]} to {numbers[-1]}"
+            name = f"{stack.name}, {where}"
+            maps.append(
+                map_pattern(pattern, stack.rows, stack.columns, name=name, q_start=stack.q_start)
             )
-            found.append(map_pattern(pattern, rows, columns, name=f"{kind}, {span}", q_start=start))
-    return tuple(found)
+    return tuple(maps)
 
 
-def _stacks(
-    model: Any, source: Sequence[str], target: Sequence[str]
-) -> Iterator[tuple[str, Sequence[str], Sequence[str], int | None, list[Pattern]]]:
-    """Each kind of attention: its name, the words of queries and keys, where queries begin, and a pattern by layer."""
+class _Stack(NamedTuple):
+    """One kind of attention: the words of queries and keys, the position of the first query, a pattern by layer."""
+
+    name: str
+    rows: Sequence[str]
+    columns: Sequence[str]
+    q_start: int | None
+    patterns: list[Pattern]
+
+
+def _stacks(model: Any, source: Sequence[str], target: Sequence[str]) -> list[_Stack]:
     if isinstance(model, RecurrentTranslator):
-        yield "Cross-attention", target, source, 0, [model.cell.attention.pattern]
-    elif isinstance(model, TranslationTransformer):
-        encoder: list[Any] = list(model.encoder)
-        decoder: list[Any] = list(model.decoder)
-        start = 0 if model.cross_pattern.compares_positions else None
-        yield (
-            "Encoder self-attention",
-            source,
-            source,
-            0,
-            [one.attention.pattern for one in encoder],
-        )
-        yield (
-            "Decoder self-attention",
-            target,
-            target,
-            0,
-            [one.self_attention.pattern for one in decoder],
-        )
-        yield (
-            "Cross-attention",
-            target,
-            source,
-            start,
-            [one.cross_attention.pattern for one in decoder],
-        )
-    else:
-        yield (
-            "Self-attention",
-            source,
-            source,
-            0,
-            [block.attention.pattern for block in model.blocks],
-        )
+        return [_Stack("Cross-attention", target, source, 0, [model.cell.attention.pattern])]
+    if not isinstance(model, TranslationTransformer):
+        own = [block.attention.pattern for block in model.blocks]
+        return [_Stack("Self-attention", source, source, 0, own)]
+
+    blocks: list[Any] = list(model.decoder)
+    encoder = [block.attention.pattern for block in model.encoder]
+    decoder = [block.self_attention.pattern for block in blocks]
+    cross = [block.cross_attention.pattern for block in blocks]
+    start = 0 if model.cross_pattern.compares_positions else None
+    return [
+        _Stack("Encoder self-attention", source, source, 0, encoder),
+        _Stack("Decoder self-attention", target, target, 0, decoder),
+        _Stack("Cross-attention", target, source, start, cross),
+    ]
 
 
 def _sized(name: str, words: Sequence[str] | int) -> tuple[tuple[str, ...], int]:
@@ -172,16 +158,16 @@ def _panels(
             pairs = int((panel.marks == 2).sum())
             yield PatternPanel(panel.heads, str(panel.pattern), panel.marks.to(torch.uint8), pairs)
         return
+
     heads: dict[str, list[int]] = {}
     for head in range(_heads(pattern, q_len, k_len, q_start)):
         heads.setdefault(str(pattern.for_head(head)), []).append(head)
-    for numbers in heads.values():
-        one = pattern.for_head(numbers[0])
-        states = one.tiles(q_len, k_len, tile, q_start=q_start).states().to(torch.uint8)
-        pairs = one.count(q_len, k_len, q_start=q_start)
-        yield PatternPanel(
-            tuple(numbers) if pattern.varies_by_head else (), str(one), states, pairs
-        )
+    for text, numbers in heads.items():
+        of_head = pattern.for_head(numbers[0])
+        states = of_head.tiles(q_len, k_len, tile, q_start=q_start).states().to(torch.uint8)
+        pairs = of_head.count(q_len, k_len, q_start=q_start)
+        named = tuple(numbers) if pattern.varies_by_head else ()
+        yield PatternPanel(named, text, states, pairs)
 
 
 def _heads(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> int:
@@ -195,18 +181,19 @@ def _heads(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> int
 def _growth(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> Iterator[Growth]:
     """Counts at this size, then at other lengths; a pattern that holds a tensor has this size alone."""
     yield _count(pattern, q_len, k_len, q_start)
-    for length in LENGTHS if pattern.by_value else ():
-        if length == q_len == k_len or (
-            length > LONGEST_PLANNED and pattern.canonical().band() is None
-        ):
-            continue
-        yield _count(pattern, length, length, None)
+    if not pattern.by_value:
+        return
+    longest = LONGEST_PLANNED if pattern.canonical().band() is None else max(LENGTHS)
+    for length in LENGTHS:
+        if length <= longest and not length == q_len == k_len:
+            yield _count(pattern, length, length, None)
 
 
 def _count(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> Growth:
     heads = _heads(pattern, q_len, k_len, q_start)
-    sizes = ((1, heads, length, HEAD_DIM) for length in (q_len, k_len))
-    q, k = (Outline(shape, torch.float32, torch.device("cpu"), False) for shape in sizes)
+    cpu = torch.device("cpu")
+    q = Outline((1, heads, q_len, HEAD_DIM), torch.float32, cpu, False)
+    k = Outline((1, heads, k_len, HEAD_DIM), torch.float32, cpu, False)
     try:
         plan = make_plan(make_problem(q, k, k, pattern=pattern, q_start=q_start), BACKENDS)
         computed = float(plan.share_of_pairs_computed)
@@ -215,9 +202,9 @@ def _count(pattern: Pattern, q_len: int, k_len: int, q_start: int | None) -> Gro
         computed = None
         backend = f"none: {error}"
     return Growth(
-        q_len,
-        pattern.count(q_len, k_len, q_start=q_start),
-        heads * q_len * k_len,
-        computed,
-        backend,
+        length=q_len,
+        pairs=pattern.count(q_len, k_len, q_start=q_start),
+        of=heads * q_len * k_len,
+        computed=computed,
+        backend=backend,
     )

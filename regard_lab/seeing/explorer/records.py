@@ -3,6 +3,7 @@
 Each record writes itself as JSON values; its arrays are added to those of the page.
 """
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -15,9 +16,8 @@ from regard_lab.seeing.lenses.erasing import Changed
 from regard_lab.seeing.terminal import visible
 
 LONGEST = 120  # characters of a word
-MOST_NUMBERS = (
-    60_000  # of a step whose numbers are all stored; of a larger one those of the followed word
-)
+# Of a step whose numbers are all stored; of a larger one those of the followed word.
+MOST_NUMBERS = 60_000
 FEW_NUMBERS = 1_000  # the same in a page that contains a model, so that the model is most of it
 ROUNDING = 0.01  # of the sum of a row: weights rounded to bfloat16 sum to 1 within 0.004
 
@@ -53,8 +53,10 @@ def sums_of(weights: torch.Tensor) -> str:
     least, most = (float(value) for value in weights.sum(-1).aminmax())
     if least >= 1 - ROUNDING and most <= 1 + ROUNDING:
         return ""
-    rest = "a sink or keys that are not shown have the rest, and a query without keys has 0"
-    return f"Rows sum to {least:.2f} to {most:.2f}, not all to 1{'' if most > 1 + ROUNDING else f': {rest}'}."
+    sentence = f"Rows sum to {least:.2f} to {most:.2f}, not all to 1"
+    if most > 1 + ROUNDING:
+        return f"{sentence}."
+    return f"{sentence}: a sink or keys that are not shown have the rest, and a query without keys has 0."
 
 
 def check_sums(weights: torch.Tensor) -> None:
@@ -62,16 +64,18 @@ def check_sums(weights: torch.Tensor) -> None:
     if not sums_of(weights):
         return
     rows = weights.sum(-1)
+    least = float(rows.min())
+    most = float(rows.max())
     if not sums_of(weights.mT):
         way_out = (
             "the columns sum to 1, so keys come before queries there: give weights.swapaxes(-1, -2)"
         )
-    elif float(rows.max()) > 1 + ROUNDING:
+    elif most > 1 + ROUNDING:
         way_out = "divide each row by its sum: weights / weights.sum(-1, keepdims=True)"
     else:
         return
     raise ArgumentError(
-        f"the rows of weights sum to {float(rows.min()):.3g} to {float(rows.max()):.3g}; after a softmax over the keys "
+        f"the rows of weights sum to {least:.3g} to {most:.3g}; after a softmax over the keys "
         f"each sums to 1, or to less with a sink; {way_out}"
     )
 
@@ -91,6 +95,16 @@ class PatternPanel:
     text: str
     states: torch.Tensor
     pairs: int
+
+    def to_json(self, add: Add) -> dict[str, Any]:
+        """JSON values; the states are added to the arrays of the page."""
+        return {
+            "heads": list(self.heads),
+            "text": shown_sentence(self.text, 400),
+            "pairs": self.pairs,
+            "shape": list(self.states.shape),
+            "place": add(self.states),
+        }
 
 
 @dataclass(frozen=True)
@@ -151,17 +165,8 @@ class PatternMap:
             "q_len": self.q_len,
             "k_len": self.k_len,
             "q_start": self.q_start,
-            "panels": [
-                {
-                    "heads": list(one.heads),
-                    "text": shown_sentence(one.text, 400),
-                    "pairs": one.pairs,
-                    "shape": list(one.states.shape),
-                    "place": add(one.states),
-                }
-                for one in self.panels
-            ],
-            "growth": [vars(one) for one in self.growth],
+            "panels": [panel.to_json(add) for panel in self.panels],
+            "growth": [vars(size) for size in self.growth],
         }
 
 
@@ -178,6 +183,16 @@ class StepAxis:
     unit: str
     labels: tuple[str, ...]
     chosen: int | None = None
+
+    def to_json(self, labels: dict[tuple[str, ...], int]) -> dict[str, Any]:
+        """JSON values; labels that are new, and no plain numbers, are added to `labels`."""
+        is_counted = self.labels == tuple(map(str, range(len(self.labels))))
+        return {
+            "unit": self.unit,
+            "size": len(self.labels),
+            "chosen": self.chosen,
+            "labels": None if is_counted else labels.setdefault(self.labels, len(labels)),
+        }
 
 
 @brief
@@ -207,32 +222,25 @@ class ShownStep:
         self, add: Add, labels: dict[tuple[str, ...], int], most: int = MOST_NUMBERS
     ) -> dict[str, Any]:
         """JSON values; a tensor is added to the arrays of the page as float32, and labels that are new to `labels`."""
-        axes: list[dict[str, Any]] = []
-        for axis in self.axes:
-            counted = axis.labels == tuple(map(str, range(len(axis.labels))))
-            kept = None if counted else labels.setdefault(axis.labels, len(labels))
-            axes.append(
-                {"unit": axis.unit, "size": len(axis.labels), "chosen": axis.chosen, "labels": kept}
-            )
         record: dict[str, Any] = {
             "section": self.section,
             "title": self.title,
             "says": shown_sentence(self.says, 1000),
             "line": self.line,
             "formula": self.formula,
-            "axes": axes,
+            "axes": [axis.to_json(labels) for axis in self.axes],
             "scale": self.scale,
         }
         if not isinstance(self.value, torch.Tensor):
             return record | {"words": list(map(shown_text, self.value))}
+
         value = self.value
-        followed = [at for at, axis in enumerate(self.axes) if axis.chosen is not None]
-        if value.numel() > most and followed and len(self.axes) > 1:
-            at = followed[0]
-            chosen = self.axes[followed[0]].chosen
-            assert chosen is not None
-            value = value.select(at, chosen)
-            record["only"] = at  # this axis has the followed word alone
+        if value.numel() > most and len(self.axes) > 1:
+            for number, axis in enumerate(self.axes):
+                if axis.chosen is not None:
+                    value = value.select(number, axis.chosen)
+                    record["only"] = number  # this axis has the followed word alone
+                    break
         return record | {"place": add(value.detach().float().cpu())}
 
 
@@ -262,7 +270,7 @@ class ShownWalk:
         steps = [step.to_json(add, labels, most) for step in self.steps]
         return {
             "steps": steps,
-            "labels": [list(map(shown_text, one)) for one in labels],
+            "labels": [list(map(shown_text, of_axis)) for of_axis in labels],
             "word": self.word,
             "words": list(map(shown_text, self.words)),
             "note": shown_sentence(self.note, 1000),
@@ -273,18 +281,19 @@ class ShownWalk:
 
 def rounded(values: Iterable[float]) -> list[float | None]:
     """Numbers with the six digits that a page stores; None for NaN, as of heads that were not measured."""
-    return [float(f"{value:.6g}") if value == value else None for value in values]
+    return [None if math.isnan(value) else float(f"{value:.6g}") for value in values]
 
 
-def changed_to_json(one: Changed) -> dict[str, Any]:
+def changed_to_json(changed: Changed) -> dict[str, Any]:
     """What a model does with a changed text, as JSON values."""
+    likeliest = []
+    for place in changed.likeliest:
+        likeliest.append([[shown_text(word), *rounded([chance])] for word, chance in place])
     return {
-        "probabilities": rounded(one.probabilities),
-        "likeliest": [
-            [[shown_text(word), *rounded([p])] for word, p in place] for place in one.likeliest
-        ],
-        "translation": list(map(shown_text, one.translation)),
-        "similarities": rounded(one.similarities),
+        "probabilities": rounded(changed.probabilities),
+        "likeliest": likeliest,
+        "translation": list(map(shown_text, changed.translation)),
+        "similarities": rounded(changed.similarities),
     }
 
 
@@ -292,10 +301,9 @@ def changes_to_json(
     changes: Mapping[int | None, Changed], follows: Follows = "words"
 ) -> dict[str, Any]:
     """What a model does with the text as it is (None), and without each word, as JSON values."""
-    return {
-        "follows": follows,
-        "unchanged": changed_to_json(changes[None]),
-        "erased": {
-            place: changed_to_json(one) for place, one in changes.items() if place is not None
-        },
-    }
+    unchanged = changed_to_json(changes[None])
+    erased = {}
+    for place, changed in changes.items():
+        if place is not None:
+            erased[place] = changed_to_json(changed)
+    return {"follows": follows, "unchanged": unchanged, "erased": erased}

@@ -153,27 +153,35 @@ class _Handler(BaseHTTPRequestHandler):
                 HTTPStatus.MISDIRECTED_REQUEST, "this page is only served as localhost or 127.0.0.1"
             )
             return
-        own = f"/{self.explorer.token}/"
-        path = self.path.encode("latin-1", "replace")
-        if self.command in ("GET", "HEAD") and hmac.compare_digest(path, own.encode()):
-            self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.explorer.page)
-        elif self.command == "POST" and (asked := self._asked(path, own)):
-            self._answer(asked[0])
-        elif self.command not in ("GET", "HEAD", "POST"):
+        if self.command not in ("GET", "HEAD", "POST"):
             self._refuse(HTTPStatus.METHOD_NOT_ALLOWED, "the method must be GET, HEAD or POST")
-        else:
-            self._refuse(
-                HTTPStatus.NOT_FOUND,
-                "there is nothing here; open the address that regard view printed",
-            )
+            return
 
-    def _asked(self, path: bytes, own: str) -> list[Ask]:
-        """What the page asks for by a path; every path is compared, so that times reveal nothing."""
-        return [
-            ask
-            for name, ask in self.explorer.asks.items()
-            if hmac.compare_digest(path, f"{own}{name}".encode())
-        ]
+        if self.command == "POST":
+            ask = self._asked()
+            if ask is not None:
+                self._answer(ask)
+                return
+        elif self._is_at(""):
+            self._send(HTTPStatus.OK, "text/html; charset=utf-8", self.explorer.page)
+            return
+        self._refuse(
+            HTTPStatus.NOT_FOUND,
+            "there is nothing here; open the address that regard view printed",
+        )
+
+    def _is_at(self, name: str) -> bool:
+        """Whether the request is for a name below the random path; the time that this takes reveals nothing of it."""
+        expected = f"/{self.explorer.token}/{name}"
+        return hmac.compare_digest(self.path.encode("latin-1", "replace"), expected.encode())
+
+    def _asked(self) -> Ask | None:
+        """What the page asks for by its path; every path is compared, so that times reveal nothing."""
+        asked = None
+        for name, ask in self.explorer.asks.items():
+            if self._is_at(name):
+                asked = ask
+        return asked
 
     def _answer(self, ask: Ask) -> None:
         origin = self.headers.get("Origin")
@@ -203,12 +211,10 @@ class _Handler(BaseHTTPRequestHandler):
             with self.explorer.reading:
                 answer = ask(text)
         except Exception as error:  # the page explains it; the command goes on serving
-            own = (
-                ""
-                if isinstance(error, RegardError)
-                else f"the model cannot read this: {type(error).__name__}: "
-            )
-            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, f"{own}{error}")
+            sentence = str(error)
+            if not isinstance(error, RegardError):
+                sentence = f"the model cannot read this: {type(error).__name__}: {error}"
+            self._refuse(HTTPStatus.UNPROCESSABLE_ENTITY, sentence)
             return
         self._send(HTTPStatus.OK, "application/json", json.dumps(answer).encode())
 

@@ -41,7 +41,10 @@ STEPS = 20  # of gradients; the word that is shown first has as many as its comp
 MOST_WEIGHTS = 12 * 12 * 512 * 512  # of a page
 MOST_EXPLAINED = 40  # words of a text that are explained, and erased, when the page is made
 MOST_REREAD = 200  # words of a text that is read again without each word
-PATTERN_LENGTH, LONGEST_PATTERN = 64, 100_000  # positions of a pattern that is shown without words
+PATTERN_LENGTH = 64  # positions of a pattern that is shown without words
+LONGEST_PATTERN = 100_000
+# Places that belong together, in both texts.
+Matched = tuple[tuple[int, ...], tuple[int, ...]]
 
 
 @brief
@@ -111,11 +114,13 @@ class Exploration:
     model: EmbeddedModel | None = None
 
     def __post_init__(self) -> None:
-        for one in self.attentions:
-            rows, columns = (len(self.texts[name]) for name in (one.rows, one.columns))
-            if one.weights.dim() != 4 or one.weights.shape[2:] != (rows, columns):
+        for attention in self.attentions:
+            rows = len(self.texts[attention.rows])
+            columns = len(self.texts[attention.columns])
+            shape = attention.weights.shape
+            if len(shape) != 4 or shape[2:] != (rows, columns):
                 raise ShapeError(
-                    f"weights of {one.name} are {tuple(one.weights.shape)}; their words need (layers, heads, {rows}, "
+                    f"weights of {attention.name} are {tuple(shape)}; their words need (layers, heads, {rows}, "
                     f"{columns})"
                 )
 
@@ -133,7 +138,7 @@ class Second:
 
     said: str
     exploration: Exploration
-    matched: Mapping[str, tuple[tuple[int, ...], tuple[int, ...]]]
+    matched: Mapping[str, Matched]
 
 
 def explore_translation(
@@ -173,21 +178,31 @@ def explore_translation(
             asked = find_contrast(tokeniser, source, target_ids, of, instead_of, place)
         else:
             asked = against_alternatives(model, tokeniser, source, target_ids, of, place)
-        contrasts[asked.place], chosen = asked, asked.place
-    found = explore_maps(maps, title=title)
+        chosen = asked.place
+        contrasts[chosen] = asked
+
+    exploration = explore_maps(maps, title=title)
+    attentions = exploration.attentions
     if isinstance(model, RecurrentTranslator):
-        found = replace(
-            found,
-            attentions=tuple(replace(one, says=_alignment(model)) for one in found.attentions),
-        )
-    lenses = explained(model, tokeniser, contrasts, chosen)
-    patterns = patterns_used(
-        model, *map(tokeniser.pieces, ids_read(model, tokeniser, source, target_ids))
-    )
-    changes = without_each(model, tokeniser, source, target_ids, MOST_EXPLAINED)
+        says = _alignment(model)
+        attentions = tuple(replace(attention, says=says) for attention in attentions)
     return replace(
-        found, explained=lenses, written="target", chosen=chosen, patterns=patterns, changes=changes
+        exploration,
+        attentions=attentions,
+        explained=explained(model, tokeniser, contrasts, chosen),
+        written="target",
+        chosen=chosen,
+        patterns=_patterns_on(model, tokeniser, source, target_ids),
+        changes=without_each(model, tokeniser, source, target_ids, MOST_EXPLAINED),
     )
+
+
+def _patterns_on(
+    model: Computed, tokeniser: Tokeniser, text: str, target_ids: Sequence[int] = ()
+) -> tuple[PatternMap, ...]:
+    """The patterns of a model's layers on the sub-words that it reads."""
+    sides = ids_read(model, tokeniser, text, target_ids)
+    return patterns_used(model, *map(tokeniser.pieces, sides))
 
 
 ALIGNMENTS = {
@@ -234,26 +249,28 @@ def explore_text(
             f"{MOST_WEIGHTS:,}; give a shorter text"
         )
     maps = look_text(model, tokeniser, text)
-    patterns = patterns_used(model, *map(tokeniser.pieces, ids_read(model, tokeniser, text)))
-    found = replace(explore_maps(maps, title=title), patterns=patterns)
-    if remark := remark_on_layers(model):
-        (attention,) = found.attentions
-        found = replace(found, attentions=(replace(attention, says=remark),), notes=(remark,))
+    patterns = _patterns_on(model, tokeniser, text)
+    exploration = replace(explore_maps(maps, title=title), patterns=patterns)
+    remark = remark_on_layers(model)
+    if remark:
+        (attention,) = exploration.attentions
+        attention = replace(attention, says=remark)
+        exploration = replace(exploration, attentions=(attention,), notes=(remark,))
     if not isinstance(model, LanguageModel):
-        return found
-    contrasts = alternatives(
-        model, tokeniser, None, tokeniser.encode(text), range(MOST_EXPLAINED + 1)
-    )
+        return exploration
+
+    ids = tokeniser.encode(text)
+    contrasts = alternatives(model, tokeniser, None, ids, range(MOST_EXPLAINED + 1))
     # "<begin>" is a word of the map.
     shifted = {place + 1: contrast for place, contrast in contrasts.items()}
     chosen = max(shifted, default=0)
-    found = replace(
-        found, explained=explained(model, tokeniser, shifted, chosen), written="text", chosen=chosen
-    )
-    if len(maps.words) <= MOST_REREAD:
-        return replace(found, changes=text_without_each(model, tokeniser, text, MOST_EXPLAINED))
-    unread = f"Texts of more than {MOST_REREAD} words are not read again without each word."
-    return replace(found, notes=(*found.notes, unread))
+    lenses = explained(model, tokeniser, shifted, chosen)
+    exploration = replace(exploration, explained=lenses, written="text", chosen=chosen)
+    if len(maps.words) > MOST_REREAD:
+        unread = f"Texts of more than {MOST_REREAD} words are not read again without each word."
+        return replace(exploration, notes=(*exploration.notes, unread))
+    changes = text_without_each(model, tokeniser, text, MOST_EXPLAINED)
+    return replace(exploration, changes=changes)
 
 
 def explore_model(
@@ -277,51 +294,49 @@ def explore_model(
         asked: the written word that is shown first: its `word`, its `place`, and the `others` it is compared with.
         pronouns: words of which one that is written once is shown first, compared with the others.
     """
+    causal = isinstance(model, LanguageModel)
     says = ""
     label = "Text"
-    written = "text"
-    causal = isinstance(model, LanguageModel)
-    if isinstance(model, TranslationTransformer | RecurrentTranslator):
-        label = "Sentence"
-        written = "target"
-    elif not causal:
-        written = ""
+    written = "text" if causal else ""
     if isinstance(model, RecurrentTranslator):
-        own = {"cross": str(model.cell.attention.pattern)}
+        patterns = {"cross": str(model.cell.attention.pattern)}
         says = _alignment(model)
     elif isinstance(model, TranslationTransformer):
-        own = {kind: getattr(model.config, f"{kind}_pattern") for kind in TRANSLATING}
+        patterns = {kind: getattr(model.config, f"{kind}_pattern") for kind in TRANSLATING}
     else:
-        own = {"text": str(model.config.pattern_of(0))}
+        patterns = {"text": str(model.config.pattern_of(0))}
+    if isinstance(model, TranslationModel):
+        label = "Sentence"
+        written = "target"
+
+    title = tidy(text)
+    kinds = [{"kind": kind, **named(kind, causal=causal), "says": says} for kind in patterns]
     shown = {
         "label": label,
         "written": written,
         "follows": "words" if written else "vectors",
-        "text": tidy(text),
-        "patterns": own,
-        "asked": asked and {**asked, "source": tidy(text)},
+        "text": title,
+        "patterns": patterns,
+        "asked": asked and {**asked, "source": title},
         "pronouns": list(pronouns),
-        "kinds": [{"kind": kind, **named(kind, causal=causal), "says": says} for kind in own],
+        "kinds": kinds,
     }
-    found = embed(model, tokeniser, words, classes=classes, precision=precision)
-    listed = "" if words is None else f", and the {len(words.words):,} words of its training"
+    embedded = embed(model, tokeniser, words, classes=classes, precision=precision)
+    training = "" if words is None else f", and the {len(words.words):,} words of its training"
     notes = [
-        f"This page contains the model: {found.parameters:,} parameters in {found.precision}, its tokeniser{listed}. "
-        f"It computes in this browser."
+        f"This page contains the model: {embedded.parameters:,} parameters in {embedded.precision}, its "
+        f"tokeniser{training}. It computes in this browser."
     ]
-    if found.precision == "int8":
+    if embedded.precision == "int8":
         notes.append(differences(model, tokeniser, text, target_ids))
-    patterns = patterns_used(
-        model, *map(tokeniser.pieces, ids_read(model, tokeniser, text, target_ids))
-    )
     return Exploration(
-        tidy(text),
-        {},
-        (),
-        {},
+        title=title,
+        texts={},
+        attentions=(),
+        explained={},
         notes=tuple(notes),
-        patterns=patterns,
-        model=replace(found, shown=shown),
+        patterns=_patterns_on(model, tokeniser, text, target_ids),
+        model=replace(embedded, shown=shown),
     )
 
 
@@ -336,19 +351,23 @@ ENDS = {
 }
 
 
+# The title, the columns, the rows.
+WORDING_OF_KINDS: dict[str, tuple[str, str, str]] = {
+    "text": ("Self-attention", "words read", "word reading"),
+    **WORDING,
+}
+
+
 def named(kind: str, *, causal: bool = False) -> dict[str, Any]:
     """How pages name a kind of attention, its texts and their words, as fields of `Attention`."""
-    wording: dict[str, tuple[str, str, str]] = {
-        "text": ("Self-attention", "words read", "word reading"),
-        **WORDING,
-    }
-    (name, column_title, row_title), (rows, columns) = wording[kind], ENDS[kind]
-    titles = {"row_title": row_title, "column_title": column_title}
+    name, column_title, row_title = WORDING_OF_KINDS[kind]
+    rows, columns = ENDS[kind]
     return {
         "name": name,
         "rows": rows,
         "columns": columns,
-        **titles,
+        "row_title": row_title,
+        "column_title": column_title,
         "unwritten": kind == "decoder" or causal,
     }
 
@@ -356,20 +375,23 @@ def named(kind: str, *, causal: bool = False) -> dict[str, Any]:
 def explore_maps(maps: AttentionMaps | TextMaps, *, title: str = "") -> Exploration:
     """Recorded maps as the explorer shows them, between words."""
     if isinstance(maps, TextMaps):
-        one = with_relations(
-            Attention(weights=maps.weights, **named("text", causal=maps.causal)), maps.words
-        )
-        return Exploration(title or "Self-attention", {"text": maps.words}, (one,), {})
-    of_kind(
-        "maps", maps, AttentionMaps, "AttentionMaps or TextMaps, as look and look_text return them"
-    )
+        fields = named("text", causal=maps.causal)
+        attention = with_relations(Attention(weights=maps.weights, **fields), maps.words)
+        return Exploration(title or "Self-attention", {"text": maps.words}, (attention,), {})
+    needed = "AttentionMaps or TextMaps, as look and look_text return them"
+    of_kind("maps", maps, AttentionMaps, needed)
+
     maps = maps.merged()
     texts = {"source": maps.source_words, "target": maps.target_words, "read": maps.read_words}
     attentions = []
     for kind in TRANSLATING:
-        if len(weights := getattr(maps, kind)):
-            one = Attention(weights=weights, **named(kind))
-            attentions.append(with_relations(one, maps.source_words) if kind == "encoder" else one)
+        weights = getattr(maps, kind)
+        if not len(weights):
+            continue
+        attention = Attention(weights=weights, **named(kind))
+        if kind == "encoder":
+            attention = with_relations(attention, maps.source_words)
+        attentions.append(attention)
     return Exploration(title or "Attention of a translation", texts, tuple(attentions), {})
 
 
@@ -406,25 +428,27 @@ def explore_pattern(
         raise ArgumentError(
             f"length is {count:,}; a page shows patterns of at most {LONGEST_PATTERN:,} positions"
         )
-    found = map_pattern(pattern, count if tokens is None else tokens, keys)
-    return Exploration(title or f"Pattern {pattern}", {}, (), {}, patterns=(found,))
+    pattern_map = map_pattern(pattern, count if tokens is None else tokens, keys)
+    return Exploration(title or f"Pattern {pattern}", {}, (), {}, patterns=(pattern_map,))
 
 
-def with_relations(one: Attention, words: Sequence[str]) -> Attention:
+def with_relations(attention: Attention, words: Sequence[str]) -> Attention:
     """Self-attention with the mean weight that each head has on the right words, for each relation that the text has.
 
     Relations are labelled by rules for English text (`regard_lab.seeing.relations`). A few words of one text reveal
     little about a head in general: the lesson on relations measures heads on many texts.
     """
-    measured = dict(one.measured)
-    links = dict(one.links)
-    for name, found in relations_in(words).items():
-        found = [(query, keys) for query, keys in found if not one.unwritten or max(keys) < query]
-        if found:
-            looks = looks_of(one.weights, found, causal=one.unwritten)
+    causal = attention.unwritten
+    measured = dict(attention.measured)
+    links = dict(attention.links)
+    for name, pairs in relations_in(words).items():
+        if causal:  # keys that are not written yet cannot be looked at
+            pairs = [(query, keys) for query, keys in pairs if max(keys) < query]
+        if pairs:
+            looks = looks_of(attention.weights, pairs, causal=causal)
             measured[name] = looks.mass.mean(0).float()
             links[name] = len(looks), float(looks.chance.mean())
-    return replace(one, measured=measured, links=links)
+    return replace(attention, measured=measured, links=links)
 
 
 def explore_weights(
@@ -451,59 +475,38 @@ def explore_weights(
     stacked = _stacked(weights)
     rows, columns = stacked.shape[2:]
     row_words = _words("tokens", tokens, rows)
-    if keys is not None:
-        column_words = _words("keys", keys, columns)
+    if keys is None and rows == columns:
+        later = torch.ones(rows, columns).triu(1)
+        causal = not bool((stacked * later).any())
+        texts = {"text": row_words}
+        attention = Attention("Attention", "text", "text", stacked, unwritten=causal)
     else:
-        column_words = row_words if rows == columns else _words("keys", None, columns)
-    same = keys is None and rows == columns
-    causal = same and not bool((stacked * torch.ones(rows, columns).triu(1)).any())
-    texts = {"text": row_words} if same else {"queries": row_words, "keys": column_words}
-    one = Attention(
-        "Attention", *(("text", "text") if same else ("queries", "keys")), stacked, unwritten=causal
-    )
-    return Exploration(title or "Attention weights", texts, (one,), {})
+        texts = {"queries": row_words, "keys": _words("keys", keys, columns)}
+        attention = Attention("Attention", "queries", "keys", stacked)
+    return Exploration(title or "Attention weights", texts, (attention,), {})
 
 
 def explained(
     model: Explained, tokeniser: Tokeniser, contrasts: Mapping[int, Contrast], chosen: int
 ) -> dict[int, tuple[Relevance, ...]]:
     """The relevance by every lens that the model allows, for each contrast; `chosen` is shown first."""
+    relevances: dict[int, list[Relevance]] = {place: [] for place in contrasts}
     lenses = [lens for lens in LENSES if lens != "rollout" or rolls_out(model)]
-    found: dict[int, list[Relevance]] = {place: [] for place in contrasts}
     for lens in sorted(lenses, key=lambda lens: lens != "erase"):  # erasure first
         steps = STEPS if lens == "gradients" else None
-        results = dict(
-            zip(
-                contrasts,
-                explain_contrasts(model, tokeniser, list(contrasts.values()), lens, steps=steps),
-                strict=True,
-            )
-        )
+        of_lens = explain_contrasts(model, tokeniser, list(contrasts.values()), lens, steps=steps)
+        by_place = dict(zip(contrasts, of_lens, strict=True))
         if lens == "gradients" and chosen in contrasts:
-            results[chosen] = explain_contrasts(model, tokeniser, [contrasts[chosen]], lens)[0]
-        for place, result in results.items():
-            found[place].append(result)
-    return {place: tuple(results) for place, results in found.items()}
+            by_place[chosen] = explain_contrasts(model, tokeniser, [contrasts[chosen]], lens)[0]
+        for place, relevance in by_place.items():
+            relevances[place].append(relevance)
+    return {place: tuple(of_place) for place, of_place in relevances.items()}
 
 
 def _stacked(weights: Any) -> torch.Tensor:
     """(layers, heads, queries, keys), float32 on the CPU."""
-    if (
-        isinstance(weights, (list, tuple))
-        and weights
-        and all(hasattr(layer, "shape") for layer in weights)
-    ):
-        layers = [_tensor(layer) for layer in weights]
-        layers = [
-            layer[0] if layer.dim() == 4 and layer.shape[0] == 1 else layer for layer in layers
-        ]
-        shapes = {tuple(layer.shape) for layer in layers}
-        if len(shapes) != 1 or len(next(iter(shapes))) != 3:
-            raise ShapeError(
-                f"the layers of weights are {shown(sorted(shapes))}; each must be (heads, queries, keys), or with a "
-                f"batch of 1 before, and all of one shape"
-            )
-        tensor = torch.stack(layers)
+    if _are_layers(weights):
+        tensor = _stacked_layers([_tensor(layer) for layer in weights])
     else:
         tensor = _tensor(weights)
         if not 2 <= tensor.dim() <= 4:
@@ -521,6 +524,28 @@ def _stacked(weights: Any) -> torch.Tensor:
         )
     check_sums(tensor)
     return tensor
+
+
+def _are_layers(weights: Any) -> bool:
+    """Whether they are arrays of some layers, rather than one array or nested lists of numbers."""
+    if not isinstance(weights, list | tuple) or not weights:
+        return False
+    return all(hasattr(layer, "shape") for layer in weights)
+
+
+def _stacked_layers(layers: list[torch.Tensor]) -> torch.Tensor:
+    """Layers (heads, queries, keys), or with a batch of 1 before, as (layers, heads, queries, keys)."""
+    unbatched = []
+    for layer in layers:
+        has_batch = layer.dim() == 4 and layer.shape[0] == 1
+        unbatched.append(layer[0] if has_batch else layer)
+    shapes = sorted({tuple(layer.shape) for layer in unbatched})
+    if len(shapes) != 1 or len(shapes[0]) != 3:
+        raise ShapeError(
+            f"the layers of weights are {shown(shapes)}; each must be (heads, queries, keys), or with a "
+            f"batch of 1 before, and all of one shape"
+        )
+    return torch.stack(unbatched)
 
 
 def _tensor(weights: Any) -> torch.Tensor:
@@ -546,35 +571,40 @@ def _words(name: str, words: Sequence[str] | None, count: int) -> tuple[str, ...
     return tuple(a_string(name, word) for word in listed)
 
 
-def compared(one: Exploration, other: Exploration, said: str) -> Exploration:
+def compared(exploration: Exploration, other: Exploration, said: str) -> Exploration:
     """An exploration beside another one: the words that both have, and how far heads of the same number are apart.
 
     Args:
-        one, other: what the page shows, and what it is compared with.
+        exploration, other: what the page shows, and what it is compared with.
         said: what the other one is, in a few words.
     """
-    matched = {
-        name: _matched(words, other.texts[name])
-        for name, words in one.texts.items()
-        if name in other.texts
-    }
-    others = {attention.name: attention for attention in other.attentions}
+    matched = {}
+    for name, words in exploration.texts.items():
+        if name in other.texts:
+            matched[name] = _matched(words, other.texts[name])
+    beside = {attention.name: attention for attention in other.attentions}
     attentions = []
-    for attention in one.attentions:
-        beside = others.get(attention.name)
-        if beside is not None and beside.weights.shape[:2] == attention.weights.shape[:2]:
-            apart = heads_apart(
-                attention.weights,
-                beside.weights,
-                matched[attention.rows],
-                matched[attention.columns],
-            )
-            attention = replace(attention, measured={**attention.measured, "apart": apart})
+    for attention in exploration.attentions:
+        if attention.name in beside:
+            attention = _with_distance(attention, beside[attention.name], matched)
         attentions.append(attention)
-    return replace(one, attentions=tuple(attentions), second=Second(said, other, matched))
+    second = Second(said, other, matched)
+    return replace(exploration, attentions=tuple(attentions), second=second)
 
 
-def _matched(one: Sequence[str], other: Sequence[str]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def _with_distance(
+    attention: Attention, other: Attention, matched: Mapping[str, Matched]
+) -> Attention:
+    """Attention with the distance of each head from that of the same number, if there are equally many."""
+    if attention.weights.shape[:2] != other.weights.shape[:2]:
+        return attention
+    rows = matched[attention.rows]
+    columns = matched[attention.columns]
+    apart = heads_apart(attention.weights, other.weights, rows, columns)
+    return replace(attention, measured={**attention.measured, "apart": apart})
+
+
+def _matched(words: Sequence[str], others: Sequence[str]) -> Matched:
     """The places of the words that belong together in two texts: equal words, in order.
 
     If at least half of the words are equal, as many words that were replaced by as many others belong together too.
@@ -582,30 +612,28 @@ def _matched(one: Sequence[str], other: Sequence[str]) -> tuple[tuple[int, ...],
     >>> _matched("the animal slept well".split(), "the dog slept".split())
     ((0, 1, 2), (0, 1, 2))
     """
-    changes = SequenceMatcher(None, one, other, autojunk=False).get_opcodes()
+    changes = SequenceMatcher(None, words, others, autojunk=False).get_opcodes()
     equal = sum(stop - start for kind, start, stop, _, _ in changes if kind == "equal")
-    pairs = [
-        pair
-        for kind, start, stop, first, last in changes
-        if kind == "equal"
-        or (kind == "replace" and stop - start == last - first and 2 * equal >= len(one))
-        for pair in zip(range(start, stop), range(first, last), strict=True)
-    ]
-    return tuple(at for at, _ in pairs), tuple(at for _, at in pairs)
+    mostly_equal = 2 * equal >= len(words)
+    places: list[int] = []
+    other_places: list[int] = []
+    for kind, start, stop, other_start, other_stop in changes:
+        is_replaced = kind == "replace" and stop - start == other_stop - other_start
+        if kind == "equal" or (is_replaced and mostly_equal):
+            places += range(start, stop)
+            other_places += range(other_start, other_stop)
+    return tuple(places), tuple(other_places)
 
 
 def heads_apart(
-    one: torch.Tensor,
-    other: torch.Tensor,
-    rows: tuple[Sequence[int], Sequence[int]],
-    columns: tuple[Sequence[int], Sequence[int]],
+    weights: torch.Tensor, others: torch.Tensor, rows: Matched, columns: Matched
 ) -> torch.Tensor:
     """The mean Jensen-Shannon distance of the rows of heads with the same number, (layers, heads).
 
         sqrt((KL(p | m) + KL(q | m)) / 2),   m = (p + q) / 2, logarithms with base 2
 
     Args:
-        one, other: weights (layers, heads, queries, keys), with as many layers and heads.
+        weights, others: (layers, heads, queries, keys), with as many layers and heads.
         rows, columns: the places of shared queries and keys in both; the other keys count as one more key.
 
     >>> ones = torch.eye(2)[None, None]
@@ -613,15 +641,20 @@ def heads_apart(
     >>> heads_apart(ones, ones, same, same).item(), heads_apart(ones, ones.flip(-1), same, same).item()
     (0.0, 1.0)
     """
-    if not len(rows[0]):
-        return torch.zeros(one.shape[:2])
-    shared = []
-    for weights, queries, keys in zip((one, other), rows, columns, strict=True):
-        kept = weights.double()[:, :, list(queries)]
-        both = kept[..., list(keys)]
-        shared.append(torch.cat([both, (kept.sum(-1) - both.sum(-1)).clamp(min=0)[..., None]], -1))
-    middle = (shared[0] + shared[1]) / 2
-    divergence = torch.stack(
-        [torch.xlogy(part, part / middle.clamp(min=1e-300)).sum(-1) for part in shared]
-    ).mean(0)
+    if not rows[0]:
+        return torch.zeros(weights.shape[:2])
+    p = _of_shared(weights, rows[0], columns[0])
+    q = _of_shared(others, rows[1], columns[1])
+    m = (p + q) / 2
+    least = m.clamp(min=1e-300)
+    divergences = [torch.xlogy(p, p / least).sum(-1), torch.xlogy(q, q / least).sum(-1)]
+    divergence = torch.stack(divergences).mean(0)
     return (divergence / math.log(2)).clamp(min=0).sqrt().mean(-1).float()
+
+
+def _of_shared(weights: torch.Tensor, queries: Sequence[int], keys: Sequence[int]) -> torch.Tensor:
+    """The weights of some queries on some keys, and on all other keys together, in float64."""
+    of_queries = weights.double()[:, :, list(queries)]
+    of_keys = of_queries[..., list(keys)]
+    rest = (of_queries.sum(-1) - of_keys.sum(-1)).clamp(min=0)
+    return torch.cat([of_keys, rest[..., None]], -1)

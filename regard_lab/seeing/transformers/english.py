@@ -22,8 +22,10 @@ def english_folder() -> Path:
         MissingPackageError: the package is not installed.
     """
     spec = find_spec(PACKAGE.replace("-", "_"))  # does not import it
-    for place in (spec.submodule_search_locations if spec else None) or ():
-        if (folder := Path(place) / "model").is_dir():
+    places = (spec.submodule_search_locations if spec else None) or ()
+    for place in places:
+        folder = Path(place) / "model"
+        if folder.is_dir():
             return folder
     raise MissingPackageError(
         f"the English model needs the package '{PACKAGE}' (84 MB), which is not installed: {install_line('english')}"

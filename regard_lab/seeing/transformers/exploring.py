@@ -74,36 +74,30 @@ def explore_observed(
     (torch.Size([2, 2, 3, 3]), {'text': ('a', 'b', 'c')})
     >>> page = show(exploration)
     """
-    groups = _stacked(
-        of_kind("observed", observed, Observed, "what observe(model, 'weights') collected"),
-        batch_row,
-    )
-    given = {"words": words, "keys": keys}
-    listed = {
-        name: tuple(a_list(name, one, str, "a list of words"))
-        for name, one in given.items()
-        if one is not None
-    }
+    needed = "what observe(model, 'weights') collected"
+    groups = _stacked(of_kind("observed", observed, Observed, needed), batch_row)
+    listed = {}
+    for name, labels in (("words", words), ("keys", keys)):
+        if labels is not None:
+            listed[name] = tuple(a_list(name, labels, str, "a list of words"))
+
     texts: dict[str, tuple[str, ...]] = {}
     attentions = []
     for name, weights in groups:
         q_len, k_len = weights.shape[2:]
         rows = _text(texts, "text", listed.get("words"), q_len)
-        columns = (
-            rows
-            if q_len == k_len and not CROSS.search(name)
-            else _text(texts, "keys", listed.get("keys"), k_len)
-        )
-        attentions.append(
-            _attention(name if len(groups) > 1 else "Attention", rows, columns, weights)
-        )
-    for name, own in listed.items():
-        if own not in texts.values():
-            sizes = ", ".join(
-                f"{q} x {k}" for q, k in sorted({tuple(w.shape[2:]) for _, w in groups})
-            )
+        columns = rows
+        if q_len != k_len or CROSS.search(name):
+            columns = _text(texts, "keys", listed.get("keys"), k_len)
+        title_of_group = name if len(groups) > 1 else "Attention"
+        attentions.append(_attention(title_of_group, rows, columns, weights))
+
+    shapes = sorted({tuple(weights.shape[2:]) for _, weights in groups})
+    for name, labels in listed.items():
+        if labels not in texts.values():
+            sizes = ", ".join(f"{q_len} x {k_len}" for q_len, k_len in shapes)
             raise ArgumentError(
-                f"{name} has {len(own)} words, which fits no attention that was observed: {sizes}"
+                f"{name} has {len(labels)} words, which fits no attention that was observed: {sizes}"
             )
     return Exploration(title or f"Attention of {observed.model}", texts, tuple(attentions), {})
 
@@ -155,6 +149,7 @@ def explore_pretrained(
         )
     read = PretrainedText.of(model, tokenizer, text)
     _check_size(model, layers, len(read.ids))
+
     with in_eval_mode(model), attached(model), torch.no_grad():
         inputs = dict(read.inputs)
         if translates:
@@ -164,18 +159,20 @@ def explore_pretrained(
             _check_size(model, layers, max(len(read.ids), len(read.target)))
         with observe(model, "weights", layers=layers) as observed:
             model(**inputs)
-    found = (_of_translation if translates else _of_text)(observed, read, title or text)
-    found = replace(found, chosen=max(read.words, default=0))
+
+    explore = _of_translation if translates else _of_text
+    exploration = explore(observed, read, title or text)
+    exploration = replace(exploration, chosen=max(read.words, default=0))
     if not changes:
-        return found
+        return exploration
     with attached(model):
         subject = Pretrained(model, tokenizer)
-        found = _with_changes(found, subject, read)
-        return _explained(found, subject, read, text, of, instead_of=instead_of, place=place)
+        exploration = _with_changes(exploration, subject, read)
+        return _explained(exploration, subject, read, text, of, instead_of=instead_of, place=place)
 
 
 def _explained(
-    found: Exploration,
+    exploration: Exploration,
     subject: Pretrained,
     read: PretrainedText,
     text: str,
@@ -183,46 +180,57 @@ def _explained(
     **options: Any,
 ) -> Exploration:
     """The exploration with what each word that the model chose depends on by every lens, if it chose any."""
-    written = (
-        None
-        if read.target is None
-        else read.tokenizer.decode(read.target, skip_special_tokens=True)
-    )
+    written = None
+    if read.target is not None:
+        written = read.tokenizer.decode(read.target, skip_special_tokens=True)
     try:
-        contrasts = contrasts_of(subject, text, written=written)
+        chosen_words = contrasts_of(subject, text, written=written)
     except (ArgumentError, UnsupportedError):  # nothing is masked, or the model has no head
         if of is not None:
             raise
-        return found
-    contrasts = {at: one for at, one in contrasts.items() if one.written or one.at is not None}
-    contrasts = dict([*contrasts.items()][-MOST_EXPLAINED:])
+        return exploration
+
+    contrasts = {}
+    for place, contrast in chosen_words.items():
+        if contrast.written or contrast.at is not None:
+            contrasts[place] = contrast
+    contrasts = dict(list(contrasts.items())[-MOST_EXPLAINED:])
     asked = {} if of is None else contrasts_of(subject, text, of, written=written, **options)
     contrasts |= asked
     if not contrasts:
-        return found
+        return exploration
     chosen = max(asked or contrasts)
-    lenses = explained(subject, read.tokenizer, contrasts, chosen)
     return replace(
-        found, explained=lenses, written="text" if read.target is None else "target", chosen=chosen
+        exploration,
+        explained=explained(subject, read.tokenizer, contrasts, chosen),
+        written="text" if read.target is None else "target",
+        chosen=chosen,
     )
 
 
-def _with_changes(found: Exploration, subject: Pretrained, read: PretrainedText) -> Exploration:
+def _with_changes(
+    exploration: Exploration, subject: Pretrained, read: PretrainedText
+) -> Exploration:
     """The exploration with what the model does without each word, or a note with the reason why it has none."""
     if len(read.spans) > MOST_REREAD:
-        note = f"Texts of more than {MOST_REREAD} words are not read again without each word."
-        return replace(found, notes=(*found.notes, note))
+        return _with_note(
+            exploration,
+            f"Texts of more than {MOST_REREAD} words are not read again without each word.",
+        )
     try:
         changes = pretrained_without_each(subject, read, MOST_EXPLAINED)
     except UnsupportedError as error:
-        return replace(found, notes=(*found.notes, f"No word can be changed: {error}."))
+        return _with_note(exploration, f"No word can be changed: {error}.")
     if read.fills_in and not read.masked:
         mask = read.tokenizer.mask_token
-        found = replace(
-            found,
-            notes=(*found.notes, f"Write {mask} for a word to see what the model puts there."),
+        exploration = _with_note(
+            exploration, f"Write {mask} for a word to see what the model puts there."
         )
-    return replace(found, changes=changes, follows=read.follows)
+    return replace(exploration, changes=changes, follows=read.follows)
+
+
+def _with_note(exploration: Exploration, note: str) -> Exploration:
+    return replace(exploration, notes=(*exploration.notes, note))
 
 
 def serve_pretrained(
@@ -252,76 +260,82 @@ def serve_pretrained(
     Raises:
         RegardError: as `explore_pretrained`; and a port that cannot be used.
     """
-    given = {text: written}
     first = explore_pretrained(
         model, tokenizer, text, written, layers=layers, title=title, changes=True
     )
 
-    def read(other: str) -> Exploration:
-        return explore_pretrained(
-            model, tokenizer, other, given.get(other), layers=layers, changes=True
-        )
+    def read(asked: str) -> Exploration:
+        of_asked = written if asked == text else None
+        return explore_pretrained(model, tokenizer, asked, of_asked, layers=layers, changes=True)
 
     return ExplorerServer(first, read, text=text, label="Text", port=port)
 
 
 def _of_text(observed: Observed, read: PretrainedText, title: str) -> Exploration:
-    ids, spans = read.ids, read.spans
+    spans = read.spans
+    length = len(read.ids)
     texts = {"text": tuple(word for word, _ in spans)}
     groups = _stacked(observed, 0)
     attentions = []
     for name, weights in groups:
-        name = "Self-attention" if len(groups) == 1 else name
-        if weights.shape[2:] == (len(ids), len(ids)):
+        if len(groups) == 1:
+            name = "Self-attention"
+        q_len, k_len = weights.shape[2:]
+        if q_len == k_len == length:
             attentions.append(_attention(name, "text", "text", merge(weights, spans, spans)))
         else:  # such as patches of a picture
-            rows, columns = (_text(texts, "positions", None, count) for count in weights.shape[2:])
+            rows = _text(texts, "positions", None, q_len)
+            columns = _text(texts, "positions", None, k_len)
             attentions.append(_attention(name, rows, columns, weights))
     return Exploration(title, texts, tuple(attentions), {})
 
 
 def _of_translation(observed: Observed, text: PretrainedText, title: str) -> Exploration:
     target_ids = text.target or []
-    source = text.spans
     target = spans_of(text.tokenizer, target_ids)
     read: list[Span] = [("<begin>", range(1))]  # the target one place later, without its last id
-    for word, places in target:
-        if kept := range(places.start + 1, min(places.stop + 1, len(target_ids))):
-            read.append((word, kept))
-    sides = {"source": source, "target": target, "read": read}
-    texts = {name: tuple(word for word, _ in spans) for name, spans in sides.items()}
+    for word, ids in target:
+        read_ids = range(ids.start + 1, min(ids.stop + 1, len(target_ids)))
+        if read_ids:
+            read.append((word, read_ids))
+    sides = {"source": text.spans, "target": target, "read": read}
+
     attentions: list[Attention] = []
     for name, weights in _stacked(observed, 0):
-        kind = named(kind_of(name))
-        if kind["name"] in {one.name for one in attentions}:
-            kind["name"] += f": {name}"
-        merged = merge(weights, sides[kind["rows"]], sides[kind["columns"]])
-        attentions.append(Attention(weights=merged, **kind))
-    attentions.sort(key=lambda one: not one.name.startswith("Cross"))
+        fields = named(kind_of(name))
+        if any(attention.name == fields["name"] for attention in attentions):
+            fields["name"] += f": {name}"
+        merged = merge(weights, sides[fields["rows"]], sides[fields["columns"]])
+        attentions.append(Attention(weights=merged, **fields))
+    attentions.sort(key=lambda attention: not attention.name.startswith("Cross"))
+    texts = {name: tuple(word for word, _ in spans) for name, spans in sides.items()}
     return Exploration(title, texts, tuple(attentions), {})
 
 
 def _stacked(observed: Observed, batch_row: int) -> list[tuple[str, torch.Tensor]]:
     """The name of each kind of attention, with its weights: (layers, heads, queries, keys), float32 on the CPU."""
-    groups: dict[Any, tuple[str, list[torch.Tensor]]] = {}
+    whole("batch_row", batch_row, 0)
+    groups: dict[tuple[str, torch.Size], list[torch.Tensor]] = {}
     for call in observed.calls:
-        if whole("batch_row", batch_row, 0) >= (rows := len(call.weights)):
+        rows = len(call.weights)
+        if batch_row >= rows:
             raise ArgumentError(
                 f"batch_row is {batch_row}; {call.layer} was called with {count_of(rows, 'rows')}"
             )
         weights = call.weights[batch_row].detach().float().cpu()
-        alike = re.sub(r"\d+", "#", call.layer)
-        groups.setdefault((alike, weights.shape), (alike, []))[1].append(weights)
-    return [(name, torch.stack(layers)) for name, layers in groups.values()]
+        name = re.sub(r"\d+", "#", call.layer)
+        groups.setdefault((name, weights.shape), []).append(weights)
+    return [(name, torch.stack(layers)) for (name, _), layers in groups.items()]
 
 
 def _text(
     texts: dict[str, tuple[str, ...]], name: str, words: tuple[str, ...] | None, count: int
 ) -> str:
     """The name of a text of so many words, or positions if the words are not as many; it is added if it is new."""
-    wanted = words if words is not None and len(words) == count else tuple(map(str, range(count)))
+    if words is None or len(words) != count:
+        words = tuple(map(str, range(count)))
     label = name
-    while texts.setdefault(label, wanted) != wanted:
+    while texts.setdefault(label, words) != words:
         label = f"{label}, {count}" if "," not in label else f"{label}'"
     return label
 
@@ -335,9 +349,12 @@ def _attention(name: str, rows: str, columns: str, weights: torch.Tensor) -> Att
 def _check_size(model: PreTrainedModel, layers: Any, length: int) -> None:
     config = model.config.get_text_config()
     heads = getattr(config, "num_attention_heads", 1) or 1
-    count = len(layer_names(model, layers) if layers is not None else attention_modules(model))
-    count = max(count, 0 if layers is not None else getattr(config, "num_hidden_layers", 0))
-    if (total := count * heads * length**2) > MOST_WEIGHTS:
+    if layers is not None:
+        count = len(layer_names(model, layers))
+    else:
+        count = max(len(attention_modules(model)), getattr(config, "num_hidden_layers", 0))
+    total = count * heads * length**2
+    if total > MOST_WEIGHTS:
         raise ArgumentError(
             f"{count_of(count, 'layers')} of {heads} heads over {length} ids have {total:,} weights, and a page is "
             f"made of at most {MOST_WEIGHTS:,}; choose layers=, or give a shorter text"

@@ -75,20 +75,22 @@ class PretrainedText:
     def words(self) -> list[int]:
         """Indices of the words that may change: all except those that the tokenizer adds, and masked ones."""
         stay = signs(self.tokenizer)
-        return [at for at, (_, span) in enumerate(self.spans) if self.ids[span.start] not in stay]
+        return [
+            place for place, (_, span) in enumerate(self.spans) if self.ids[span.start] not in stay
+        ]
 
     @cached_property
     def masked(self) -> list[int]:
         """Indices of the ids of masked words."""
         mask = getattr(self.tokenizer, "mask_token_id", None)
-        return [at for at, one in enumerate(self.ids) if one == mask]
+        return [index for index, identifier in enumerate(self.ids) if identifier == mask]
 
     @cached_property
     def fills_in(self) -> bool:
         """Whether the model has a head for masked words."""
-        mask = getattr(self.tokenizer, "mask_token_id", None)
-        heads = self.model.get_output_embeddings() is not None and not self.model.can_generate()
-        return self.target is None and mask is not None and heads
+        if self.target is not None or getattr(self.tokenizer, "mask_token_id", None) is None:
+            return False
+        return self.model.get_output_embeddings() is not None and not self.model.can_generate()
 
     @cached_property
     def follows(self) -> Follows:
@@ -117,13 +119,13 @@ class PretrainedText:
         """
         if written is not None:
             ids = self.tokenizer(text_target=in_unicode("written", written))["input_ids"]
-        elif not hasattr(self.model, "generate") or not self.model.can_generate():
+        elif hasattr(self.model, "generate") and self.model.can_generate():
+            ids = generated(self.model, MOST_WRITTEN, **self.inputs)[0, 1:].tolist()
+        else:
             raise ArgumentError(
                 f"{type(self.model).__name__} has no head that writes; give a model that has one, such as "
                 f"AutoModelForSeq2SeqLM.from_pretrained(…)"
             )
-        else:
-            ids = generated(self.model, MOST_WRITTEN, **self.inputs)[0, 1:].tolist()
         if not ids:
             raise ArgumentError(
                 "the model wrote nothing, so there is nothing to show; give written="
@@ -132,27 +134,29 @@ class PretrainedText:
 
     def with_ids(self, place: int, ids: list[int]) -> PretrainedText:
         """The text with other ids in the place of a word."""
-        (_, span), by = self.spans[place], len(ids) - len(self.spans[place][1])
-        _check_length(self.model, len(self.ids) + by)
+        word, span = self.spans[place]
+        added = len(ids) - len(span)
+        _check_length(self.model, len(self.ids) + added)
+
         inputs = {}
-        # Other inputs, such as the mask of padding, are alike inside of a word.
         for name, values in self.inputs.items():
-            other = values[:, span.start : span.start + 1].expand(1, len(ids))
+            # Other inputs than ids, such as the mask of padding, are alike inside of a word.
+            replacement = values[:, span.start : span.start + 1].expand(1, len(ids))
             if name == "input_ids":
-                other = torch.tensor([ids], device=values.device)
-            inputs[name] = torch.cat([values[:, : span.start], other, values[:, span.stop :]], 1)
-        moved = [
-            (word, range(one.start + by, one.stop + by)) for word, one in self.spans[place + 1 :]
-        ]
-        changed = (self.spans[place][0], range(span.start, span.stop + by))
-        return replace(self, inputs=inputs, spans=[*self.spans[:place], changed, *moved])
+                replacement = torch.tensor([ids], device=values.device)
+            parts = [values[:, : span.start], replacement, values[:, span.stop :]]
+            inputs[name] = torch.cat(parts, 1)
+
+        spans = [*self.spans[:place], (word, range(span.start, span.stop + added))]
+        for later_word, later in self.spans[place + 1 :]:
+            spans.append((later_word, range(later.start + added, later.stop + added)))
+        return replace(self, inputs=inputs, spans=spans)
 
 
 def generated(model: Any, most: int, **inputs: Any) -> torch.Tensor:
     """The ids of greedy search, at most `most` and 200 of them."""
-    return model.generate(
-        **inputs, max_new_tokens=min(most, MOST_WRITTEN), do_sample=False, num_beams=1
-    )
+    most = min(most, MOST_WRITTEN)
+    return model.generate(**inputs, max_new_tokens=most, do_sample=False, num_beams=1)
 
 
 def _check_length(model: PreTrainedModel, length: int) -> None:
@@ -180,19 +184,20 @@ def ids_of_word(tokenizer: Any, before: Sequence[int], old: Sequence[int], word:
         raise ArgumentError(
             f"the word has {len(word):,} characters; give one of at most {LONGEST_WORD}"
         )
-    put = f" {word.strip()}" if replaced.startswith(" ") else word.strip()
-    ids = tokenizer(f"{start}{put}", add_special_tokens=False)["input_ids"]
-    ids = (
-        ids[len(before) :]
-        if ids[: len(before)] == before
-        else tokenizer(put, add_special_tokens=False)["input_ids"]
-    )
+
+    spaced = f" {word.strip()}" if replaced.startswith(" ") else word.strip()
+    ids = tokenizer(f"{start}{spaced}", add_special_tokens=False)["input_ids"]
+    if ids[: len(before)] == before:
+        ids = ids[len(before) :]
+    else:
+        ids = tokenizer(spaced, add_special_tokens=False)["input_ids"]
     if not ids:
         raise ArgumentError(
             f"the tokenizer has no ids for {shown(word)}; give another in the place of {replaced.strip()!r}"
         )
-    if found := {*ids} & signs(tokenizer):
-        sign = tokenizer.convert_ids_to_tokens(min(found))
+    read_as_signs = set(ids) & signs(tokenizer)
+    if read_as_signs:
+        sign = tokenizer.convert_ids_to_tokens(min(read_as_signs))
         raise ArgumentError(
             f"{shown(word)} is read as {sign}, a sign of the tokenizer; give a word"
         )
@@ -202,36 +207,40 @@ def ids_of_word(tokenizer: Any, before: Sequence[int], old: Sequence[int], word:
 def signs(tokenizer: Any) -> set[int]:
     """The ids that stand for no part of a text, such as its beginning, or a masked word; an unknown word is a word."""
     names = ("bos", "eos", "sep", "cls", "pad", "mask")
-    own = {getattr(tokenizer, f"{name}_token_id", None) for name in names}
-    unknown = {getattr(tokenizer, "unk_token_id", None)} - own
-    return {*tokenizer.all_special_ids} - unknown
+    named = {getattr(tokenizer, f"{name}_token_id", None) for name in names}
+    unknown = {getattr(tokenizer, "unk_token_id", None)} - named
+    return set(tokenizer.all_special_ids) - unknown
 
 
 def spans_of(tokenizer: Any, ids: list[int]) -> list[Span]:
     """Words with the indices of their ids; pieces belong to one word if letters meet where they touch."""
-    special = {*tokenizer.all_special_ids}
-    spans: list[tuple[int, int]] = []  # first index, index after the last
-    for place, number in enumerate(ids):
-        run = _after_special(tokenizer, ids[max(0, place - CONTEXT) : place])
+    special = set(tokenizer.all_special_ids)
+    words: list[range] = []
+    for index, identifier in enumerate(ids):
+        run = _after_special(tokenizer, ids[max(0, index - CONTEXT) : index])
         before = _decoded(tokenizer, run)
-        after = _completed(tokenizer, run, ids[place : place + MOST_BYTES])
-        if run and number not in special and _belongs(before, after):
-            spans[-1] = (spans[-1][0], place + 1)
+        after = _completed(tokenizer, run, ids[index : index + MOST_BYTES])
+        if run and identifier not in special and _belongs(before, after):
+            words[-1] = range(words[-1].start, index + 1)
         else:
-            spans.append((place, place + 1))
-    words = []
-    for start, stop in spans:
-        word = _decoded(tokenizer, ids[start:stop]).strip() or str(
-            tokenizer.convert_ids_to_tokens(ids[start])
-        )
-        words.append((word, range(start, stop)))
-    return words
+            words.append(range(index, index + 1))
+
+    spans = []
+    for span in words:
+        word = _decoded(tokenizer, ids[span.start : span.stop]).strip()
+        word = word or str(tokenizer.convert_ids_to_tokens(ids[span.start]))
+        spans.append((word, span))
+    return spans
 
 
 def _after_special(tokenizer: Any, ids: Sequence[int]) -> list[int]:
     """The ids after the last special one."""
-    special = {*tokenizer.all_special_ids}
-    return [*ids][max((at + 1 for at, one in enumerate(ids) if one in special), default=0) :]
+    special = set(tokenizer.all_special_ids)
+    first = 0
+    for index, identifier in enumerate(ids):
+        if identifier in special:
+            first = index + 1
+    return list(ids[first:])
 
 
 def continued(tokenizer: Any, before: Sequence[int], number: int) -> str:
@@ -239,17 +248,14 @@ def continued(tokenizer: Any, before: Sequence[int], number: int) -> str:
     run = _after_special(tokenizer, before[-CONTEXT:])
     start = _decoded(tokenizer, run)
     text = _decoded(tokenizer, [*run, number])
-    word = (
-        text[len(start) :].strip()
-        if text.startswith(start)
-        else _decoded(tokenizer, [number]).strip()
-    )
+    if text.startswith(start):
+        word = text[len(start) :].strip()
+    else:
+        word = _decoded(tokenizer, [number]).strip()
     word = word or str(tokenizer.convert_ids_to_tokens(number))
-    return (
-        f"…{word}"
-        if run and number not in tokenizer.all_special_ids and _belongs(start, text)
-        else word
-    )
+    if run and number not in tokenizer.all_special_ids and _belongs(start, text):
+        return f"…{word}"
+    return word
 
 
 def _decoded(tokenizer: Any, ids: list[int]) -> str:
@@ -282,10 +288,9 @@ def _belongs(before: str, after: str) -> bool:
 
 def _joins(letter: str) -> bool:
     """Letters, digits and marks of scripts that write spaces between words."""
-    return (
-        unicodedata.category(letter)[0] in "LNM"
-        and unicodedata.east_asian_width(letter) not in "WF"
-    )
+    if unicodedata.east_asian_width(letter) in "WF":
+        return False
+    return unicodedata.category(letter)[0] in "LNM"
 
 
 def in_unicode(name: str, text: str) -> str:
