@@ -29,30 +29,29 @@ def main(arguments: list[str]) -> int:
     check = "--check" in arguments
     for run in set(arguments) - {"--check"}:
         explorations.keep_examples(Path(run))
-    drawn = {} if check else speed.figures()  # their letters differ between versions of matplotlib
-    stale = {
-        name: text for name, text in {**made_pages(), **drawn}.items() if not is_fresh(name, text)
-    }
-    for name, text in stale.items():
+    pages = made_pages()
+    if not check:  # the letters of figures differ between versions of matplotlib
+        pages |= speed.figures()
+
+    stale = [name for name, text in pages.items() if not is_fresh(name, text)]
+    for name in stale:
         if not check:
-            (DOCS / name).write_text(text, encoding="utf-8")
+            (DOCS / name).write_text(pages[name], encoding="utf-8")
         print(f"{'stale' if check else 'written'}: docs/{name}")
     return int(check and bool(stale))
 
 
 def made_pages() -> dict[str, str]:
     """The current text of every generated page and of the help of commands, by its path from docs/."""
-    written = {
-        path.relative_to(DOCS).as_posix(): path.read_text(encoding="utf-8")
-        for path in DOCS.rglob("*.md")
-    }
-    partly = {name: filled(text) for name, text in written.items() if MARKED.search(text)}
-    return {
-        **partly,
-        **reference_pages(),
-        **studies.report_pages(),
-        "../regard_lab/cli/help.json": made_help(),
-    }
+    pages = {}
+    for path in DOCS.rglob("*.md"):
+        text = path.read_text(encoding="utf-8")
+        if MARKED.search(text):
+            pages[path.relative_to(DOCS).as_posix()] = filled(text)
+    pages |= reference_pages()
+    pages |= studies.report_pages()
+    pages["../regard_lab/cli/help.json"] = made_help()
+    return pages
 
 
 def filled(text: str) -> str:
@@ -62,7 +61,8 @@ def filled(text: str) -> str:
 
 def is_fresh(name: str, text: str) -> bool:
     """Whether the file has the given text."""
-    return (DOCS / name).exists() and (DOCS / name).read_text(encoding="utf-8") == text
+    path = DOCS / name
+    return path.exists() and path.read_text(encoding="utf-8") == text
 
 
 if __name__ == "__main__":

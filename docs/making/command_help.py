@@ -19,21 +19,25 @@ def made_help() -> str:
     for place, command, inner in loaded_commands(group, ctx):
         rows: dict[str, dict[str, str]] = {"argument": {}, "option": {}}
         for parameter in command.get_params(inner):
-            if (record := parameter.get_help_record(inner)) is not None:
-                rows[parameter.param_type_name][record[0]] = record[1]
-        usage = command.collect_usage_pieces(inner)
-        told = {"sentence": " ".join((command.help or "").split()), "usage": usage}
-        entries[place] = {**told, "Arguments": rows["argument"], "Options": rows["option"]}
+            record = parameter.get_help_record(inner)
+            if record is not None:
+                name, sentence = record
+                rows[parameter.param_type_name][name] = sentence
+        entries[place] = {
+            "sentence": " ".join((command.help or "").split()),
+            "usage": command.collect_usage_pieces(inner),
+            "Arguments": rows["argument"],
+            "Options": rows["option"],
+        }
     return json.dumps(entries, indent=2, ensure_ascii=False) + "\n"
 
 
 def loaded_commands(group: Any, ctx: Any) -> Iterator[tuple[Any, Any, Any]]:
     """Yield place, imported command and context of each command in a group, those of its subgroups included."""
     for name, command in group.commands.items():
-        if isinstance(command, Unloaded):
-            loaded = command.load()
-            yield command.place, loaded, loaded.context_class(loaded, info_name=name, parent=ctx)
-        else:
-            yield from loaded_commands(
-                command, command.context_class(command, info_name=name, parent=ctx)
-            )
+        if not isinstance(command, Unloaded):
+            inner = command.context_class(command, info_name=name, parent=ctx)
+            yield from loaded_commands(command, inner)
+            continue
+        loaded = command.load()
+        yield command.place, loaded, loaded.context_class(loaded, info_name=name, parent=ctx)

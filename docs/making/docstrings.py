@@ -58,13 +58,13 @@ class Examples(griffe.Extension):
     def on_instance(self, *, obj: griffe.Object, **_: Any) -> None:
         """Called by griffe for every object of a file."""
         if isinstance(obj, griffe.Function):
-            for parameter in [one for one in obj.parameters if str(one.annotation) == "Never"]:
+            for parameter in list(obj.parameters):
                 # It only catches keywords of other libraries, to refuse them.
-                del obj.parameters[parameter.name]
+                if str(parameter.annotation) == "Never":
+                    del obj.parameters[parameter.name]
         if obj.docstring is not None:
-            obj.docstring.value = fenced(
-                "\n\n".join(map(with_latex, obj.docstring.value.split("\n\n")))
-            )
+            paragraphs = obj.docstring.value.split("\n\n")
+            obj.docstring.value = fenced("\n\n".join(map(with_latex, paragraphs)))
 
 
 def is_formula(paragraph: str) -> bool:
@@ -87,13 +87,13 @@ def with_latex(paragraph: str) -> str:
     """
     if not is_formula(paragraph):
         return paragraph
-    lines = textwrap.dedent(paragraph).replace("`", "").split("\n")
-    parts = [[_equation(part) for part in re.split(r", {2,}", line)] for line in lines]
-    shown = [
-        formula
-        for line, formulas in zip(lines, parts, strict=True)
-        for formula in (formulas if len(line) > LONG else [r", \qquad ".join(formulas)])
-    ]
+    shown = []
+    for line in textwrap.dedent(paragraph).replace("`", "").split("\n"):
+        formulas = [_equation(part) for part in re.split(r", {2,}", line)]
+        if len(line) > LONG:
+            shown += formulas
+        else:
+            shown.append(r", \qquad ".join(formulas))
     return "".join(f"\n$$\n{formula}\n$$\n" for formula in shown)
 
 
@@ -103,21 +103,31 @@ def _equation(plain: str) -> str:
 
 
 def _side(plain: str) -> str:
-    outside = plain
-    while (hidden := NESTED.sub(lambda found: "#" * len(found[0]), outside)) != outside:
-        outside = hidden
-    found = re.fullmatch(r"([^/]+) / ([^/]+?)((?: over| where|,|;) .*)?", outside)
-    if not found or re.search(" [-+] ", found[1] + found[2]):
+    outside = _without_brackets(plain)
+    quotient = re.fullmatch(r"([^/]+) / ([^/]+?)((?: over| where|,|;) .*)?", outside)
+    if not quotient or re.search(" [-+] ", quotient[1] + quotient[2]):
         return to_latex(plain)
-    above, below = (
-        plain[start + 1 : end - 1]
-        if set(shape) == {"#"} and plain[start] == "("
-        else plain[start:end]
-        for start, end, shape in ((*found.span(part), found[part]) for part in (1, 2))
-    )
-    rest = plain[found.end(2) :].strip()
+
+    above = plain[slice(*quotient.span(1))]
+    below = plain[slice(*quotient.span(2))]
+    # A side that is one pair of parentheses needs none in a fraction.
+    if set(quotient[1]) == {"#"} and above.startswith("("):
+        above = above[1:-1]
+    if set(quotient[2]) == {"#"} and below.startswith("("):
+        below = below[1:-1]
+    rest = plain[quotient.end(2) :].strip()
     after = rf" \quad {to_latex(rest)}" if rest else ""
     return rf"\frac{{{to_latex(above)}}}{{{to_latex(below)}}}{after}"
+
+
+def _without_brackets(plain: str) -> str:
+    """The text with a # for each letter of what stands in brackets or bars, innermost first."""
+    outside = plain
+    while True:
+        hidden = NESTED.sub(lambda brackets: "#" * len(brackets[0]), outside)
+        if hidden == outside:
+            return outside
+        outside = hidden
 
 
 def to_latex(plain: str) -> str:
@@ -129,13 +139,14 @@ def to_latex(plain: str) -> str:
     return NOTATION.sub(_latex, plain)
 
 
-def _latex(found: re.Match[str]) -> str:
-    name = str(found.lastgroup)
-    inside = found[name]
+def _latex(notation: re.Match[str]) -> str:
+    name = str(notation.lastgroup)
+    inside = notation[name]
     if name == "sign":
         return SIGNS[inside]
-    is_formula = name in ("root", "bars", "index", "script", "letter")
-    return LATEX[name] % (to_latex(inside) if is_formula else inside.replace("_", r"\_"))
+    if name in ("root", "bars", "index", "script", "letter"):
+        return LATEX[name] % to_latex(inside)
+    return LATEX[name] % inside.replace("_", r"\_")
 
 
 def fenced(text: str) -> str:

@@ -44,8 +44,9 @@ def keep_examples(run: Path) -> None:
     """
     RECORDS.mkdir(exist_ok=True)
     opened = open_run(run)
-    text = SENTENCE.format(NOUNS[0], ENDINGS[0])
-    live = None if opened.unplayed else opened.play(text, "int8")
+    live = None
+    if not opened.unplayed:
+        live = opened.play(SENTENCE.format(NOUNS[0], ENDINGS[0]), "int8")
     if live and live.model and live.model.parameters <= MOST_PARAMETERS:
         _keep("live", to_answer(live))
         return
@@ -57,14 +58,16 @@ def keep_examples(run: Path) -> None:
 def keep_choices(run: Path) -> None:
     """Store every version of the sentence, translated, with what its pronoun depends on."""
     translator = Translator.load(run)
-    cases = [_case(translator, noun, ending) for noun in NOUNS for ending in ENDINGS]
-    CHOICES.write_text(
-        json.dumps({"cases": cases}, indent=1, ensure_ascii=False) + "\n", encoding="utf-8"
-    )
+    cases = []
+    for noun in NOUNS:
+        for ending in ENDINGS:
+            cases.append(_case(translator, noun, ending))
+    text = json.dumps({"cases": cases}, indent=1, ensure_ascii=False)
+    CHOICES.write_text(text + "\n", encoding="utf-8")
 
 
-def _keep(name: str, found: dict[str, Any]) -> None:
-    text = json.dumps(found, ensure_ascii=False, separators=(",", ":"))
+def _keep(name: str, answer: dict[str, Any]) -> None:
+    text = json.dumps(answer, ensure_ascii=False, separators=(",", ":"))
     (RECORDS / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 
@@ -77,8 +80,10 @@ def _case(translator: Translator, noun: str, ending: str) -> dict[str, Any]:
     scored = relevance(
         translator.model, translator.tokeniser, source, translation.ids, pronoun, others
     )
-    pairs = zip(scored.source_words, scored.source_scores, strict=True)
-    words = [[word, round(score, 2)] for word, score in pairs if word != "<end>"]
+    words = []
+    for word, score in zip(scored.source_words, scored.source_scores, strict=True):
+        if word != "<end>":
+            words.append([word, round(score, 2)])
     return {
         "noun": noun,
         "ending": ending,
@@ -113,28 +118,37 @@ def example_page(name: str) -> Page:
 def thing_to_try() -> str:
     """Buttons for both words, and each choice's translation under its source words, shaded by their scores."""
     lines = ['<div class="try">']
-    for group, title, choices in (("noun", "Who", NOUNS), ("ending", "Why", ENDINGS)):
-        lines.append(f"<fieldset><legend>{title}</legend>")
-        lines += [
-            f'<input type="radio" name="{group}" id="{group}-{at}"{" checked" if at == 0 else ""}>'
-            f'<label for="{group}-{at}">{choice}</label>'
-            for at, choice in enumerate(choices)
-        ]
-        lines.append("</fieldset>")
-    for one in json.loads(CHOICES.read_text(encoding="utf-8"))["cases"]:
-        largest = max(score for _, score in one["words"])
-        shaded = " ".join(
-            f'<span style="--share: {max(0, score) / largest:.2f}" title="{score:+.2f}">{escape(word)}</span>'
-            for word, score in one["words"]
-        )
-        pronoun = f" {one['pronoun']} "
-        german = escape(one["translation"]).replace(
-            pronoun, f" <strong>{pronoun.strip()}</strong> "
-        )
-        lines += [
-            f'<div class="case noun-{NOUNS.index(one["noun"])} ending-{ENDINGS.index(one["ending"])}">',
-            f'<p class="source">{shaded}</p>',
-            f'<p class="target">{german}</p>',
-            "</div>",
-        ]
+    lines += _buttons("noun", "Who", NOUNS)
+    lines += _buttons("ending", "Why", ENDINGS)
+    for case in json.loads(CHOICES.read_text(encoding="utf-8"))["cases"]:
+        lines += _case_lines(case)
     return "\n".join([*lines, "</div>"])
+
+
+def _buttons(group: str, title: str, choices: tuple[str, ...]) -> list[str]:
+    lines = [f"<fieldset><legend>{title}</legend>"]
+    for number, choice in enumerate(choices):
+        name = f"{group}-{number}"
+        checked = " checked" if number == 0 else ""
+        button = f'<input type="radio" name="{group}" id="{name}"{checked}>'
+        lines.append(f'{button}<label for="{name}">{choice}</label>')
+    return [*lines, "</fieldset>"]
+
+
+def _case_lines(case: dict[str, Any]) -> list[str]:
+    """A sentence, shaded by the scores of its words, and its translation with the pronoun in bold."""
+    largest = max(score for _, score in case["words"])
+    shaded = []
+    for word, score in case["words"]:
+        style = f"--share: {max(0, score) / largest:.2f}"
+        shaded.append(f'<span style="{style}" title="{score:+.2f}">{escape(word)}</span>')
+    pronoun = case["pronoun"]
+    german = escape(case["translation"]).replace(f" {pronoun} ", f" <strong>{pronoun}</strong> ")
+    noun = f"noun-{NOUNS.index(case['noun'])}"
+    ending = f"ending-{ENDINGS.index(case['ending'])}"
+    return [
+        f'<div class="case {noun} {ending}">',
+        f'<p class="source">{" ".join(shaded)}</p>',
+        f'<p class="target">{german}</p>',
+        "</div>",
+    ]

@@ -25,26 +25,25 @@ ROOMS = """
 
 def reference_pages() -> dict[str, str]:
     """The text of every page by its name in docs/."""
-    rooms = {name: import_module(name) for name in ROOMS}
-    rows = [
-        (f"[`{name}`]({name}.md)", first_sentence(room), len(documented(room)))
-        for name, room in rooms.items()
-    ]
+    pages = {}
+    rows = []
+    for name in ROOMS:
+        room = import_module(name)
+        pages[f"reference/{name}.md"] = page(name, room)
+        rows.append((f"[`{name}`]({name}.md)", first_sentence(room), len(documented(room))))
     about = "# Reference\n\nAll exported names, with formulas, shapes, errors and sources.\n\n"
     index = f"{about}{table('package | contents | names', rows)}\n"
-    return {
-        "reference/index.md": index,
-        **{f"reference/{name}.md": page(name, room) for name, room in rooms.items()},
-    }
+    return {"reference/index.md": index, **pages}
 
 
 def page(name: str, room: ModuleType) -> str:
     """The page of one package: a table of its names, and the docstring of each."""
-    own = documented(room)
-    rows = [
-        (f"[`{short}`](#{path})", first_sentence(value)) for short, (path, value) in own.items()
-    ]
-    rows += [(f"`{short}`", f"`{value!r}`") for short, value in constants(room).items()]
+    names = documented(room)
+    rows = []
+    for short, (path, value) in names.items():
+        rows.append((f"[`{short}`](#{path})", first_sentence(value)))
+    for short, value in constants(room).items():
+        rows.append((f"`{short}`", f"`{value!r}`"))
     lines = [
         f"# {name}",
         "",
@@ -52,7 +51,7 @@ def page(name: str, room: ModuleType) -> str:
         "",
         table("name | description", rows),
     ]
-    for path, value in own.values():
+    for path, value in names.values():
         lines += ["", f"::: {path}"]
         # What it inherits is what it is for.
         if inspect.isclass(value) and issubclass(value, Statistics):
@@ -62,12 +61,13 @@ def page(name: str, room: ModuleType) -> str:
 
 def documented(room: ModuleType) -> dict[str, tuple[str, Any]]:
     """Classes and functions by name: the path of their docstring, and the object."""
-    values = {short: getattr(room, short) for short in room.__all__}
-    return {
-        short: (f"{defining(room, short, value)}.{short}", value)
-        for short, value in values.items()
-        if (inspect.isclass(value) or inspect.isfunction(value)) and value.__name__ == short
-    }
+    names = {}
+    for short in room.__all__:
+        value = getattr(room, short)
+        is_documented = inspect.isclass(value) or inspect.isfunction(value)
+        if is_documented and value.__name__ == short:
+            names[short] = (f"{defining(room, short, value)}.{short}", value)
+    return names
 
 
 def defining(room: ModuleType, short: str, value: Any) -> str:
@@ -82,13 +82,16 @@ def defining(room: ModuleType, short: str, value: Any) -> str:
 
 def constants(room: ModuleType) -> dict[str, Any]:
     """Small values that a package exports besides classes and functions."""
-    rest = {short: getattr(room, short) for short in room.__all__ if short not in documented(room)}
-    small = {
-        short: value
-        for short, value in rest.items()
-        if len(repr(value)) < 80 and " at 0x" not in repr(value)
-    }
-    return {short: value for short, value in small.items() if not isinstance(value, ModuleType)}
+    names = documented(room)
+    small = {}
+    for short in room.__all__:
+        value = getattr(room, short)
+        if short in names or isinstance(value, ModuleType):
+            continue
+        text = repr(value)
+        if len(text) < 80 and " at 0x" not in text:
+            small[short] = value
+    return small
 
 
 def first_sentence(value: Any) -> str:

@@ -35,8 +35,11 @@ def table(columns: str, rows: Iterable[Sequence[object]], left: int = 99) -> str
     | cat | 3 |
     """
     count = len(columns.split(" | "))
-    lines = [f"| {columns} |", f"|{'---|' * min(left, count)}{'---:|' * (count - left)}"]
-    return "\n".join([*lines, *(f"| {' | '.join(map(str, row))} |" for row in rows)])
+    on_left = min(left, count)
+    lines = [f"| {columns} |", f"|{'---|' * on_left}{'---:|' * (count - on_left)}"]
+    for row in rows:
+        lines.append(f"| {' | '.join(map(str, row))} |")
+    return "\n".join(lines)
 
 
 def with_mathml(page: str) -> str:
@@ -54,22 +57,22 @@ def with_mathml(page: str) -> str:
     return FORMULA.sub(_to_mathml, page)
 
 
-def _to_mathml(found: re.Match[str]) -> str:
+def _to_mathml(formula: re.Match[str]) -> str:
     from latex2mathml.converter import convert  # ty: ignore[unresolved-import]
 
-    latex = html.unescape(found[3]).strip()
-    alone = found[2] == "["
+    latex = html.unescape(formula[3]).strip()
+    alone = formula[2] == "["
     # Without \left and \right the two bars would differ in height.
     paired = latex.replace(r"\lvert", r"\left|").replace(r"\rvert", r"\right|")
     element = convert(paired, display="block" if alone else "inline")
-    if left := LEFT.search(element):
+    unknown = LEFT.search(element)
+    if unknown:
         raise ValueError(
-            f"the formula {latex!r} has {left[0]}, which latex2mathml does not convert"
+            f"the formula {latex!r} has {unknown[0]}, which latex2mathml does not convert"
         )
     element = COLOURED.sub(_coloured, element)
-    element = NAME.sub(r"<mi>\1</mi>", element).replace(
-        TRANSPOSED, '<mi mathvariant="normal">T</mi>'
-    )
+    element = NAME.sub(r"<mi>\1</mi>", element)
+    element = element.replace(TRANSPOSED, '<mi mathvariant="normal">T</mi>')
     return f'<div class="formula">{element}</div>' if alone else element
 
 
@@ -90,5 +93,8 @@ def with_kinds_of_cells(page: str) -> str:
 
 def _marked(cell: re.Match[str]) -> str:
     text = html.unescape(re.sub(r"<[^>]+>", "", cell[1])).strip()
-    kind = "number" if NUMBER.fullmatch(text) else "long" if len(text) >= LONG else ""
-    return f'<td class="{kind}">{cell[1]}</td>' if kind else cell[0]
+    if NUMBER.fullmatch(text):
+        return f'<td class="number">{cell[1]}</td>'
+    if len(text) >= LONG:
+        return f'<td class="long">{cell[1]}</td>'
+    return cell[0]

@@ -63,10 +63,11 @@ jupytext --to notebook regard_lab/lessons/{name}.py --output {name}.ipynb   # in
 
 def on_config(config: Any) -> Any:
     """Add to the navigation: the pages of lessons and reference below their first page."""
-    chapters = [
-        {chapter: [{find_lesson(name).title: f"lessons/{name}.md"} for name in names]}
-        for chapter, names in CHAPTERS.items()
-    ]
+    chapters = []
+    for chapter, names in CHAPTERS.items():
+        chapters.append(
+            {chapter: [{find_lesson(name).title: f"lessons/{name}.md"} for name in names]}
+        )
     for section in config.nav:
         for title, first in section.items():
             if title == "Lessons":
@@ -80,15 +81,17 @@ def on_files(files: Any, config: Any) -> Any:
     """Add files from outside docs/, and files that are made here."""
     from mkdocs.structure.files import File  # ty: ignore[import-not-found]
 
-    paths = [*(ROOT / name for name in ROOT_PAGES), *sorted((ROOT / RESULTS).rglob("*"))]
+    paths = [ROOT / name for name in ROOT_PAGES]
+    paths += sorted((ROOT / RESULTS).rglob("*"))
     for path in paths:
         if path.suffix in (".md", ".png"):
-            files.append(
-                File.generated(config, in_site(in_repository(path)), abs_src_path=str(path))
-            )
-    examples = {f"explorations/{name}.html": example_page(name).html for name in EXAMPLES}
-    for name, content in {**lesson_files(), **examples}.items():
+            name = in_site(in_repository(path))
+            files.append(File.generated(config, name, abs_src_path=str(path)))
+    for name, content in lesson_files().items():
         files.append(File.generated(config, name, content=content))
+    for name in EXAMPLES:
+        content = example_page(name).html
+        files.append(File.generated(config, f"explorations/{name}.html", content=content))
     return files
 
 
@@ -98,18 +101,21 @@ def lesson_files() -> dict[str, str]:
     files = {}
     for name in LESSONS:
         text, pictures = find_lesson(name).markdown()
-        address, says = LIVE.get(name, ("", ""))
-        text += FRAME.format(address=address, says=says) if says else ""
+        if name in LIVE:
+            address, says = LIVE[name]
+            text += FRAME.format(address=address, says=says)
         files[f"lessons/{name}.md"] = text + HOW_TO_RUN.format(name=name)
-        files |= {f"lessons/{file}": picture._repr_svg_() for file, picture in pictures.items()}
+        for file, picture in pictures.items():
+            files[f"lessons/{file}"] = picture._repr_svg_()
     return files
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrite links that leave docs/ to the pages of the site, and write the cards of the lessons."""
     path = page.file.abs_src_path
-    text = without_escapes(led(markdown, in_repository(Path(path)))) if path else markdown
-    return text.replace(CARDS, cards()) if CARDS in text else text
+    if path:
+        markdown = without_escapes(led(markdown, in_repository(Path(path))))
+    return markdown.replace(CARDS, cards()) if CARDS in markdown else markdown
 
 
 def cards() -> str:
@@ -139,11 +145,11 @@ def led(markdown: str, source: str) -> str:
     >>> led("[a lesson](../../regard_lab/lessons/scale.py)", "docs/recipes/images.md")
     '[a lesson](../lessons/scale.md)'
     """
-    here = PurePosixPath(in_site(source)).parent
+    folder = PurePosixPath(in_site(source)).parent
 
     def link(match: re.Match[str]) -> str:
         target = os.path.normpath(PurePosixPath(source).parent / match[1])
-        return f"]({os.path.relpath(in_site(target), here)}{match[2] or ''})"
+        return f"]({os.path.relpath(in_site(target), folder)}{match[2] or ''})"
 
     return LINK.sub(link, markdown)
 
@@ -154,10 +160,11 @@ def without_escapes(markdown: str) -> str:
     >>> without_escapes(r"| `a \| b` | c \| d |")
     '| `a | b` | c \\| d |'
     """
-    lines = (
-        CODE.sub(lambda code: code[0].replace("\\|", "|"), line) if line.startswith("|") else line
-        for line in markdown.split("\n")
-    )
+    lines = []
+    for line in markdown.split("\n"):
+        if line.startswith("|"):
+            line = CODE.sub(lambda code: code[0].replace("\\|", "|"), line)
+        lines.append(line)
     return "\n".join(lines)
 
 
@@ -170,11 +177,16 @@ def in_site(path: str) -> str:
     """The path in the site of a file of the repository; other paths are returned unchanged, and MkDocs reports them."""
     if path in ROOT_PAGES:
         return ROOT_PAGES[path]
-    if (lesson := LESSON.fullmatch(path)) and lesson[1] in LESSONS:
+    lesson = LESSON.fullmatch(path)
+    if lesson and lesson[1] in LESSONS:
         return f"lessons/{lesson[1]}.md"  # its file in the repository, its page in the site
-    if pages := sorted((ROOT / path).glob("*.md")) if (ROOT / path).is_dir() else []:
-        return in_site(in_repository(pages[0]))  # a folder of results is shown by its report
-    for folder, shown in ((DOCS, PurePosixPath()), (RESULTS, PurePosixPath("reports"))):
-        if PurePosixPath(path).is_relative_to(folder):
-            return (shown / PurePosixPath(path).relative_to(folder)).as_posix()
+    if (ROOT / path).is_dir():
+        pages = sorted((ROOT / path).glob("*.md"))
+        if pages:  # a folder of results is shown by its report
+            return in_site(in_repository(pages[0]))
+    inside = PurePosixPath(path)
+    if inside.is_relative_to(DOCS):
+        return inside.relative_to(DOCS).as_posix()
+    if inside.is_relative_to(RESULTS):
+        return ("reports" / inside.relative_to(RESULTS)).as_posix()
     return path

@@ -31,7 +31,7 @@ BENCHES = {
     "runtimes_cpu": "runtimes of models",
 }
 EVEN = 0.97  # from here to its inverse, two times are called equal
-AT = 16_384  # the length that the table of choices shows
+SHOWN_LENGTH = 16_384  # in the table of choices
 PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0); strided(4);
     random_blocks(1, block=3); fixed(4, summary=1); prefix(3); key_span(2, 9); diagonals(2, 1); lattice(4);
     same_block(4); summary(4, 1); key_set(5..7); query_set(5..7); ~causal; causal & lattice(4); causal | prefix(3);
@@ -73,71 +73,74 @@ class Choice(NamedTuple):
 
 def contests() -> list[tuple[str, str, dict[str, Any]]]:
     """Every contest with the names of its report and its case."""
-    return [
-        (report, name, contest)
-        for report in BENCHES
-        for name, case in Results.load(RESULTS / report).cases.items()
-        for contest in case["contests"]
-    ]
+    every = []
+    for report in BENCHES:
+        for name, case in Results.load(RESULTS / report).cases.items():
+            every += [(report, name, contest) for contest in case["contests"]]
+    return every
 
 
 @cache
 def duels() -> list[Duel]:
     """Every pair that was timed, from the slowest result of regard to the fastest."""
-    found = [
-        Duel(other["cpu"]["median"] / ours["cpu"]["median"], peer, name, contest["label"], report)
-        for report, name, contest in contests()
-        if "cpu" in (ours := contest["contenders"][contest["ours"]])
-        for peer, other in contest["contenders"].items()
-        if not peer.startswith("regard")
-        and "cpu" in other
-        and other["errors"]  # empty: it computes no attention
-    ]
-    return sorted(found, key=lambda duel: duel.faster)
+    every = []
+    for report, case, contest in contests():
+        contenders = contest["contenders"]
+        ours = contenders[contest["ours"]]
+        if "cpu" not in ours:
+            continue
+        for peer, result in contenders.items():
+            # A result without errors computes no attention.
+            if peer.startswith("regard") or "cpu" not in result or not result["errors"]:
+                continue
+            faster = result["cpu"]["median"] / ours["cpu"]["median"]
+            every.append(Duel(faster, peer, case, contest["label"], report))
+    return sorted(every, key=lambda duel: duel.faster)
 
 
 def by_peer() -> dict[str, list[Duel]]:
     """The duels of each library."""
-    return {
-        peer: [duel for duel in duels() if duel.peer == peer]
-        for peer in dict.fromkeys(one.peer for one in duels())
-    }
+    peers: dict[str, list[Duel]] = {}
+    for duel in duels():
+        peers.setdefault(duel.peer, []).append(duel)
+    return peers
 
 
 def peer_table() -> str:
     """One row for each library: how often regard was faster, and by how much."""
     rows = []
-    for peer, own in by_peer().items():
-        slower = sum(one.faster < EVEN for one in own)
-        faster = sum(one.faster > 1 / EVEN for one in own)
-        ends = (f"{one.faster:.2f}× ({one.case}, {one.label})" for one in (own[0], own[-1]))
-        rows.append((peer, faster, len(own) - slower - faster, slower, *ends))
+    for peer, of_peer in by_peer().items():
+        slower = sum(duel.faster < EVEN for duel in of_peer)
+        faster = sum(duel.faster > 1 / EVEN for duel in of_peer)
+        equal = len(of_peer) - slower - faster
+        rows.append((peer, faster, equal, slower, _case_of(of_peer[0]), _case_of(of_peer[-1])))
     return table("measured beside | faster | equal | slower | least | most", rows)
+
+
+def _case_of(duel: Duel) -> str:
+    return f"{duel.faster:.2f}× ({duel.case}, {duel.label})"
 
 
 def losses() -> str:
     """Every contest in which another library was faster."""
-    rows = [
-        (
-            one.peer,
-            f"{1 / one.faster:.2f}×",
-            f"{one.case}: {one.label}",
-            f"[{BENCHES[one.report]}](../benchmarks/results/{one.report}/bench.md)",
-        )
-        for one in duels()
-        if one.faster < EVEN
-    ]
+    rows = []
+    for duel in duels():
+        if duel.faster < EVEN:
+            by = f"{1 / duel.faster:.2f}×"
+            report = f"[{BENCHES[duel.report]}](../benchmarks/results/{duel.report}/bench.md)"
+            rows.append((duel.peer, by, f"{duel.case}: {duel.label}", report))
     return table("faster than regard | by | at | report", rows)
 
 
 def missed_promises() -> str:
     """Promises that were made before the measurement and not kept: the measured figure with the promised one."""
-    return "\n".join(
-        f"- {name}, {contest['label']}: {promise['text'].removesuffix(': missed')}"
-        for _, name, contest in contests()
-        for promise in contest["promises"]
-        if promise["kept"] is False
-    )
+    lines = []
+    for _, name, contest in contests():
+        for promise in contest["promises"]:
+            if promise["kept"] is False:
+                text = promise["text"].removesuffix(": missed")
+                lines.append(f"- {name}, {contest['label']}: {text}")
+    return "\n".join(lines)
 
 
 def cheaper_from(row: str) -> str:
@@ -167,22 +170,20 @@ def _costs() -> CostTable:
 
 def learned(study: str, contender: str, number: str) -> float:
     """The mean over seeds of a number of one contender, in the studies of published behaviour."""
-    records = json.loads(
-        (RESULTS / "behaviour_cpu" / "behaviour.json").read_text(encoding="utf-8")
-    )["records"]
-    return mean(record[number] for record in records[study][contender].values())
+    text = (RESULTS / "behaviour_cpu" / "behaviour.json").read_text(encoding="utf-8")
+    by_seed = json.loads(text)["records"][study][contender]
+    return mean(record[number] for record in by_seed.values())
 
 
 def choices() -> list[Choice]:
     """The rows of the table, with the results of the studies."""
-    short, enough = (learned("duplication", f"window {size}", "accuracy") for size in (12, 13))
-    exact, linear = (
-        learned("recall", name, "accuracy_16") for name in ("softmax, dim 32", "linear, dim 64")
-    )
-    added, corrected, kept = (
-        learned("overwriting", name, "accuracy")
-        for name in ("linear", "delta rule: corrects", "softmax, rotary")
-    )
+    short = learned("duplication", "window 12", "accuracy")
+    enough = learned("duplication", "window 13", "accuracy")
+    exact = learned("recall", "softmax, dim 32", "accuracy_16")
+    linear = learned("recall", "linear, dim 64", "accuracy_16")
+    added = learned("overwriting", "linear", "accuracy")
+    corrected = learned("overwriting", "delta rule: corrects", "accuracy")
+    kept_apart = learned("overwriting", "softmax, rotary", "accuracy")
     return [
         Choice(
             "near positions",
@@ -236,7 +237,7 @@ def choices() -> list[Choice]:
             "`LinearTransformer()`",
             "linear-causal",
             f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}. The last of 4 values of "
-            f"a key {added:.2f}; `DeltaRule()` of the same width {corrected:.2f}, exact attention {kept:.2f}",
+            f"a key {added:.2f}; `DeltaRule()` of the same width {corrected:.2f}, exact attention {kept_apart:.2f}",
             "linear, causal",
         ),
         Choice(
@@ -252,86 +253,90 @@ def choices() -> list[Choice]:
 def decision_table() -> str:
     """One row for each choice: the need, the code, its cost and its loss of quality."""
     rows = []
-    for one in choices():
+    for choice in choices():
         # The heading of the column says the rest.
-        start = cheaper_from(one.row).removeprefix("cheaper from ").removesuffix(" on")
-        rows.append((one.means, one.code, start, f"{times_faster(one.row)[AT]:.1f}×", one.loses))
-    return table(
-        f"you need | use | cheaper than exact from length | times as fast at {AT:,} | loss of quality",
-        rows,
+        start = cheaper_from(choice.row).removeprefix("cheaper from ").removesuffix(" on")
+        faster = f"{times_faster(choice.row)[SHOWN_LENGTH]:.1f}×"
+        rows.append((choice.means, choice.code, start, faster, choice.loses))
+    columns = (
+        "you need | use | cheaper than exact from length | "
+        f"times as fast at {SHOWN_LENGTH:,} | loss of quality"
     )
+    return table(columns, rows)
 
 
 def mechanism_table() -> str:
     """What each mechanism may be combined with, as its class declares it."""
-    kinds: list[Any] = sorted(
-        Mechanism.registry.of_package("regard").values(), key=lambda kind: kind is not Softmax
-    )
+    kinds: list[Any] = list(Mechanism.registry.of_package("regard").values())
+    kinds.sort(key=lambda kind: kind is not Softmax)
     rows = []
     for kind in kinds:
-        patterns = (
-            "every pattern"
-            if kind.patterns is None
-            else ", ".join(one.__name__ for one in kind.patterns)
-        )
-        options = ", ".join(one for one in OPTIONS if one in kind.options) or "none"
-        missing = [one for one in STATISTICS if one not in kind.statistics]
-        listed = ", ".join(one for one in STATISTICS if one in kind.statistics) or "none"
-        statistics = {(): "all", ("sink",): "all but sink"}.get(tuple(missing), listed)
-        rows.append(
-            (f"`{kind.__name__}`", patterns, options, statistics, "yes" if kind.has_state else "no")
-        )
+        patterns = "every pattern"
+        if kind.patterns is not None:
+            patterns = ", ".join(pattern.__name__ for pattern in kind.patterns)
+        options = ", ".join(option for option in OPTIONS if option in kind.options) or "none"
+        state = "yes" if kind.has_state else "no"
+        rows.append((f"`{kind.__name__}`", patterns, options, _statistics_of(kind), state))
     return table("mechanism | patterns | options | statistics | state", rows)
+
+
+def _statistics_of(kind: Any) -> str:
+    """The statistics of a mechanism in words."""
+    missing = [name for name in STATISTICS if name not in kind.statistics]
+    if not missing:
+        return "all"
+    if missing == ["sink"]:
+        return "all but sink"
+    return ", ".join(name for name in STATISTICS if name in kind.statistics) or "none"
 
 
 def figures() -> dict[str, str]:
     """Figures as SVG, by their paths from docs/."""
-    with collecting(lenient=False) as shown:
-        for draw in (_draw_curves, _draw_duels, _draw_patterns):
-            draw()
-    shown.append(find_lesson("approximations").markdown()[1]["approximations-1.svg"])
-    drawn = zip(("cheaper", "duels", "patterns", "mechanisms"), shown, strict=True)
-    return {
-        f"figures/{name}.svg": one._repr_svg_() for name, one in drawn if isinstance(one, Picture)
-    }
+    with collecting(lenient=False) as pictures:
+        _draw_curves()
+        _draw_duels()
+        _draw_patterns()
+    pictures.append(find_lesson("approximations").markdown()[1]["approximations-1.svg"])
+    drawn = {}
+    for name, picture in zip(("cheaper", "duels", "patterns", "mechanisms"), pictures, strict=True):
+        if isinstance(picture, Picture):
+            drawn[f"figures/{name}.svg"] = picture._repr_svg_()
+    return drawn
 
 
 def _draw_curves() -> None:
     """Draw how many times faster than exact attention each choice is, against the length; both axes logarithmic."""
-    with figure("Times as fast as exact attention", 8, 4.6, "") as drawn:
-        axes = drawn.subplots()
-        lines = {one.label: times_faster(one.row) for one in choices() if one.label}
+    lines = {choice.label: times_faster(choice.row) for choice in choices() if choice.label}
+    lengths = list(max(lines.values(), key=len))
+    with figure("Times as fast as exact attention", 8, 4.6, "") as drawing:
+        axes = drawing.subplots()
         for number, (label, points) in enumerate(lines.items()):
             draw_line(axes, list(points), list(points.values()), number, label)
-        lengths = list(max(lines.values(), key=len))
         axes.axhline(1, color=INK, linewidth=1)
-        axes.annotate(
-            "exact attention", (lengths[-1], 0.93), ha="right", va="top", color=INK, fontsize=9
-        )
+        end = (lengths[-1], 0.93)
+        axes.annotate("exact attention", end, ha="right", va="top", color=INK, fontsize=9)
         axes.set(yscale="log", xlabel="positions", ylabel="times as fast")
         logarithmic(axes, lengths)  # the x axis
-        axes.set_yticks([0.1, 0.3, 1, 3, 10, 30], ["0.1×", "0.3×", "1×", "3×", "10×", "30×"])
+        ticks = [0.1, 0.3, 1, 3, 10, 30]
+        axes.set_yticks(ticks, [f"{tick:g}×" for tick in ticks])
         axes.legend(loc="upper left", bbox_to_anchor=(1, 1), frameon=False)
 
 
 def _draw_duels() -> None:
     """Draw a row for each library and a dot for each contest; to the right of 1 regard was faster."""
     peers = by_peer()
-    with figure(
-        "Speed of regard relative to each library", 8, 0.42 * len(peers) + 1.4, ""
-    ) as drawn:
-        axes = drawn.subplots()
-        for place, results in enumerate(reversed(peers.values())):
-            for slower, mark, colour in ((False, "o", LINES[0]), (True, "D", LINES[1])):
-                times = [one.faster for one in results if (one.faster < 1) is slower]
-                axes.plot(
-                    times, [place] * len(times), mark, color=colour, alpha=0.7, markeredgewidth=0
-                )
+    title = "Speed of regard relative to each library"
+    with figure(title, 8, 0.42 * len(peers) + 1.4, "") as drawing:
+        axes = drawing.subplots()
+        for row, of_peer in enumerate(reversed(peers.values())):
+            faster = [duel.faster for duel in of_peer if duel.faster >= 1]
+            slower = [duel.faster for duel in of_peer if duel.faster < 1]
+            style = {"alpha": 0.7, "markeredgewidth": 0}
+            axes.plot(faster, [row] * len(faster), "o", color=LINES[0], **style)
+            axes.plot(slower, [row] * len(slower), "D", color=LINES[1], **style)
         axes.axvline(1, color=INK, linewidth=1)
-        axes.set(
-            xscale="log",
-            xlabel="times as fast as the library (CPU time, 1 thread); diamonds: slower",
-        )
+        label = "times as fast as the library (CPU time, 1 thread); diamonds: slower"
+        axes.set(xscale="log", xlabel=label)
         ticks = [0.3, 0.5, 1, 2, 5, 10, 20, 50, 100]
         axes.set_xticks(ticks, [f"{tick:g}×" for tick in ticks])
         axes.minorticks_off()
@@ -340,15 +345,18 @@ def _draw_duels() -> None:
 
 def _draw_patterns() -> None:
     """Draw each pattern over 12 positions: a row for each query, a column for each key, a colour for each head."""
-    named = {text.strip(): as_pattern(text.strip()) for text in PATTERNS.split(";")} | MADE
-    rows = -(-len(named) // 5)
-    with figure("Which query (row) may look at which key (column)", 8, 1.9 * rows, "") as drawn:
-        places = list(drawn.subplots(rows, 5).flat)
-        for axes in places[len(named) :]:
+    texts = [text.strip() for text in PATTERNS.split(";")]
+    patterns = {text: as_pattern(text) for text in texts} | MADE
+    rows = -(-len(patterns) // 5)
+    title = "Which query (row) may look at which key (column)"
+    with figure(title, 8, 1.9 * rows, "") as drawing:
+        places = list(drawing.subplots(rows, 5).flat)
+        for axes in places[len(patterns) :]:
             axes.set_axis_off()
-        for axes, (name, pattern) in zip(places, named.items(), strict=False):
+        for axes, (name, pattern) in zip(places, patterns.items(), strict=False):
             allowed = pattern.dense(12, 12).reshape(-1, 12, 12)  # (heads, queries, keys)
-            cells = (allowed * torch.arange(1, len(allowed) + 1)[:, None, None]).sum(0)
+            numbers = torch.arange(1, len(allowed) + 1)[:, None, None]  # of heads
+            cells = (allowed * numbers).sum(0)
             draw_cells(axes, cells, (UNSEEN, LINES[0], LINES[1]), "equal")
             axes.set_title(name, fontsize=8.5, color=INK)
 

@@ -31,13 +31,11 @@ def stored(name: str) -> Any:
 
 def report_pages() -> dict[str, str]:
     """The text of every report whose numbers are stored, by its path from docs/."""
-    pages = {
-        f"{name}/bench.md": bench_report.render_markdown(Results.load(RESULTS / name))
-        for name in BENCHES
-    }
-    pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(
-        CostTable.load(RESULTS / "complexity_cpu")
-    )
+    pages = {}
+    for name in BENCHES:
+        pages[f"{name}/bench.md"] = bench_report.render_markdown(Results.load(RESULTS / name))
+    costs = CostTable.load(RESULTS / "complexity_cpu")
+    pages["complexity_cpu/complexity.md"] = complexity_report.render_markdown(costs)
     pages["lenses_cpu/lenses.md"] = "\n".join(_lenses().markdown()) + "\n"
     return {f"../benchmarks/results/{name}": text for name, text in pages.items()}
 
@@ -70,33 +68,37 @@ def families() -> str:
     """A row for each family: what its attention is, whether it works, and how far numbers differ."""
     rows = []
     for row in stored("pretrained_families_cpu/families.json")["families"]:
-        if "reason" in row:
-            why = (
-                row["reason"]
-                .partition("regard would never be ")[2]
-                .partition(": ")[2]
-                .partition(";")[0]
-            )
-            found = (why, "", "")
-        else:
-            same = (
-                ""
-                if not (ways := row["tokens"])
-                else "the same tokens"
-                if all(ways.values())
-                else "other tokens"
-            )
-            found = (f"{max(row['logits'].values()):.0e}", f"{row['gradients']:.0e}", same)
         name = "Falcon with ALiBi" if row["name"] == "Falcon" else row["name"]
-        rows.append((name, row["attention"], row["status"], *found))
+        cells = [name, row["attention"], row["status"]]
+        if "reason" in row:
+            _, _, reason = row["reason"].partition("regard would never be ")
+            _, _, why = reason.partition(": ")
+            cells += [why.partition(";")[0], "", ""]
+        else:
+            logits = max(row["logits"].values())
+            cells += [f"{logits:.0e}", f"{row['gradients']:.0e}", _tokens_of(row)]
+        rows.append(cells)
     return table("family | attention | status | logits | gradients | generation", rows)
+
+
+def _tokens_of(row: dict[str, Any]) -> str:
+    """Whether a family generates the tokens of eager attention; an empty text if it does not generate."""
+    is_same = row["tokens"].values()
+    if not is_same:
+        return ""
+    return "the same tokens" if all(is_same) else "other tokens"
 
 
 def families_compared() -> str:
     """What was compared, in sentences."""
-    found = stored("pretrained_families_cpu/families.json")
-    working = [row for row in found["families"] if "reason" not in row]
+    compared = stored("pretrained_families_cpu/families.json")
+    working = [row for row in compared["families"] if "reason" not in row]
     paddings = max((row["logits"] for row in working), key=len)
+    ways = set()
+    without_padding = []
+    for row in working:
+        ways |= set(row["tokens"])
+        without_padding += row.get("control", {}).values()
     return (
         "Compared are tiny random models of {count} families, with weights so large that attention is not uniform, in "
         "{sizes[rows]} batch rows of {sizes[length]} ids, of which half are padded ({padded}). The table shows the "
@@ -106,11 +108,11 @@ def families_compared() -> str:
         "regard. As a control, the padding is ignored on purpose: the smallest difference then is {dropped:.1f}. "
         "torch {versions[torch]}, transformers {versions[transformers]}."
     ).format(
-        **found,
-        count=len(found["families"]),
+        **compared,
+        count=len(compared["families"]),
         padded=", ".join(name for name in paddings if name != "none"),
-        ways=", ".join(sorted({way for row in working for way in row["tokens"]})),
-        dropped=min(far for row in working for far in row.get("control", {}).values()),
+        ways=", ".join(sorted(ways)),
+        dropped=min(without_padding),
     )
 
 
@@ -120,56 +122,56 @@ DEPENDS = {"falcon": "with rotary positions; with ALiBi it is refused"}
 
 def architectures() -> str:
     """A row for each architecture that could be built: what happened, and why."""
-    rows = [
-        (
-            row["type"],
-            row["class"],
-            row["status"],
-            _cause(row["reason"])
-            if "reason" in row
-            else "; ".join([*row.get("outside", ()), *filter(None, [DEPENDS.get(row["type"])])]),
-        )
-        for row in stored("pretrained_families_cpu/architectures.json")["architectures"]
-        if row["status"] != "not built"
-    ]
+    rows = []
+    for row in stored("pretrained_families_cpu/architectures.json")["architectures"]:
+        if row["status"] == "not built":
+            continue
+        if "reason" in row:
+            remarks = [_cause(row["reason"])]
+        else:
+            remarks = [*row.get("outside", ())]
+            if row["type"] in DEPENDS:
+                remarks.append(DEPENDS[row["type"]])
+        rows.append((row["type"], row["class"], row["status"], "; ".join(remarks)))
     return table("architecture | built as | result | what stays outside, or why", rows)
 
 
 def _cause(reason: str) -> str:
     """Why a model is refused, without its name and the way out."""
-    for before in (
-        "regard would never be called: ",
-        "has no attention layer that regard could compute",
-    ):
-        if before in reason:
-            start = "" if before.endswith(": ") else "no attention layer"
-            return start + reason.partition(before)[2].rpartition("; ")[0]
+    never_called = "regard would never be called: "
+    no_layer = "has no attention layer that regard could compute"
+    if never_called in reason:
+        return reason.partition(never_called)[2].rpartition("; ")[0]
+    if no_layer in reason:
+        return "no attention layer" + reason.partition(no_layer)[2].rpartition("; ")[0]
     return reason.partition("; nothing was changed")[0]
 
 
 def architectures_compared() -> str:
     """How many architectures were compared, with what result."""
-    found = stored("pretrained_families_cpu/architectures.json")
-    rows = found["architectures"]
+    compared = stored("pretrained_families_cpu/architectures.json")
+    rows = compared["architectures"]
+    versions = compared["versions"]
     counts = Counter(row["status"] for row in rows)
+    largest = max(row.get("far", 0.0) for row in rows)
     return (
-        f"transformers {found['versions']['transformers']} lists {len(rows)} architectures. {counts['not built']} "
+        f"transformers {versions['transformers']} lists {len(rows)} architectures. {counts['not built']} "
         f"could not be built small, since their configs do not fit together or a package is missing. Of the others "
         f"{counts['equal']} give the numbers of their eager attention, and {counts['equal, parts outside']} more do so "
         f"with parts that stay outside; {counts['refused']} are refused; {counts['not compared']} are attached and "
         f"were not compared, because no generic inputs fit them. The largest difference is "
-        f"{max(row.get('far', 0.0) for row in rows):.0e} of the norm of an output; at most 1e-4 counts as equal. Each "
+        f"{largest:.0e} of the norm of an output; at most 1e-4 counts as equal. Each "
         f"model got four rows of fourteen ids, one of them padded and one with another last word, or images or sounds. "
-        f"torch {found['versions']['torch']}."
+        f"torch {versions['torch']}."
     )
 
 
 def atoms() -> str:
     """A row for each reaction."""
-    rows = [
-        (row["name"], f"``{row['smiles']}``", f"{row['right']} of {row['atoms']}")
-        for row in stored(ATOMS)["reactions"]
-    ]
+    rows = []
+    for row in stored(ATOMS)["reactions"]:
+        right = f"{row['right']} of {row['atoms']}"
+        rows.append((row["name"], f"``{row['smiles']}``", right))
     return table("reaction | written as | product atoms that find their own", rows)
 
 
@@ -192,28 +194,29 @@ def atom_verdict() -> str:
 
 def atom_windows() -> str:
     """A row for each window: the share of right atoms with it in the layers before the head, or in its own."""
-    found = stored(ATOMS)["replaced"]
-    rows = [("none", *[f"{found['own']:.1%}"] * 3)]
-    rows += [
-        (row["window"], *(f"{row[at]:.1%}" for at in ("before", "own_layer", "all")))
-        for row in found["windows"]
-    ]
+    replaced = stored(ATOMS)["replaced"]
+    unchanged = f"{replaced['own']:.1%}"
+    rows = [["none", unchanged, unchanged, unchanged]]
+    for row in replaced["windows"]:
+        shares = [f"{row[layers]:.1%}" for layers in ("before", "own_layer", "all")]
+        rows.append([row["window"], *shares])
     return table("window | in the earlier layers | in the head's own layer | in all layers", rows)
 
 
 def atom_erased() -> str:
     """The shares without heads or layers, in a paragraph."""
-    found = stored(ATOMS)["replaced"]
-    heads = found["without_head"]
-    layers = found["without_layer"]
-    kept = ", ".join(
-        f"{count_of(row['heads'], 'heads')} {row['share']:.1%}" for row in found["heads_kept"]
-    )
+    replaced = stored(ATOMS)["replaced"]
+    heads = replaced["without_head"]
+    layers = replaced["without_layer"]
+    fewest = min(heads[:8])
+    fewer_heads = []
+    for row in replaced["heads_kept"]:
+        fewer_heads.append(f"{count_of(row['heads'], 'heads')} {row['share']:.1%}")
     return (
-        f"If the same head is removed from all of the layers 0 to {stored(ATOMS)['layer'] - 1}, {min(heads[:8]):.1%} "
-        f"(head {heads.index(min(heads[:8]))}) to {max(heads):.1%} of the atoms are right; if all heads of one of "
+        f"If the same head is removed from all of the layers 0 to {stored(ATOMS)['layer'] - 1}, {fewest:.1%} "
+        f"(head {heads.index(fewest)}) to {max(heads):.1%} of the atoms are right; if all heads of one of "
         f"these layers are removed, {min(layers):.1%} (layer {layers.index(min(layers))}) to {max(layers):.1%}. With "
-        f"fewer heads left in each of these layers: {kept}."
+        f"fewer heads left in each of these layers: {', '.join(fewer_heads)}."
     )
 
 
@@ -221,16 +224,18 @@ def reliability() -> str:
     """A row for each run: what it shows, what was counted, and when."""
     rows = []
     for name, record in stored("reliability.json")["runs"].items():
-        counts = sorted(record["counts"].items(), key=lambda one: -one[1])
-        words = [
-            f"{count:,} {what}" for what, count in counts if not what.startswith(COUNTED_APART)
-        ][:MOST_COUNTS]
+        unit = record["unit"]
+        if record["cases"] == 1:
+            unit = unit.replace("parts", "part")
         few = f" of {record['asked']:,}" if record["cases"] < record["asked"] else ""
-        unit = record["unit"].replace("parts", "part") if record["cases"] == 1 else record["unit"]
         cases = f"{record['cases']:,}{few} {unit}"
-        rows.append(
-            (name, record["claim"], cases, ", ".join(words), len(record["wrong"]), record["last"])
-        )
+
+        counted = []
+        for what, count in sorted(record["counts"].items(), key=lambda entry: -entry[1]):
+            if not what.startswith(COUNTED_APART):
+                counted.append(f"{count:,} {what}")
+        counted = ", ".join(counted[:MOST_COUNTS])
+        rows.append((name, record["claim"], cases, counted, len(record["wrong"]), record["last"]))
     return table("run | what it shows | cases | counted | wrong | date", rows)
 
 
