@@ -48,6 +48,7 @@ def with_sinks(kind: BackendClass) -> BackendClass:
             cost=with_statistics(offer.cost, second_pass),
             run=partial(_run, problem, second_pass, offer.run),
             steps=steps,
+            repeatable=None,
         )
 
     kind.assess = assess  # ty: ignore[invalid-assignment]

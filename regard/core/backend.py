@@ -159,6 +159,8 @@ class Offer:
     `steps`: computes calls that differ from the problem in k_len and q_start only, without a plan for each.
     `takes_row_keys`: it reads the keys of batch rows from the operands, so the problem's pattern may be another one of
     the same structure.
+    `repeatable`: the struct of calls that differ from one in the addresses of their tensors only, which a compiled
+    library computes without Python; None for a call where more may differ.
     `unrivalled`: no other backend needs less, so the others are assessed only for a plan that is printed.
     """
 
@@ -168,6 +170,7 @@ class Offer:
     steps: Callable[[Call], Result | None] | None = None
     unrivalled: bool = False
     takes_row_keys: bool = False
+    repeatable: Callable[[Operands], Any] | None = None
 
 
 class Backend(Protocol):

@@ -53,6 +53,20 @@ _SOFTMAX = Softmax()
 
 
 @dataclass(frozen=True)
+class Repeatable:
+    """A call that a compiled library repeats with other tensors of the same layout.
+
+    must_be_sound: whether an output that is not finite is computed again by the plan.
+    first_key, first_value: how many bytes behind the first number of k and v the first number is that is read.
+    """
+
+    struct: Any
+    must_be_sound: bool
+    first_key: int
+    first_value: int
+
+
+@dataclass(frozen=True)
 class Plan:
     """The backend chosen for one problem, with its cost and why each other backend was not."""
 
@@ -172,6 +186,25 @@ class Plan:
         if result.output.dtype != problem.dtype:
             result = result._replace(output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
+
+    def repeatable(self, call: Call, call_grid: CallGrid | None) -> Repeatable | None:
+        """What equal calls have in common that a compiled library computes; None if only Python computes them."""
+        if self._offer.repeatable is None or call_grid is None or call_grid.hidden is not None:
+            return None
+        if self._has_parameters or not self._takes_prepared:
+            return None
+        if not type(call.q) is type(call.k) is type(call.v) is torch.Tensor:
+            return None
+        operands = prepare(self.problem, call_grid, call)
+        struct = self._offer.repeatable(operands)
+        if struct is None:
+            return None
+        return Repeatable(
+            struct,
+            must_be_sound=self._masks_pairs,
+            first_key=operands.k.data_ptr() - call.k.data_ptr(),
+            first_value=operands.v.data_ptr() - call.v.data_ptr(),
+        )
 
     @property
     def takes_row_keys(self) -> bool:

@@ -24,6 +24,7 @@ from regard.functional.empty import warn_of_empty_rows
 from regard.functional.jagged import is_nested, packed_call, varlen_call
 from regard.functional.kept import PLANS
 from regard.functional.measured import measured, open_modes, profiling
+from regard.functional.repeated import REPEATED, UNKNOWN
 from regard.functional.transforms import transformed, transforming
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern, as_pattern
@@ -91,6 +92,29 @@ def attention(
     """
     if foreign:
         refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
+    is_unknown = False
+    if not torch.compiler.is_compiling() and REPEATED.repeat is not None:
+        repeated = REPEATED.repeat(
+            q,
+            k,
+            v,
+            pattern,
+            mechanism,
+            bias,
+            parameters,
+            dropout_seed,
+            sink,
+            q_start,
+            softcap,
+            scale,
+            dropout,
+            strict,
+            backend,
+            precise,
+        )
+        is_unknown = repeated is UNKNOWN
+        if repeated is not None and not is_unknown:
+            return repeated
     if isinstance(bias, Forgetting):
         bias = _by_key(bias, k, pattern, sink, ())
     call = Call(
@@ -126,6 +150,8 @@ def attention(
     known = PLANS.find(call)
     if known is not None:
         plan, call_grid = known
+        if is_unknown:
+            REPEATED.keep(call, plan, call_grid)
         return plan.compute(call, call_grid).output
     output = PLANS.step(call)
     return _output_of_new(call) if output is None else output

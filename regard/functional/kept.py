@@ -22,6 +22,7 @@ from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
+from regard.functional.repeated import REPEATED
 from regard.functional.structures import READS_ROW_KEYS, StructurePlans
 
 Step = Callable[[Call], Result | None]
@@ -51,6 +52,7 @@ class KeptPlans:
 
     def forget(self) -> None:
         self.structures.forget()
+        REPEATED.forget()
         for table in (self.calls, self.unequal, self.problems, self.steps):
             table.clear()
 
@@ -100,6 +102,7 @@ class KeptPlans:
         plan = self.problems.get((problem, backend)) if by_value else None
         if plan is None:
             plan = make_plan(problem, BACKENDS, backend)
+            REPEATED.open()
             if by_value:
                 self.problems.keep((problem, backend), plan)
         call_grid, lasts = plan.grid_of(call)

@@ -142,7 +142,12 @@ class Native(Limited):
             if lists_to_read(wide) is not None:
                 offer = self.offer(wide)
                 assert isinstance(offer, Offer)
-                return replace(offer, run=partial(_in_float32, offer.run), takes_stored=False)
+                return replace(
+                    offer,
+                    run=partial(_in_float32, offer.run),
+                    takes_stored=False,
+                    repeatable=None,
+                )
         kernel = Kernel(library, problem)
         reads_stored = _reads_stored(problem)
         steps = steps_of(library, problem) if reads_stored else None
@@ -160,6 +165,7 @@ class Native(Limited):
             run_steps,
             unrivalled=reads_lists,
             takes_row_keys=takes_row_keys,
+            repeatable=kernel.repeatable,
         )
         return strictly(problem, offer)
 

@@ -131,6 +131,7 @@ def build(
         # The source and the flags of each object file.
         objects = {
             "entry": ("entry.cpp", (*WITHOUT_VECTORS, f'-DRG_SOURCES="{sources}"')),
+            "kept_calls": ("kept_calls.cpp", WITHOUT_VECTORS),
             **{name: ("kernel.cpp", flags) for name, flags in kernels.items()},
         }
         commands = [

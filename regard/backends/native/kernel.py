@@ -290,6 +290,31 @@ class Kernel:
         self._spare.append(kernel_call)
         return output, log_sum_exp, row_sums, sound
 
+    def repeatable(self, operands: Operands) -> KernelCall | None:
+        """The struct of calls that differ from this one in the addresses of q, k, v and output only.
+
+        None where more may differ. No other call uses the struct, and it has no address of a tensor of this one.
+        """
+        q = operands.q
+        k = operands.k
+        v = operands.v
+        if not self._is_plain or self._has_gradients or self.problem.want:
+            return None
+        if not type(q) is type(k) is type(v) is torch.Tensor or not operands.grid.keys:
+            return None
+        if operands.bias is not None or operands.pattern is not None:
+            return None
+        if not q.stride(3) == k.stride(3) == v.stride(3) == 1:  # the kernel reads copies
+            return None
+
+        kernel_call = KernelCall(self.problem)
+        output = torch.empty_strided(*self._output_layout, dtype=q.dtype, device="cpu")
+        kernel_call.fill(operands, self._lower(operands), output, None)
+        for tensor_struct in kernel_call.tensors:
+            tensor_struct.data = None
+        kernel_call.borrowed.clear()
+        return kernel_call
+
     def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v in their dtypes, and of the bias if it learns."""
         inputs = [saved.q, saved.k, saved.v]

@@ -1,0 +1,283 @@
+// Calls of `attention` that repeat an earlier one with other tensors: looked up, checked and computed in one function, since
+// Python needs as long to do that as the kernel to compute 16 queries.
+//
+// Every function here runs while its thread holds Python's lock, which is given back only while the kernel computes. Between
+// a look-up and the kernel other code may run, so a call works on copies: a table entry is never read after Python was asked
+// for something.
+#include "kept_calls.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+namespace {
+constexpr int TENSORS = 3;
+constexpr int CALLS = 256;   // the newest that are kept
+constexpr int CHAINS = 512;  // a power of two
+constexpr int AXES = 4;
+constexpr int32_t CPU = 1;      // kDLCPU
+constexpr int EQUAL = 2;        // Py_EQ
+constexpr int FAST_CALL = 0x80; // METH_FASTCALL
+
+// Where these options stand; a call with one of the middle four is not kept.
+enum { PATTERN, MECHANISM, BIAS, PARAMETERS, DROPOUT_SEED, SINK, Q_START };
+
+// How three tensors lie, without their addresses.
+struct Layout {
+  int64_t size[TENSORS][AXES], stride[TENSORS][AXES];
+  uint32_t type[TENSORS];
+  uint32_t unused;  // 0: layouts are compared byte by byte
+};
+
+struct Kept {
+  Kept *next;
+  uint64_t hash;
+  Layout layout;
+  rg_object *option[RG_OPTIONS];
+  rg_object *memory;
+  rg_object *output_layout, *output_kind;
+  rg_call call;
+  int32_t most_threads, must_be_sound;
+  int64_t first[TENSORS];  // bytes
+};
+
+rg_python py;
+Kept *chains[CHAINS];
+Kept *ring[CALLS];
+int oldest;
+uint64_t changes;  // of the table
+
+// PyObject: in every version of the stable ABI the class follows the count of references.
+struct Head {
+  intptr_t references;
+  rg_object *kind;
+};
+rg_object *class_of(rg_object *x) { return ((const Head *)x)->kind; }
+
+rg_object *shared(rg_object *x) {
+  py.Py_IncRef(x);
+  return x;
+}
+
+// Whether a function said anything else than None, False or 0; an exception counts as an answer.
+bool says_something(rg_object *answer) {
+  if (!answer) {
+    py.PyErr_Clear();
+    return true;
+  }
+  const bool found = answer != py.none && py.PyObject_IsTrue(answer) != 0;
+  py.Py_DecRef(answer);
+  return found;
+}
+
+bool is_true(rg_object *x, rg_object *name) { return says_something(py.PyObject_GetAttr(x, name)); }
+
+// Whether nothing looks at calls of this thread or changes what they mean.
+bool is_quiet() {
+  for (rg_object *function : py.quiet)
+    if (says_something(py.PyObject_CallNoArgs(function))) return false;
+  if (says_something(py.PyObject_CallFunctionObjArgs(py.is_included, py.before_autograd, nullptr))) return false;
+  rg_object *level = py.PyObject_GetAttr(py.forward_mode, py.level);
+  if (!level) return py.PyErr_Clear(), false;
+  const long number = py.PyLong_AsLong(level);
+  py.Py_DecRef(level);
+  return number < 0;
+}
+
+// Whether these arguments may be those of a kept call; it also keeps tensors without memory from `describe`, whose exceptions
+// take a thousand times as long as the call.
+bool may_repeat(rg_object *const *arguments) {
+  for (int i = 0; i < TENSORS; i++)
+    if (class_of(arguments[i]) != py.tensor) return false;
+  rg_object *const *option = arguments + TENSORS;
+  for (int i = BIAS; i <= SINK; i++)
+    if (option[i] != py.none) return false;
+  if (class_of(option[Q_START]) == py.tensor) return false;
+  if (says_something(py.PyObject_CallNoArgs(py.transforms))) return false;
+  if (says_something(py.PyObject_CallNoArgs(py.is_grad_enabled)))
+    for (int i = 0; i < TENSORS; i++)
+      if (is_true(arguments[i], py.requires_grad)) return false;
+  return is_true(arguments[0], py.is_cpu);
+}
+
+// The first number of a tensor on the CPU with four axes, and how it lies; NULL for any other.
+char *describe(rg_object *x, Layout &layout, int place) {
+  rg_described found;
+  if (py.describe(x, &found)) return py.PyErr_Clear(), nullptr;
+  if (found.axes != AXES || found.device != CPU || !found.data || !found.stride) return nullptr;
+  memcpy(layout.size[place], found.size, sizeof layout.size[place]);
+  memcpy(layout.stride[place], found.stride, sizeof layout.stride[place]);
+  layout.type[place] = found.code | (uint32_t)found.bits << 8 | (uint32_t)found.lanes << 16;
+  return (char *)found.data + found.offset;
+}
+
+uint64_t hash_of(const Layout &layout) {
+  constexpr int WORDS = sizeof layout / sizeof(uint64_t);
+  uint64_t words[WORDS], sum = 0, factor = UINT64_C(0x9E3779B97F4A7C15);
+  memcpy(words, &layout, sizeof layout);
+  for (uint64_t word : words) {
+    sum += word * factor;
+    factor += UINT64_C(0xD1B54A32D192ED03) << 1;  // it stays odd
+  }
+  return sum ^ sum >> 32;
+}
+
+// 1 if two options are equal, 0 if not, -1 with an exception that is not for us, such as that of Ctrl-C.
+int equal(rg_object *kept, rg_object *given) {
+  if (kept == given) return 1;
+  if (class_of(kept) != class_of(given)) return 0;  // 1 == 1.0 == True
+  shared(kept);  // the comparison of patterns is code of Python, beside which another thread may forget this call
+  int answer = py.PyObject_RichCompareBool(kept, given, EQUAL);
+  if (answer < 0 && py.PyErr_ExceptionMatches(py.any_exception)) {
+    py.PyErr_Clear();
+    answer = 0;
+  }
+  py.Py_DecRef(kept);
+  return answer;
+}
+
+// The kept call of this layout and these options; NULL if there is none. `failed` says that there is an exception.
+Kept *find(const Layout &layout, rg_object *const *options, bool &failed) {
+  failed = false;
+  const uint64_t hash = hash_of(layout), before = changes;
+  for (Kept *kept = chains[hash % CHAINS]; kept; kept = kept->next) {
+    if (kept->hash != hash || memcmp(&kept->layout, &layout, sizeof layout)) continue;
+    int same = 1;
+    for (int i = 0; i < RG_OPTIONS && same == 1; i++) {
+      same = equal(kept->option[i], options[i]);
+      failed = same < 0;
+      if (failed || changes != before) return nullptr;  // another thread may have freed this entry
+    }
+    if (same == 1) return kept;
+  }
+  return nullptr;
+}
+
+int32_t threads_of(int32_t most) {
+  if (most < 2) return 1;
+  rg_object *answer = py.PyObject_CallNoArgs(py.get_num_threads);
+  if (!answer) return py.PyErr_Clear(), 1;
+  const long threads = py.PyLong_AsLong(answer);
+  py.Py_DecRef(answer);
+  return threads < 1 ? 1 : threads < most ? (int32_t)threads : most;
+}
+
+// The output of a kept call, which is copied before anything else is asked; None where only Python computes it.
+rg_object *compute(const Kept &kept, rg_object *const *arguments, char *const *data) {
+  rg_call call = kept.call;
+  const int32_t most_threads = kept.most_threads, must_be_sound = kept.must_be_sound;
+  rg_object *const output_layout = kept.output_layout, *const output_kind = kept.output_kind;
+  rg_object *const memory = shared(kept.memory);  // of all that the call points at
+  call.q.data = data[0] + kept.first[0];
+  call.k.data = data[1] + kept.first[1];
+  call.v.data = data[2] + kept.first[2];
+
+  bool takes = is_quiet();
+  for (int i = 0; i < TENSORS && takes; i++)
+    takes = !says_something(py.PyObject_CallFunctionObjArgs(py.is_neg, arguments[i], nullptr));
+  rg_object *output = takes ? py.PyObject_Call(py.empty_strided, output_layout, output_kind) : shared(py.none);
+  Layout of_output;
+  char *numbers = nullptr;
+  if (takes && output && class_of(output) == py.tensor) numbers = describe(output, of_output, 0);
+  if (!numbers) {
+    py.Py_DecRef(memory);
+    if (!takes || !output) return output;
+    py.Py_DecRef(output);
+    return shared(py.none);
+  }
+
+  int32_t unsound = 0;
+  call.out.data = numbers;
+  call.unsound = &unsound;
+  call.threads = threads_of(most_threads);
+  void *const state = py.PyEval_SaveThread();
+  const int32_t refused = rg_forward(&call);
+  py.PyEval_RestoreThread(state);
+  py.Py_DecRef(memory);
+  if (!refused && !(unsound && must_be_sound)) return output;
+  py.Py_DecRef(output);
+  return shared(py.none);
+}
+
+rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
+  if (count != TENSORS + RG_OPTIONS || !may_repeat(arguments)) return shared(py.none);
+  Layout layout;
+  layout.unused = 0;
+  char *data[TENSORS];
+  for (int i = 0; i < TENSORS; i++) {
+    data[i] = describe(arguments[i], layout, i);
+    if (!data[i]) return shared(py.none);
+  }
+  bool failed;
+  const Kept *kept = find(layout, arguments + TENSORS, failed);
+  if (failed) return nullptr;
+  if (!kept) return shared(py.unknown);
+  return kept->memory ? compute(*kept, arguments, data) : shared(py.none);
+}
+
+// Take a call out of the table, then give back what it holds, for which code of Python may run.
+void forget(int place) {
+  Kept *kept = ring[place];
+  if (!kept) return;
+  ring[place] = nullptr;
+  changes++;
+  Kept **link = &chains[kept->hash % CHAINS];
+  while (*link != kept) link = &(*link)->next;
+  *link = kept->next;
+  for (rg_object *option : kept->option) py.Py_DecRef(option);
+  if (kept->memory) py.Py_DecRef(kept->memory);
+  free(kept);
+}
+
+// PyMethodDef.
+struct Definition {
+  const char *name;
+  rg_object *(*function)(rg_object *, rg_object *const *, intptr_t);
+  int flags;
+  const char *doc;
+};
+constexpr Definition REPEAT = {"repeat", repeat, FAST_CALL, "The output of a call that repeats a kept one."};
+}  // namespace
+
+#define PUBLIC __attribute__((visibility("default")))
+extern "C" {
+PUBLIC rg_object *rg_repeat(const rg_python *python) {
+  py = *python;
+  return py.PyCFunction_NewEx(&REPEAT, nullptr, nullptr);
+}
+
+PUBLIC int32_t rg_keep_call(const rg_kept_call *given) {
+  Layout layout;
+  layout.unused = 0;
+  for (int i = 0; i < TENSORS; i++)
+    if (!describe(given->argument[i], layout, i)) return 1;
+  Kept *kept = (Kept *)calloc(1, sizeof(Kept));
+  if (!kept) return 1;
+  kept->layout = layout;
+  kept->hash = hash_of(layout);
+  for (int i = 0; i < RG_OPTIONS; i++) kept->option[i] = shared(given->argument[TENSORS + i]);
+  if (given->memory) {
+    kept->memory = shared(given->memory);
+    kept->output_layout = given->layout;
+    kept->output_kind = given->kind;
+    kept->call = *given->call;
+    kept->most_threads = given->most_threads;
+    kept->must_be_sound = given->must_be_sound;
+    kept->first[1] = given->first_key;
+    kept->first[2] = given->first_value;
+  }
+  while (ring[oldest]) forget(oldest);  // another thread may keep a call meanwhile
+  ring[oldest] = kept;
+  oldest = (oldest + 1) % CALLS;
+  changes++;
+  Kept *&chain = chains[kept->hash % CHAINS];
+  kept->next = chain;
+  chain = kept;
+  return 0;
+}
+
+PUBLIC void rg_forget_calls(void) {
+  for (int place = 0; place < CALLS; place++) forget(place);
+}
+
+PUBLIC rg_object *rg_class_of(rg_object *x) { return shared(class_of(x)); }
+}

@@ -1,0 +1,75 @@
+"""Warm calls: those that repeat an earlier one with other tensors, and are computed without Python.
+
+The compiled library looks such a call up and checks it. What it does not know, and every call that PyTorch must see, such
+as one with gradients, inside a transform or beside a profiler, takes the usual way, with the same bits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from regard.backends.native.kept_calls import KeptCalls, kept_calls
+from regard.core.call import Call
+from regard.core.hidden import CallGrid
+from regard.core.plan import Plan
+
+UNKNOWN = KeptCalls.UNKNOWN
+
+
+class RepeatedCalls:
+    """Calls that have a kept plan, and may be repeated by the compiled library.
+
+    repeat: as `KeptCalls` describes it; None until a plan of the native backend was made, and where there is no library.
+    """
+
+    def __init__(self) -> None:
+        self.repeat: Callable[..., Any] | None = None
+        self._calls: KeptCalls | None = None
+
+    def open(self) -> None:
+        """Load the function that repeats calls, if there is one."""
+        self._calls = kept_calls()
+        if self._calls is not None:
+            self.repeat = self._calls.repeat
+
+    def keep(self, call: Call, plan: Plan, call_grid: CallGrid | None) -> None:
+        """Keep a call that `repeat` does not know, and whose plan is kept."""
+        if self._calls is None or plan.problem.needs_grad or not plan.problem.pattern.by_value:
+            return
+        arguments = (
+            call.q,
+            call.k,
+            call.v,
+            call.pattern,
+            call.mechanism,
+            call.bias,
+            call.parameters,
+            call.dropout_seed,
+            call.sink,
+            call.q_start,
+            call.softcap,
+            call.scale,
+            call.dropout,
+            call.strict,
+            call.backend,
+            call.precise,
+        )
+        repeatable = plan.repeatable(call, call_grid)
+        if repeatable is None:
+            self._calls.leave(arguments)
+            return
+        self._calls.keep(
+            arguments,
+            repeatable.struct,
+            repeatable.must_be_sound,
+            repeatable.first_key,
+            repeatable.first_value,
+        )
+
+    def forget(self) -> None:
+        if self._calls is not None:
+            self._calls.forget()
+
+
+REPEATED = RepeatedCalls()
