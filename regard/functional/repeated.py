@@ -1,7 +1,7 @@
 """Warm calls: those that repeat an earlier one with other tensors, and are computed without Python.
 
-The compiled library looks such a call up and checks it. What it does not know, and every call that PyTorch must see, such
-as one with gradients, inside a transform or beside a profiler, takes the usual way, with the same bits.
+The compiled library looks such a call up and checks it. What it does not know, and every call that PyTorch must see,
+such as one with gradients, inside a transform or beside a profiler, takes the usual way, with the same bits.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ UNKNOWN = KeptCalls.UNKNOWN
 class RepeatedCalls:
     """Calls that have a kept plan, and may be repeated by the compiled library.
 
-    repeat: as `KeptCalls` describes it; None until a plan of the native backend was made, and where there is no library.
+    repeat: as `KeptCalls` describes it; None until the first plan is made, and where there is no library.
     """
 
     def __init__(self) -> None:

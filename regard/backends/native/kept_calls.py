@@ -1,11 +1,12 @@
 """The function of C that repeats a call with other tensors, and the table of calls that it knows.
 
-A small call takes less time than the code of Python that looks its plan up. The compiled library therefore has a function
-of Python that reads q, k and v itself, finds an earlier call of the same layout and options, and runs the kernel.
+A small call takes less time than the code of Python that looks its plan up. The compiled library therefore has a
+function that Python calls like its own. It reads q, k and v itself, finds an earlier call of the same layout and
+options, and runs the kernel.
 
-The library is built without the headers of Python and of PyTorch, so one build serves every version: it gets the addresses
-of functions of Python's stable ABI, and reads tensors by the interface that DLPack defines for C. Where one of these is
-missing there is no such function, and Python computes every call.
+The library is built without the headers of Python and of PyTorch, so one build serves every version: it gets the
+addresses of functions of Python's stable ABI, and reads tensors by the interface that DLPack defines for C. Where one
+of these is missing there is no such function, and Python computes every call.
 """
 
 from __future__ import annotations
@@ -15,7 +16,17 @@ import struct
 import sys
 import sysconfig
 from collections.abc import Callable, Sequence
-from ctypes import POINTER, Structure, c_int32, c_int64, c_uint8, c_uint16, c_uint64, c_void_p, py_object
+from ctypes import (
+    POINTER,
+    Structure,
+    c_int32,
+    c_int64,
+    c_uint8,
+    c_uint16,
+    c_uint64,
+    c_void_p,
+    py_object,
+)
 from functools import cache
 from typing import Any
 
@@ -89,13 +100,15 @@ class CPython(Structure):
                 "is_cpu",
                 "requires_grad",
                 "is_neg",
+                "is_zero",
+                "is_functional",
                 "empty_strided",
                 "get_num_threads",
                 "is_grad_enabled",
                 "transforms",
             )
         ),
-        ("quiet", py_object * 6),
+        ("quiet", py_object * 5),
         *(
             (name, py_object)
             for name in ("is_included", "before_autograd", "forward_mode", "level")
@@ -136,7 +149,9 @@ class KeptCalls:
         self._handle.rg_forget_calls.restype = None
         self._handle.rg_class_of.restype = py_object
         self._handle.rg_class_of.argtypes = [py_object]
-        self._python = _functions_and_objects(describe)  # the library holds no references of its own
+        self._python = _functions_and_objects(
+            describe
+        )  # the library holds no references of its own
         self.repeat: Callable[..., Any] = self._handle.rg_repeat(ctypes.byref(self._python))
 
     def reads_classes(self) -> bool:
@@ -206,7 +221,7 @@ def _has_stable_objects() -> bool:
 
 
 def _description_of_tensors() -> int | None:
-    """The address of PyTorch's function that describes a tensor; None if there is none, or if it describes otherwise."""
+    """The address of PyTorch's function that describes a tensor; None if there is none, or one that does otherwise."""
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if type(capsule).__name__ != "PyCapsule":
         return None
@@ -245,6 +260,8 @@ def _functions_and_objects(describe: int) -> CPython:
         is_cpu=sys.intern("is_cpu"),
         requires_grad=sys.intern("requires_grad"),
         is_neg=torch.Tensor.is_neg,
+        is_zero=torch.Tensor._is_zerotensor,
+        is_functional=torch._is_functional_tensor,
         empty_strided=torch.empty_strided,
         get_num_threads=torch.get_num_threads,
         is_grad_enabled=torch.is_grad_enabled,
@@ -263,6 +280,5 @@ def _functions_and_objects(describe: int) -> CPython:
         torch._C._len_torch_dispatch_stack,
         torch._C._is_torch_function_mode_enabled,
         torch.autograd._profiler_enabled,
-        torch._C._dynamo.eval_frame.get_eval_frame_callback,
     ]
     return python

@@ -20,15 +20,18 @@ constexpr int IN_WORD = TYPE == RG_FLOAT32 ? 1 : TYPE == RG_INT8 ? 4 : 2;  // nu
 struct WordColumns {
   __m512i column[4];
 
-  static __m512i four(const char *p, long row) {  // words of the rows 0, 4, 8 and 12
-    const auto one = [&](int i) { return _mm_loadu_si128((const __m128i *)(p + i * row)); };
+  // Words of the rows first, first + 4, first + 8 and first + 12; `at` says where the words of a row are.
+  template <class Place>
+  static __m512i four(const Place &at, int first) {
+    const auto one = [&](int i) { return _mm_loadu_si128((const __m128i *)at(first + i)); };
     __m512i x = _mm512_castsi128_si512(one(0));  // masked loads, since inserting needs shuffles
     x = _mm512_mask_broadcast_i32x4(x, 0x00f0, one(4));
     x = _mm512_mask_broadcast_i32x4(x, 0x0f00, one(8));
     return _mm512_mask_broadcast_i32x4(x, 0xf000, one(12));
   }
-  WordColumns(const char *p, long row) {
-    const __m512i a = four(p, row), b = four(p + row, row), c = four(p + 2 * row, row), d = four(p + 3 * row, row);
+  template <class Place>
+  explicit WordColumns(const Place &at) {
+    const __m512i a = four(at, 0), b = four(at, 1), c = four(at, 2), d = four(at, 3);
     const __m512i t0 = _mm512_unpacklo_epi32(a, b), t1 = _mm512_unpackhi_epi32(a, b);
     const __m512i t2 = _mm512_unpacklo_epi32(c, d), t3 = _mm512_unpackhi_epi32(c, d);
     column[0] = _mm512_unpacklo_epi64(t0, t2), column[1] = _mm512_unpackhi_epi64(t0, t2);
@@ -61,12 +64,14 @@ static inline vf numbers_at(const char *p, vf scale) {
 struct WordColumns {
   __m256i column[4];
 
-  static __m256i two(const char *p, long row) {  // words of the rows 0 and 4
-    const __m128i low = _mm_loadu_si128((const __m128i *)p), high = _mm_loadu_si128((const __m128i *)(p + 4 * row));
+  template <class Place>
+  static __m256i two(const Place &at, int first) {  // words of the rows first and first + 4
+    const __m128i low = _mm_loadu_si128((const __m128i *)at(first)), high = _mm_loadu_si128((const __m128i *)at(first + 4));
     return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
   }
-  WordColumns(const char *p, long row) {
-    const __m256i a = two(p, row), b = two(p + row, row), c = two(p + 2 * row, row), d = two(p + 3 * row, row);
+  template <class Place>
+  explicit WordColumns(const Place &at) {
+    const __m256i a = two(at, 0), b = two(at, 1), c = two(at, 2), d = two(at, 3);
     const __m256i t0 = _mm256_unpacklo_epi32(a, b), t1 = _mm256_unpackhi_epi32(a, b);
     const __m256i t2 = _mm256_unpacklo_epi32(c, d), t3 = _mm256_unpackhi_epi32(c, d);
     column[0] = _mm256_unpacklo_epi64(t0, t2), column[1] = _mm256_unpackhi_epi64(t0, t2);
@@ -124,23 +129,29 @@ static inline vf word_in(Bits bits, int place, vf scale) {
   return number_in<TYPE>(bits, HALF ? 1 - place : place, scale);
 }
 
-// Scores of M rows with the NR keys from `key` on.
-template <int M, int TYPE>
-static void score_few(const Vectors &keys, int key, const real *q, real *s, real by) {
+// Scores of M rows with the keys of a panel in the lanes [begin, end), which are whole registers. Unless WHOLE, the tensor lacks
+// some of them: their lanes get scores of others, and are masked later.
+template <int M, int TYPE, bool WHOLE>
+static void score_few(const Vectors &keys, int panel_key, int begin, int end, const real *q, real *s, real by) {
   constexpr int BYTES = 4 / IN_WORD<TYPE>, STEP = 4 * IN_WORD<TYPE>;
   const long length = words(keys.dim);
   const long row = keys.x.row * BYTES;
-  const bool dense = row == keys.dim * BYTES;
-  for (int half = 0; half < NV; half++, key += W) {
+  const bool dense = WHOLE && row == keys.dim * BYTES;
+  const int first = keys.begin(panel_key), last = keys.end(panel_key, NR) - 1;
+  for (int lane = begin; lane < end; lane += W) {
+    const int key = panel_key + lane;
+    const auto key_in = [&](int i) { return WHOLE ? key + i : std::min(std::max(key + i, first), last); };
     vf sum[M], scale{};
     for (int i = 0; i < M; i++) sum[i] = vf{};
     if (TYPE == RG_INT8)
-      for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key + i - keys.first_key);
-    const char *p = keys.row(key), *next = p;
+      for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key_in(i) - keys.first_key);
+    const char *p = WHOLE ? keys.row(key) : nullptr, *next = p, *lines[W];
+    if (!WHOLE)
+      for (int i = 0; i < W; i++) lines[i] = keys.row(key_in(i));
     if (dense) prefetch_pages(p, W * row);
-    for (int c = 0; c < keys.dim; c += STEP, p += 16, next += 16 * W) {
+    for (int c = 0; c < keys.dim; c += STEP, p += WHOLE ? 16 : 0, next += WHOLE ? 16 * W : 0) {
       if (dense) prefetch_lines(next, 16 * W);
-      const WordColumns words_of_keys(p, row);
+      const WordColumns words_of_keys([&](int i) { return WHOLE ? p + i * row : lines[i] + c * BYTES; });
 #pragma GCC unroll 4
       for (int word = 0; word < 4; word++)
 #pragma GCC unroll 4
@@ -150,7 +161,7 @@ static void score_few(const Vectors &keys, int key, const real *q, real *s, real
           for (int i = 0; i < M; i++) sum[i] = step(x, everywhere(q + i * length + c / PAIR + word * WORDS_IN<TYPE> + place), sum[i]);
         }
     }
-    for (int i = 0; i < M; i++) store(s + (long)i * LDS + half * W, HALF ? sum[i] * all(by) : sum[i]);
+    for (int i = 0; i < M; i++) store(s + (long)i * LDS + lane, HALF ? sum[i] * all(by) : sum[i]);
   }
 }
 
@@ -241,11 +252,15 @@ static bool few(int rows, const Vectors &x) {
 #endif
 }
 
-static void score_few(int rows, const Vectors &keys, int key, const real *q, real *s, real by) {
+static void score_few(int rows, const Vectors &keys, int key, int begin, int end, const real *q, real *s, real by) {
 #if defined(RG_FEW)
-  with_rows(rows, keys.x.type, [&](auto m, auto type) { score_few<m(), type()>(keys, key, q, s, by); });
+  const bool whole = keys.begin(key) == key && keys.end(key, NR) == key + NR;
+  with_rows(rows, keys.x.type, [&](auto m, auto type) {
+    const auto score = whole ? score_few<m(), type(), true> : score_few<m(), type(), false>;
+    score(keys, key, begin, end, q, s, by);
+  });
 #else
-  (void)rows, (void)keys, (void)key, (void)q, (void)s, (void)by;
+  (void)rows, (void)keys, (void)key, (void)begin, (void)end, (void)q, (void)s, (void)by;
 #endif
 }
 

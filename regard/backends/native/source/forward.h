@@ -184,8 +184,9 @@ static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, 
   for (int p = 0; p < PANELS; p++) {
     bool packed = false;
     const int key = panels[p].key;
-    if (in_registers && keys.begin(key) == key && keys.end(key, NR) == key + NR) {
-      if (tiles.state[0][p] != EMPTY) score_few(w.stack.rows, keys, key, room.q, room.scores + p * NR, factor);
+    if (in_registers) {
+      if (tiles.state[0][p] != EMPTY)
+        score_few(w.stack.rows, keys, key, tiles.begin(0, p), tiles.stop(0, p), room.q, room.scores + p * NR, factor);
       continue;
     }
     bool some = false, between = false;
@@ -550,8 +551,72 @@ static void forward_chunk(const Work &w, ChunkRoom &room) {
   }
 }
 
+// ---- one or two rows over few keys, as in the first steps of decoding
+//
+// Keys and values are multiplied where they lie. A panel of keys as columns would be more work than all the rest. The order of
+// every sum is that of sum_keys.
+
+constexpr int LEAST_ROWS = 2, LEAST_KEYS = 8, LEAST_DIM = 256;
+
+static long lane_in_group(const Work &w, long key) { return key - w.s.origin - Walk::floor_to(key - w.s.origin, LANES); }
+
+static bool over_few_keys(const Work &w) {
+  const rg_call &c = w.c;
+  if (HALF || w.stack.rows > LEAST_ROWS || w.block.run + 1 != w.block.run_end) return false;
+  const Run run = run_of(w.s, w.block.run);
+  const long keys = (long)run.end - run.first;
+  if (run.kind != RG_WHOLE || keys > LEAST_KEYS || lane_in_group(w, run.first) + keys > LANES) return false;
+  if (c.softcap > 0 || c.bias.data || c.dropout > 0 || c.statistics) return false;
+  return c.k.type == REAL && c.v.type == REAL && c.head_dim <= LEAST_DIM && c.v_dim <= LEAST_DIM && c.v_dim % W == 0;
+}
+
+// Products of a query with COUNT keys.
+template <int COUNT>
+static void score_each(const real *q, const real *keys, long row, int dim, real *s) {
+  real sum[COUNT] = {};
+  for (int c = 0; c < dim; c++)
+#pragma GCC unroll 8
+    for (int i = 0; i < COUNT; i++) sum[i] = std::fma(keys[i * row + c], q[c], sum[i]);
+  for (int i = 0; i < COUNT; i++) s[i] = sum[i];
+}
+template <int COUNT = LEAST_KEYS>
+static void score_each(int count, const real *q, const real *keys, long row, int dim, real *s) {
+  if constexpr (COUNT > 1)
+    if (count < COUNT) return score_each<COUNT - 1>(count, q, keys, row, dim, s);
+  score_each<COUNT>(q, keys, row, dim, s);
+}
+
+static void forward_few_keys(const Work &w) {
+  const rg_call &c = w.c;
+  const Run run = run_of(w.s, w.block.run);
+  const int count = run.end - run.first, lane = (int)lane_in_group(w, run.first);
+  const int begin = lane / W * W, end = up(lane + count, W);
+  const Vectors keys = w.keys(), values = w.values();
+  const real *k = (const real *)keys.row(run.first), *v = (const real *)values.row(run.first);
+  const Dropout dropout(c);
+  alignas(64) real q[LEAST_DIM], scores[LANES], memory[LEAST_DIM + 2 * SPARE];
+  Sums sums(c, memory, 1, c.v_dim + SPARE);
+  for (int r = 0; r < w.stack.rows; r++) {
+    read_query(w, w.head_of(r), w.row_of(r), q, words(c.head_dim));
+    for (real &score : scores) score = -INF;
+    score_each(count, q, k, keys.x.row, c.head_dim, scores + lane);
+    sums.begin(1);
+    real &most = *sums.highest;
+    for (int i = lane; i < lane + count; i++) most = scores[i] <= most ? most : scores[i];
+    Weighing x{most, dropout, 0, 0, 0, 0, 0};
+    *sums.total += sum(weigh<false, false>(scores, begin, end, x));
+    for (int n = 0; n < c.v_dim; n += W) {
+      vf of_keys{};
+      for (int i = 0; i < count; i++) of_keys = madd(load(v + i * values.x.row + n), all(scores[lane + i]), of_keys);
+      store(sums.output + n, vf{} + of_keys);  // as sums that begin with 0: none is -0
+    }
+    finish(w, sums, r, 1);
+  }
+}
+
 static bool forward_stack(const Work &w) {
   const int rows = w.stack.rows, width = up(w.c.v_dim, W) + SPARE;
+  if (over_few_keys(w)) return forward_few_keys(w), true;
   Workspace &memory = workspace();
   if (w.block.run < w.block.run_end && in_one_chunk(w)) {
     if (!memory.reserve(sizeof(real) * ChunkRoom::numbers(w) + 1024)) return false;

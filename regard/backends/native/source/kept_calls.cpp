@@ -17,6 +17,8 @@ constexpr int AXES = 4;
 constexpr int32_t CPU = 1;      // kDLCPU
 constexpr int EQUAL = 2;        // Py_EQ
 constexpr int FAST_CALL = 0x80; // METH_FASTCALL
+// A tensor without memory lies at its offset in bytes, far below this; the memory of most programs lies above.
+constexpr uint64_t LOW = UINT64_C(1) << 44;
 
 // Where these options stand; a call with one of the middle four is not kept.
 enum { PATTERN, MECHANISM, BIAS, PARAMETERS, DROPOUT_SEED, SINK, Q_START };
@@ -99,11 +101,20 @@ bool may_repeat(rg_object *const *arguments) {
   return is_true(arguments[0], py.is_cpu);
 }
 
+// Whether a tensor at a low address has no memory, as zeros that PyTorch makes for derivatives; asking takes time.
+bool has_no_memory(rg_object *x, const void *data) {
+  if ((uint64_t)data >= LOW) return false;
+  for (rg_object *function : py.has_no_memory)
+    if (says_something(py.PyObject_CallFunctionObjArgs(function, x, nullptr))) return true;
+  return false;
+}
+
 // The first number of a tensor on the CPU with four axes, and how it lies; NULL for any other.
 char *describe(rg_object *x, Layout &layout, int place) {
   rg_described found;
   if (py.describe(x, &found)) return py.PyErr_Clear(), nullptr;
   if (found.axes != AXES || found.device != CPU || !found.data || !found.stride) return nullptr;
+  if (has_no_memory(x, found.data)) return nullptr;
   memcpy(layout.size[place], found.size, sizeof layout.size[place]);
   memcpy(layout.stride[place], found.stride, sizeof layout.stride[place]);
   layout.type[place] = found.code | (uint32_t)found.bits << 8 | (uint32_t)found.lanes << 16;

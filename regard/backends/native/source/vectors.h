@@ -136,8 +136,8 @@ static inline vf folded(Lanes x) {
   return x.part[0];
 }
 
-static inline real sum(const Lanes &x) {
-  const vf y = folded(x);
+// The sum of the lanes of a register: lane i + W / 2 is added to lane i, then W / 4, down to neighbours.
+static inline real sum(vf y) {
 #if defined(RG_512)
   const __m256 a = _mm256_add_ps(_mm512_castps512_ps256((__m512)y), _mm512_extractf32x8_ps((__m512)y, 1));
 #elif defined(RG_256)
@@ -155,6 +155,8 @@ static inline real sum(const Lanes &x) {
   return z[0];
 #endif
 }
+
+static inline real sum(const Lanes &x) { return sum(folded(x)); }
 
 // Lane i of the result joins the lanes of x[i]: those W / 2 apart, then W / 4, down to neighbours.
 template <class Join>
