@@ -12,7 +12,7 @@ from regard.core.result import Want, top_keys
 from regard.core.tensors import Stored
 from regard.functional import attention, attention_detail, plan_attention
 from regard.mechanisms import Additive, LinearTransformer, Softmax
-from regard.patterns import Pattern
+from regard.patterns import KeyMask, Pattern
 from regard.testing.cases import LAYOUTS
 from regard_lab.bench import peers
 from regard_lab.bench.work import (
@@ -20,6 +20,7 @@ from regard_lab.bench.work import (
     CAUSAL,
     DROPOUT_SEED,
     FULL,
+    PADDED,
     STRIDED,
     WHOLE,
     WINDOW,
@@ -73,6 +74,17 @@ def _by_plan(work: Work, tensors: Tensors) -> Attend:
     return partial(plan.run, tensors.q, k, v, bias=tensors.bias, dropout_seed=DROPOUT_SEED)
 
 
+def _by_new_masks(work: Work, tensors: Tensors) -> Attend:
+    """Attention with the padding of the batch as a mask that is new in each call, as each batch of a training has."""
+    length = int(work.pattern.stop)  # ty: ignore[missing-attribute]
+    visible = (torch.arange(work.k_len) < length).expand(work.batch, -1).clone()
+
+    def attend() -> torch.Tensor:
+        return attention(tensors.q, tensors.k, tensors.v, pattern=KeyMask(visible))
+
+    return attend
+
+
 def _by_detail(want: Want) -> Callable[[Work, Tensors], Attend]:
     """Attention with one statistic; `top_keys` is checked by its weights, since equal weights may be in any order."""
     name = want if isinstance(want, str) else "top_weights"
@@ -95,6 +107,7 @@ def _by_detail(want: Want) -> Callable[[Work, Tensors], Attend]:
 
 REGARD = Contender("regard", _by_attention, plan=plan_of)
 PLAN_RUN = Contender("regard, plan.run", _by_plan, plan=plan_of)
+NEW_MASK = Contender("regard, a new mask", _by_new_masks)
 
 
 def with_statistic(want: Want) -> Contender:
@@ -275,6 +288,23 @@ _TINY = Contest(
         Promise("slower by", PLAN_RUN.name, peers.SDPA.name, 25),
     ),
 )
+
+
+def _padded(batch: int, length: int, bound: float, *, backward: bool = False) -> Contest:
+    """A batch with padding: its mask is new in each call, that of the peer is made in advance."""
+    work = Work(length, heads=8, batch=batch, pattern=PADDED[length], backward=backward)
+    also = ", forward + backward" if backward else ""
+    label = f"{batch} x {length}{also}"
+    promise = Promise("faster", NEW_MASK.name, peers.SDPA_MASK.name, bound)
+    return Contest(label, work, (REGARD, NEW_MASK, peers.SDPA_MASK), (promise,))
+
+
+_PADDED = (
+    _padded(1, 16, 0.25),
+    _padded(8, 16, 0.5),
+    _padded(8, 128, 1.1),
+    _padded(8, 128, 1.05, backward=True),
+)
 _DECODING = (
     _decoding("16,384 keys", 16384, {peers.SDPA_GROUPED: 2.5, peers.SDPA_REPEATED: 8}),
     _decoding("16,384 keys in bfloat16", 16384, {peers.SDPA_GROUPED: 8}, "bfloat16"),
@@ -353,6 +383,12 @@ CASES: dict[str, Case] = {
             unpromised([_statistics(2048)]),
         ),
         Case("overhead", "Overhead of a call on tiny tensors", (_TINY,), (_TINY,)),
+        Case(
+            "padding",
+            "A batch whose padding mask is new in every call",
+            _PADDED,
+            unpromised(_PADDED[1:3]),
+        ),
         Case(
             "short",
             "Full attention over few positions, beside runtimes of exported models",

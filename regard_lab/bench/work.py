@@ -18,6 +18,7 @@ from regard.patterns import (
     Causal,
     Full,
     GlobalTokens,
+    KeySpan,
     Pattern,
     RandomBlocks,
     SlidingWindow,
@@ -42,6 +43,11 @@ _FORMULAS: dict[Pattern, Formula] = {
     WINDOW: lambda i, j: abs(i - j) <= 256,
     SMALL_WINDOW: lambda i, j: abs(i - j) <= 32,
     STRIDED: lambda i, j: (j <= i) & ((i - j < 64) | ((i - j) % 64 == 0)),
+}
+PADDED = {length: KeySpan(0, length * 3 // 4) for length in (16, 128)}  # a quarter is padding
+_FORMULAS |= {
+    pattern: lambda i, j, length=length: (j < length * 3 // 4) & (i == i)
+    for length, pattern in PADDED.items()
 }
 DROPOUT_SEED = 11
 WHOLE = 512  # up to this length every row is checked
