@@ -116,7 +116,7 @@ def learn(name: str, seed: int, recipe: StoryRecipe) -> Model:
 def sequence_accuracy(model: Model, length: int, count: int) -> float:
     """The share of new texts of a length that greedy search reverses without a mistake."""
     texts = reversible(count, length, length, torch.Generator().manual_seed(1_000_003 + length))
-    outputs = greedy_search(model, sources(texts), max_length=length + 2)
+    outputs = greedy_search(model, sources(texts), max_tokens=length + 2)
     return (
         sum(
             list(one.ids) == text[::-1] and one.finished

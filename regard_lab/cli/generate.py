@@ -143,7 +143,7 @@ def generate(
         beam=beam,
         normalisation=normalisation,
         alpha=alpha,
-        max_length=max_tokens,
+        max_tokens=max_tokens,
         cache=cache_kind,
         cache_dtype=cache_dtype,
     )
@@ -243,7 +243,7 @@ def _generate_file(
     search: SearchOptions = options["options"]
     for name in ("beam", "cache", "cache_dtype", "normalisation", "alpha"):
         settings[name] = getattr(search, name)
-    write_lines(run, files, compute, **settings, max_tokens=search.max_length)
+    write_lines(run, files, compute, **settings, max_tokens=search.max_tokens)
 
 
 def _unescaped(text: str) -> str:

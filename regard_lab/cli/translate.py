@@ -108,7 +108,7 @@ def translate(
     normalisation: Normalisation = default(SearchOptions, "normalisation"),
     alpha: Alpha = default(SearchOptions, "alpha"),
     min_length: MinLength = default(Constraints, "min_length"),
-    max_length: MaxLength = default(SearchOptions, "max_length"),
+    max_length: MaxLength = default(SearchOptions, "max_tokens"),
     no_repeat: NoRepeat = default(Constraints, "no_repeat"),
     repetition_penalty: Penalty = default(Constraints, "repetition_penalty"),
     prefix: Annotated[
@@ -179,7 +179,7 @@ def translate(
         count=count,
         normalisation=normalisation,
         alpha=alpha,
-        max_length=max_length,
+        max_tokens=max_length,
         cache=cache_kind,
         cache_dtype=cache_dtype,
         constraints=constraints,
@@ -311,7 +311,9 @@ def _translate_file(
     # By these values a command that goes on is recognised as the same.
     settings = {name: value for name, value in search.items() if name != "options"}
     settings |= {"command": "translate", "json": as_json, "align": align}
-    write_lines(run, files, compute, **settings, **search["options"].to_dict())
+    settings |= search["options"].to_dict()
+    settings["max_length"] = settings.pop("max_tokens")  # as the option of the command is called
+    write_lines(run, files, compute, **settings)
     note(ends.remark())
 
 

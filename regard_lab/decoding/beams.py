@@ -43,7 +43,7 @@ def beam_search(
         over: function of (batch row, ids) that returns True to end a text.
         special: ids with a special meaning.
         constraints: what texts begin with, and which ids they may not have.
-        options: those of `SearchOptions`: count, normalisation, alpha, max_length, cache, cache_dtype.
+        options: those of `SearchOptions`: count, normalisation, alpha, max_tokens, cache, cache_dtype.
 
     Returns:
         For each batch row its best `count` hypotheses, the best first; fewer where there are not as many.
@@ -98,7 +98,7 @@ class _TextSearch:
     """The search for one text: its alive hypotheses, the most likely first, and the finished ones."""
 
     row: int
-    max_length: int
+    max_tokens: int
     rules: _Rules
     alive: list[Alive] = field(default_factory=lambda: [Alive()])
     finished: list[Hypothesis] = field(default_factory=list)
@@ -119,7 +119,7 @@ class _TextSearch:
         # A log-probability only decreases, so the best score that an alive hypothesis can reach has
         # the total of today, at the shortest or at the longest length.
         most_likely = self.alive[0].total
-        bound = max(options.score(most_likely, 1), options.score(most_likely, self.max_length))
+        bound = max(options.score(most_likely, 1), options.score(most_likely, self.max_tokens))
         return bound <= self.best()[-1].score
 
     def advance(self, candidates: list[Candidate]) -> list[int]:
@@ -140,7 +140,7 @@ class _TextSearch:
                 # One that ends counts as a member of the beam, as if its place stayed taken.
                 if rank < beam:
                     self._finish(extended, is_complete=True)
-            elif len(extended.ids) >= self.max_length:
+            elif len(extended.ids) >= self.max_tokens:
                 self._finish(extended, is_complete=False)
             else:
                 self.alive.append(extended)

@@ -77,7 +77,7 @@ class Constraints:
         if given and most_needed > min(limits, default=0):
             why = "min_length" if most_needed == self.min_length else "the prefix"
             raise ArgumentError(
-                f"the longest text is {min(limits):,} ids, and {why} needs {most_needed:,}; give a larger max_length"
+                f"the longest text is {min(limits):,} ids, and {why} needs {most_needed:,}; give a larger limit"
             )
         return list(map(max, limits, needed))
 

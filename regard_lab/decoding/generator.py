@@ -27,7 +27,7 @@ from regard_lab.text.seen_words import SeenWords
 
 MAX_TOKENS = 100  # new ids of a text, unless more are asked for
 # The options of a generator by default. A beam ranks texts by their probability.
-DEFAULT_OPTIONS = SearchOptions(normalisation="none", max_length=MAX_TOKENS)
+DEFAULT_OPTIONS = SearchOptions(normalisation="none", max_tokens=MAX_TOKENS)
 
 
 @brief
@@ -86,9 +86,8 @@ class Generator(Described):
     def generate(
         self,
         prompts: Sequence[str],
-        options: SearchOptions = DEFAULT_OPTIONS,
+        options: SearchOptions | None = None,
         *,
-        max_tokens: int | None = None,
         sampling: Sampling | None = None,
         stop: Sequence[str] = (),
         batch_size: int = 32,
@@ -104,7 +103,6 @@ class Generator(Described):
         Args:
             prompts: texts; a prompt may be empty.
             options: how they are continued; by default by at most 100 ids, and a beam ranks texts by their probability.
-            max_tokens: the most new ids, if not the `max_length` of the options.
             sampling: settings of sampling; None takes the most likely id.
             stop: texts that end a continuation; they are not part of it, and need not align with sub-words.
             batch_size: the most prompts continued at once.
@@ -117,8 +115,8 @@ class Generator(Described):
             proposals: the most ids of a continuation that are proposed at once.
             branches: how many continuations are proposed and verified together, as a tree: several matches in the text,
                 or what follows the draft's most likely ids.
-            search: single options by name: those of `SearchOptions` (beam, count, normalisation, alpha, cache,
-                cache_dtype) and of `Constraints` (min_length, no_repeat, repetition_penalty).
+            search: single options by name: those of `SearchOptions` (beam, count, normalisation, alpha, max_tokens,
+                cache, cache_dtype) and of `Constraints` (min_length, no_repeat, repetition_penalty).
 
         Raises:
             ArgumentError: invalid settings, or more ids than the model has positions.
@@ -136,18 +134,18 @@ class Generator(Described):
                 f"branches={branches} is for proposals; add speculate= (--speculate or --draft)"
             )
         TextStream(stop)  # refuses invalid stops before any work
-        of_kind("options", options, SearchOptions, "a SearchOptions")
-        if max_tokens is not None:
-            search["max_length"] = max_tokens
+        if options is None:
+            options = DEFAULT_OPTIONS
+        of_kind("options", options, SearchOptions, "a SearchOptions, or None")
         options = with_options(options, search)
 
         encoded = [[BEGIN, *self.tokeniser.encode(prompt)] for prompt in prompts]
         longest = max(map(len, encoded), default=0)
-        self._check_room(longest, options.max_length)
+        self._check_room(longest, options.max_tokens)
         proposed = None
         if speculate is not None:
             _check_speculation(options)
-            proposer = self._proposer(speculate, longest, options.max_length)
+            proposer = self._proposer(speculate, longest, options.max_tokens)
             proposed = Proposals(proposer, proposals, branches)
 
         device = next(self.model.parameters()).device

@@ -32,7 +32,7 @@ class SearchOptions:
         count: texts for each batch row: the best of a beam, or independent samples.
         normalisation: length normalisation of the scores of a beam: "none", "average" or "gnmt"; see `normalised`.
         alpha: exponent of "gnmt".
-        max_length: the most new ids; None for twice the ids of the batch row plus 16.
+        max_tokens: the most new ids; None for twice the ids of the batch row plus 16.
         cache: kind of cache, as `new_cache` of a layer has it: "dynamic", "static", "ring", "paged" or "state"; None
             for the model's own choice. The room of a static cache is that of the text and the new ids. Beams share the
             pages of a "paged" one.
@@ -50,7 +50,7 @@ class SearchOptions:
     count: int = 1
     normalisation: str = "gnmt"
     alpha: float = 0.6
-    max_length: int | None = None
+    max_tokens: int | None = None
     cache: str | None = None
     cache_dtype: torch.dtype | str | None = None
     constraints: Constraints = FREE
@@ -61,11 +61,11 @@ class SearchOptions:
         object.__setattr__(self, "count", whole("count", self.count, 1))
         check_normalisation(self.normalisation, self.alpha)
         object.__setattr__(self, "alpha", real("alpha", self.alpha))
-        if self.max_length is not None:
-            max_length = whole("the most ids", self.max_length)
-            if max_length < 1:
-                raise ArgumentError(f"the limit is {count_of(max_length, 'ids')}; give 1 or more")
-            object.__setattr__(self, "max_length", max_length)
+        if self.max_tokens is not None:
+            max_tokens = whole("the most ids", self.max_tokens)
+            if max_tokens < 1:
+                raise ArgumentError(f"the limit is {count_of(max_tokens, 'ids')}; give 1 or more")
+            object.__setattr__(self, "max_tokens", max_tokens)
         of_kind("constraints", self.constraints, Constraints, "a Constraints")
 
     def score(self, log_prob: float, length: int) -> float:
@@ -77,11 +77,11 @@ class SearchOptions:
 
         By default they depend on the text alone, so that it has the same limit in any batch.
         """
-        if self.max_length is None:
+        if self.max_tokens is None:
             limits = [2 * length + 16 for length in (texts != PAD).sum(1).tolist()]
         else:
-            limits = [self.max_length] * len(texts)
-        return self.constraints.limits(limits, self.max_length is not None)
+            limits = [self.max_tokens] * len(texts)
+        return self.constraints.limits(limits, self.max_tokens is not None)
 
     def to_dict(self) -> dict[str, Any]:
         """Every option by its name, with those of the constraints but the prefixes of single texts."""

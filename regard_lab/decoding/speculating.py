@@ -235,12 +235,12 @@ class _Speculation:
         model: LanguageModel,
         prompt: torch.Tensor,
         options: SearchOptions,
-        max_length: int,
+        max_tokens: int,
         proposals: Proposals,
         choose: Callable[..., torch.Tensor],
         is_over: Callable[[list[int]], bool] | None,
     ) -> None:
-        nodes = max_length + proposals.count * (proposals.branches - 1)  # room for those of a tree
+        nodes = max_tokens + proposals.count * (proposals.branches - 1)  # room for those of a tree
         state: LanguageState = new_state(model, prompt[None], options, nodes)
         if proposals.branches > 1 and not state.goes_back:
             raise UnsupportedError(
@@ -251,7 +251,7 @@ class _Speculation:
         self.logits = state.next_scores[:, None].clone()  # (1, nodes of the last call, vocab_size)
         self.text = _TextState(model, state)
         self.prompt = prompt
-        self.max_length = max_length
+        self.max_tokens = max_tokens
         self.proposals = proposals
         self.choose = choose
         self.is_over = is_over
@@ -266,7 +266,7 @@ class _Speculation:
         tree = _tree_of([])
         while True:
             path = self._follow(tree)
-            if self.finished or len(self.ids) == self.max_length:
+            if self.finished or len(self.ids) == self.max_tokens:
                 total = sum(self.log_probs)
                 log_probs = tuple(self.log_probs)
                 ids = tuple(self.ids)
@@ -297,7 +297,7 @@ class _Speculation:
                 return path
             self.ids.append(next_id)
             self.finished = self.is_over is not None and self.is_over(self.ids)
-            if self.finished or len(self.ids) == self.max_length:
+            if self.finished or len(self.ids) == self.max_tokens:
                 return path
             node = tree.get((path[-1], next_id))
             if node is None:
@@ -306,7 +306,7 @@ class _Speculation:
 
     def _propose(self, ids: list[int]) -> list[list[int]]:
         """Continuations of the text, which the next call reads behind its last id."""
-        left = self.max_length - len(self.ids) - 1  # the call itself gives one more id
+        left = self.max_tokens - len(self.ids) - 1  # the call itself gives one more id
         room = min(self.proposals.count, left)
         if room == 0 or len(self.text.unread) > self.proposals.count:
             # A call without proposals is never refused, so that what is read again stays short.

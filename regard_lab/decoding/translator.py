@@ -160,7 +160,7 @@ class Translator(Described):
                 `regard_lab.decoding.lines.sharing`.
             kept: an empty dict that gets the translations of each line, by its index, as soon as they are there; after
                 an interruption it has what was done.
-            search: single options by name: those of `SearchOptions` (beam, count, normalisation, alpha, max_length,
+            search: single options by name: those of `SearchOptions` (beam, count, normalisation, alpha, max_tokens,
                 cache, cache_dtype) and of `Constraints` (min_length, no_repeat, repetition_penalty).
 
         Raises:

@@ -172,7 +172,7 @@ def layers_in_training(length):
 def calls_while_writing(model, length):
     """Calls of `step` while a target is written."""
     with mock.patch.object(model, "step", wraps=model.step) as step:
-        greedy_search(model, source, max_length=length, special=SpecialIds(end=None))
+        greedy_search(model, source, max_tokens=length, special=SpecialIds(end=None))
     return step.call_count
 
 

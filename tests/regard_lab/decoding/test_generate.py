@@ -99,7 +99,7 @@ def test_what_stands_beside_a_prompt_and_where_it_is_padded_changes_nothing(mode
 
 
 def test_hypotheses_of_a_beam_have_the_probability_that_the_uncached_model_gives_them(model, texts):
-    rows = beam_search(model, texts, 4, count=4, normalisation="none", max_length=6)
+    rows = beam_search(model, texts, 4, count=4, normalisation="none", max_tokens=6)
     for row, hypotheses in enumerate(rows):
         text = texts[row][texts[row] != PAD]
         assert len({one.ids for one in hypotheses}) == 4
@@ -199,7 +199,7 @@ DRAWS = {"max_tokens": 12, "sampling": Sampling(top_k=9, seed=1), "count": 2}
 WRITTEN = {
     "greedy": lambda model, **cache: greedy_search(model, PROMPTS, 12, **cache),
     "sampling": lambda model, **cache: generate(model, PROMPTS, **DRAWS, **cache),
-    "beam": lambda model, **cache: beam_search(model, PROMPTS, 3, count=2, max_length=12, **cache),
+    "beam": lambda model, **cache: beam_search(model, PROMPTS, 3, count=2, max_tokens=12, **cache),
 }
 
 

@@ -92,7 +92,7 @@ def test_what_was_passed_on_piece_by_piece_is_the_text(generator, options, stop)
 
 
 def test_drawn_texts_keep_constraints_and_proposals_refuse_them(generator):
-    rules = SearchOptions(max_length=30, constraints=Constraints(no_repeat=1))
+    rules = SearchOptions(max_tokens=30, constraints=Constraints(no_repeat=1))
     for row in generator.generate(PROMPTS, rules, sampling=DRAWN, count=2):
         for one in row:
             assert len(set(one.ids)) == len(one.ids)

@@ -87,7 +87,7 @@ def test_beam_search_gives_their_tokens_and_scores(both, texts, normalisation, p
         early_stopping="never",
         num_return_sequences=count,
     )
-    rows = beam_search(ours, texts, 4, count=count, normalisation=normalisation, max_length=20)
+    rows = beam_search(ours, texts, 4, count=count, normalisation=normalisation, max_tokens=20)
     assert [one.ids for row in rows for one in row] == expected
     scores = torch.tensor([one.score for row in rows for one in row])
     torch.testing.assert_close(scores, found.sequences_scores, rtol=1e-4, atol=1e-4)

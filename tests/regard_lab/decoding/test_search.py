@@ -81,7 +81,7 @@ RANKINGS = [
 def test_a_wide_beam_finds_the_best_of_all_texts(normalisation, alpha, seed):
     model = TableModel(seed)
     source = torch.tensor([[4], [5], [6]])
-    found = beam_search(model, source, 200, normalisation=normalisation, alpha=alpha, max_length=4)
+    found = beam_search(model, source, 200, normalisation=normalisation, alpha=alpha, max_tokens=4)
     for row, kind in enumerate((4, 5, 6)):
         texts = every_text(model, kind, 4)
         best = max(texts, key=lambda text: normalised(texts[text], len(text), normalisation, alpha))
@@ -117,7 +117,7 @@ RULES = [
 def test_the_best_texts_under_constraints_are_those_of_an_exhaustive_search(rules):
     for seed in range(2):
         model = TableModel(seed, end_bonus=1.0)
-        search = {"count": 30, "normalisation": "average", "max_length": 4, "constraints": rules}
+        search = {"count": 30, "normalisation": "average", "max_tokens": 4, "constraints": rules}
         found = beam_search(model, torch.tensor([[4]]), 300, **search)[0]
         texts = {
             text: total for text, total in every_text(model, 4, 4).items() if allowed(text, rules)
@@ -142,7 +142,7 @@ def test_greedy_search_keeps_constraints_as_a_beam_of_one(rules):
     rules = Constraints(**{**vars(rules), "prefixes": rules.prefixes * 2})
     greedy = greedy_search(model, rows, 4, constraints=rules)
     for one, [best] in zip(
-        greedy, beam_search(model, rows, 1, max_length=4, constraints=rules), strict=True
+        greedy, beam_search(model, rows, 1, max_tokens=4, constraints=rules), strict=True
     ):
         assert (one.ids, one.finished, len(one.gains)) == (best.ids, best.finished, len(best.gains))
         assert allowed((*one.ids, END) if one.finished else one.ids, rules)
@@ -161,7 +161,7 @@ def test_constraints_end_where_nothing_is_left_and_lengthen_no_limit_that_was_gi
     ):
         greedy_search(model, source, 3, constraints=Constraints(min_length=40))
     with pytest.raises(ArgumentError, match="the longest text is 2 ids, and the prefix needs 3"):
-        beam_search(model, source, 2, max_length=2, constraints=Constraints(prefixes=((4, 5),)))
+        beam_search(model, source, 2, max_tokens=2, constraints=Constraints(prefixes=((4, 5),)))
     for wrong in ({"repetition_penalty": 0.5}, {"no_repeat": 0}, {"min_length": -1}):
         with pytest.raises(ArgumentError, match=next(iter(wrong))):
             Constraints(**wrong)
@@ -208,7 +208,7 @@ def test_a_beam_is_its_definition_and_stops_no_search_too_early(beam, normalisat
                 "count": beam,
                 "normalisation": normalisation,
                 "alpha": alpha,
-                "max_length": 6,
+                "max_tokens": 6,
                 "over": over,
             }
             found = beam_search(model, torch.tensor([[4]]), beam, **settings)[0]
@@ -224,13 +224,13 @@ def test_a_beam_of_one_is_greedy_search_and_several_hypotheses_come_the_best_fir
         model = TableModel(seed, end_bonus=1.0)
         source = torch.tensor([[4], [5], [6], [3]])
         greedy = greedy_search(model, source, 9)
-        for one, [best] in zip(greedy, beam_search(model, source, 1, max_length=9), strict=True):
+        for one, [best] in zip(greedy, beam_search(model, source, 1, max_tokens=9), strict=True):
             assert (best.ids, best.log_probability) == (
                 one.ids,
                 pytest.approx(one.log_probability, abs=1e-4),
             )
     found = beam_search(
-        TableModel(2, end_bonus=1.0), torch.tensor([[4]]), 5, count=5, max_length=8
+        TableModel(2, end_bonus=1.0), torch.tensor([[4]]), 5, count=5, max_tokens=8
     )[0]
     scores = [one.score for one in found]
     assert scores == sorted(scores, reverse=True)

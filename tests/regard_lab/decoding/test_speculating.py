@@ -118,7 +118,7 @@ def test_a_cache_that_cannot_go_back_reads_accepted_ids_again(cache, settings):
         right = plain.ids[len(ids) - 4 :][:count]
         return [[*right[:1], PAD, PAD, PAD][:count]]
 
-    options = SearchOptions(cache=cache, max_length=29)
+    options = SearchOptions(cache=cache, max_tokens=29)
     [[one]] = speculate_texts(model, prompt, options, None, Proposals(right_then_wrong, 4))
     assert one.ids == plain.ids
     assert one.gains == pytest.approx(plain.gains, abs=1e-9)
@@ -152,7 +152,7 @@ def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
         right = [*plain.ids[len(ids) - 4 :][:count]]
         return [[PAD, *right][:count], [*right[:1], PAD], right][:branches]
 
-    options = SearchOptions(cache=cache, max_length=21)
+    options = SearchOptions(cache=cache, max_tokens=21)
     # a prompt gives 1 id, each further call 5; its first branch is wrong
     for branches, calls in (
         (3, 5),

@@ -51,11 +51,11 @@ def translator():
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_each_line_has_one_translation_in_its_place(translator, beam):
-    found = translator.translate(LINES, beam=beam, max_length=12)
+    found = translator.translate(LINES, beam=beam, max_tokens=12)
     assert [one.source for one in found] == LINES
     assert [one.text == "" for one in found][1] is True
     assert found[4].text == ""
-    alone = [translator.translate([line], beam=beam, max_length=12)[0].ids for line in LINES]
+    alone = [translator.translate([line], beam=beam, max_tokens=12)[0].ids for line in LINES]
     assert [one.ids for one in found] == alone
 
 
@@ -63,19 +63,19 @@ def test_options_in_one_object_and_by_name_are_the_same_search(translator):
     rules = Constraints(min_length=3, no_repeat=2)
     options = SearchOptions(beam=3, count=2, normalisation="average", constraints=rules)
     expected = translator.n_best(
-        LINES, beam=3, count=2, normalisation="average", max_length=7, min_length=3, no_repeat=2
+        LINES, beam=3, count=2, normalisation="average", max_tokens=7, min_length=3, no_repeat=2
     )
-    assert translator.n_best(LINES, replace(options, max_length=7)) == expected
-    assert translator.n_best(LINES, options, max_length=7) == expected
-    without_rules = translator.n_best(LINES, options, max_length=7, min_length=0, no_repeat=None)
+    assert translator.n_best(LINES, replace(options, max_tokens=7)) == expected
+    assert translator.n_best(LINES, options, max_tokens=7) == expected
+    without_rules = translator.n_best(LINES, options, max_tokens=7, min_length=0, no_repeat=None)
     assert without_rules != expected
 
 
 def test_small_batches_change_nothing_and_every_line_is_counted(translator):
     counted = []
-    many = translator.translate(LINES, max_length=10, batch_tokens=4, progress=counted.append)
+    many = translator.translate(LINES, max_tokens=10, batch_tokens=4, progress=counted.append)
     assert [one.ids for one in many] == [
-        one.ids for one in translator.translate(LINES, max_length=10)
+        one.ids for one in translator.translate(LINES, max_tokens=10)
     ]
     assert sum(counted) == len(LINES)
 
@@ -91,8 +91,8 @@ def test_a_saved_translator_of_either_kind_translates_the_same(translator, tmp_p
         loaded = Translator.load(tmp_path / f"run{number}")
         assert type(loaded.model) is type(one.model)
         for beam in (1, 3):
-            assert loaded.translate(LINES, beam=beam, max_length=9) == one.translate(
-                LINES, beam=beam, max_length=9
+            assert loaded.translate(LINES, beam=beam, max_tokens=9) == one.translate(
+                LINES, beam=beam, max_tokens=9
             )
 
 

@@ -506,7 +506,7 @@ def test_a_page_in_int8_computes_the_rounded_model_and_states_its_difference(pag
     model = seeded(TranslationTransformer, {"dim": 32})
     rounded = copy.deepcopy(model)
     rounded.load_state_dict(restored(model))
-    (translation,) = Translator(model, TOKENISER).translate([SOURCE], max_length=40)
+    (translation,) = Translator(model, TOKENISER).translate([SOURCE], max_tokens=40)
     opened = page_with(model, target_ids=translation.ids, precision="int8")
     assert_translates(opened, rounded, TOKENISER, [SOURCE], 0)
     said = re.search(

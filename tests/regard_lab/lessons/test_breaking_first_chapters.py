@@ -77,9 +77,9 @@ def test_recurrent_translators(monkeypatch):
             scores = scores + self.decoder[0].self_attention(scores[..., :16]).sum()
         return scores
 
-    def write_two_at_once(model, source, max_length, special):
+    def write_two_at_once(model, source, max_tokens, special):
         state = model.start(source)
-        for _ in range(max_length // 2):
+        for _ in range(max_tokens // 2):
             model.step(torch.full((1,), 5), state)
 
     forward = TranslationTransformer.forward

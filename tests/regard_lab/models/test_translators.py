@@ -87,11 +87,11 @@ def test_every_parameter_learns(changes):
 def test_searches_write_what_the_model_scores(changes):
     model = shared_translator(**changes)
     source = pad([[5, 6, 7, 3], [8, 3], [9, 10, 11, 12, 13, 3]])
-    greedy = greedy_search(model, source, max_length=9)
-    for row, best in enumerate(beam_search(model, source, 3, max_length=9)):
-        alone = beam_search(model, source[row : row + 1], 3, max_length=9)[0][0]
+    greedy = greedy_search(model, source, max_tokens=9)
+    for row, best in enumerate(beam_search(model, source, 3, max_tokens=9)):
+        alone = beam_search(model, source[row : row + 1], 3, max_tokens=9)[0][0]
         assert best[0].ids == alone.ids
-        assert greedy_search(model, source[row : row + 1], max_length=9)[0].ids == greedy[row].ids
+        assert greedy_search(model, source[row : row + 1], max_tokens=9)[0].ids == greedy[row].ids
         scores = model(source[row : row + 1], torch.tensor([[BEGIN, *greedy[row].ids[:-1]]]))[0]
         scores[:, :3] = -torch.inf
         assert tuple(scores.argmax(-1).tolist()) == greedy[row].ids

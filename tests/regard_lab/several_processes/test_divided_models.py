@@ -67,7 +67,7 @@ def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int
             state = module.start(SOURCES)
             module.step(SOURCES[:, 0], state)
         cached = state.nbytes
-    texts = [tuple(one.ids) for one in greedy_search(module, SOURCES, max_length=12)]
+    texts = [tuple(one.ids) for one in greedy_search(module, SOURCES, max_tokens=12)]
     return texts, sum(bytes_here(weight) for weight in module.parameters()), cached
 
 
