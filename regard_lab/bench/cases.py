@@ -107,7 +107,7 @@ def _by_detail(want: Want) -> Callable[[Work, Tensors], Attend]:
 
 REGARD = Contender("regard", _by_attention, plan=plan_of)
 PLAN_RUN = Contender("regard, plan.run", _by_plan, plan=plan_of)
-NEW_MASK = Contender("regard, a new mask", _by_new_masks)
+NEW_MASK = Contender("regard, a new mask", _by_new_masks, plan=plan_of)
 
 
 def with_statistic(want: Want) -> Contender:
