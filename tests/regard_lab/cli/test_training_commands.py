@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -36,20 +37,23 @@ PROGRAM = "from regard_lab.cli import main; main()"
 QUICK = ("--warmup-steps", 1, "--schedule", "constant", *SMALL)
 
 
+def begin(command, data, run, options):
+    """Begin a quick training of a small model."""
+    words = ("train", command, "--data", data, "--out", run)
+    return succeeded(*words, *options.split(), *QUICK)
+
+
+def go_on(command, run, options=""):
+    """Go on with the run in a folder."""
+    return succeeded("train", command, "--out", run, "--resume", "--cpu", *options.split())
+
+
 @pytest.fixture(scope="module")
 def translator(data, tmp_path_factory):
     """A translator with a mechanism in its encoder, and gradient checkpointing."""
     run = tmp_path_factory.mktemp("runs") / "translator"
-    options = (
-        "--steps",
-        3,
-        "--validate-every",
-        2,
-        "--gradient-checkpointing",
-        "--mechanism",
-        "performer(16)",
-    )
-    succeeded("train", "translation", "--data", data / "pairs.tsv", "--out", run, *options, *QUICK)
+    options = "--steps 3 --validate-every 2 --gradient-checkpointing --mechanism performer(16)"
+    begin("translation", data / "pairs.tsv", run, options)
     return run
 
 
@@ -62,23 +66,11 @@ def test_a_recurrent_translator_is_trained_gone_on_with_and_used(
 ):
     run = tmp_path / "run"
     look = tmp_path / "look.png"
-    sizes = (
-        "--dim",
-        16,
-        "--hidden",
-        12,
-        "--layers",
-        1,
-        "--vocab-size",
-        300,
-        "--batch-tokens",
-        200,
-        "--cpu",
-    )
-    train = ("train", "translation", "--out", run)
-    begun = succeeded(*train, "--data", data / "pairs.tsv", "--model", model, "--steps", 1, *sizes)
-    assert f"{model} of " in begun.err
-    assert "going on after step 1" in succeeded(*train, "--resume", "--steps", 2, "--cpu").err
+    sizes = "--dim 16 --hidden 12 --layers 1 --vocab-size 300 --batch-tokens 200"
+    options = f"--model {model} --steps 1 --cpu {sizes}"
+    words = ("train", "translation", "--data", data / "pairs.tsv", "--out", run)
+    assert f"{model} of " in succeeded(*words, *options.split()).err
+    assert "going on after step 1" in go_on("translation", run, "--steps 2").err
     assert read_settings(run)["model"] == model
     assert succeeded("translate", run, "the bird", "--beam", 2).stdout.count(b"\n") == 1
     assert 0 <= printed("evaluate", run)["exact_match"] <= 1
@@ -88,8 +80,9 @@ def test_a_recurrent_translator_is_trained_gone_on_with_and_used(
     else:
         succeeded(*draw)
     assert look.exists() == (model != "none")
-    for name in ("CONTRAST_PAIRS", "SWAPS"):
-        monkeypatch.setattr(translators, name, 2)
+
+    monkeypatch.setattr(translators, "CONTRAST_PAIRS", 2)
+    monkeypatch.setattr(translators, "SWAPS", 2)
     monkeypatch.setattr(translators, "PRONOUN_COUNTS", {"test": 3, "valid": 3})
     report = translators.judge_pronouns(Translator.load(run), seed=0)
     # a recurrent encoder has no self-attention to look with
@@ -105,162 +98,136 @@ def test_the_mechanism_is_that_of_the_encoder_alone_and_goes_with_conversions_an
     assert model.config.gradient_checkpointing
     assert str(model.encoder[0].attention.mechanism.declared) == "performer(16, seed=0)"
     (layer,) = model.decoder
-    others = (layer.self_attention.mechanism.declared, layer.cross_attention.mechanism.declared)
-    assert [str(mechanism) for mechanism in others] == ["softmax(scaled_dot)"] * 2
+    for attention in (layer.self_attention, layer.cross_attention):
+        assert str(attention.mechanism.declared) == "softmax(scaled_dot)"
+
     load_converted(translator, 1).save(tmp_path / "one")
     average_checkpoints(translator, 1, tmp_path / "mean")
     for folder, kv_heads in (("one", 1), ("mean", None)):
-        found = Translator.load(tmp_path / folder)
-        assert found.translate(["the zebra"])[0].unknown_words == ("zebra",)
-        config = found.model.config
+        made = Translator.load(tmp_path / folder)
+        assert made.translate(["the zebra"])[0].unknown_words == ("zebra",)
+        config = made.model.config
         assert (config.encoder_mechanism, config.decoder_kv_heads) == ("performer(16)", kv_heads)
 
 
 def test_a_run_without_encoder_weights_is_scored_and_has_no_picture(data, tmp_path):
-    linformer = ("--mechanism", "linformer(256, 4)", "--steps", 1, *QUICK)
     run = tmp_path / "run"
     picture = tmp_path / "a.png"
-    succeeded("train", "translation", "--data", data / "pairs.tsv", "--out", run, *linformer)
-    assert "which computes no weights" in refusal(
-        "translate", run, "the bird", "--picture", picture
-    )
+    words = ("--mechanism", "linformer(256, 4)", "--steps", 1, *QUICK)
+    succeeded("train", "translation", "--data", data / "pairs.tsv", "--out", run, *words)
+    said = refusal("translate", run, "the bird", "--picture", picture)
+    assert "which computes no weights" in said
     assert not picture.exists()
 
 
 def test_a_language_model_is_trained_and_goes_on_with_what_it_was_given(data, tmp_path):
     run = tmp_path / "run"
-    options = (
-        "--tokeniser",
-        "byte",
-        "--block",
-        32,
-        "--kv-heads",
-        1,
-        "--validate-every",
-        3,
-        "--steps",
-        6,
-        *QUICK,
-    )
     patterns = ("--attention", "causal & causal_window(8)", "--layers", 2, "--attention", "full")
-    answer = succeeded(
-        "train", "language-model", "--data", data / "text.txt", "--out", run, *options, *patterns
-    )
+    options = "--tokeniser byte --block 32 --kv-heads 1 --validate-every 3 --steps 6"
+    words = ("train", "language-model", "--data", data / "text.txt", "--out", run)
+    answer = succeeded(*words, *options.split(), *QUICK, *patterns)
     assert "260 bytes" in answer.err
     assert "bits a character" in answer.last
-    model = LanguageModel.load(run)
-    assert (model.config.pattern, model.config.kv_heads) == (
-        ("causal & causal_window(8)", "full"),
-        1,
-    )
+    config = LanguageModel.load(run).config
+    assert (config.pattern, config.kv_heads) == (("causal & causal_window(8)", "full"), 1)
     (path,) = run.glob("step-*/tokeniser.json")
     tokeniser = Tokeniser.from_json(path.read_text())
     text = (data / "text.txt").read_text()
     assert tokeniser.decode(tokeniser.encode(text)) == text
-    succeeded(
-        "train", "language-model", "--out", run, "--resume", "--steps", 9, "--keep", 5, "--cpu"
-    )
-    assert [
-        line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "validation"
-    ] == [3, 6, 9]
+
+    go_on("language-model", run, "--steps 9 --keep 5")
+    lines = read_log(run / "log.jsonl")
+    assert [line["step"] for line in lines if line["kind"] == "validation"] == [3, 6, 9]
     settings = read_settings(run)
     assert (settings["steps"], settings["keep"]) == (9, 5)
+
     (run / "step-notes").mkdir()  # a name like that of a checkpoint
-    again = succeeded("train", "language-model", "--out", run, "--resume", "--cpu")
-    assert "all steps are done: 9 steps" in again.last
-    assert {"step-000006", "step-000009", "step-notes"} <= {
-        folder.name for folder in run.glob("step-*")
-    }
+    assert "all steps are done: 9 steps" in go_on("language-model", run).last
+    names = {folder.name for folder in run.glob("step-*")}
+    assert {"step-000006", "step-000009", "step-notes"} <= names
 
 
 def test_the_embedded_corpus_needs_no_file(tmp_path, monkeypatch):
     monkeypatch.setattr(reading, "PRONOUN_COUNTS", {"train": 300, "valid": 20})
-    options = (
-        "--data",
-        "pronouns",
-        "--tokeniser",
-        "character",
-        "--steps",
-        1,
-        "--block",
-        16,
-        *QUICK,
-    )
-    answer = succeeded("train", "language-model", "--out", tmp_path / "run", *options)
+    options = "--tokeniser character --steps 1 --block 16"
+    answer = begin("language-model", "pronouns", tmp_path / "run", options)
     assert "characters of the embedded corpus" in answer.err
 
 
-def test_a_classifier_begins_with_what_hidden_words_taught_or_from_nothing(data, tmp_path):
-    run = tmp_path / "run"
-    labels = data / "labels.tsv"
-    hidden_words = tmp_path / "hidden"
-    options = ("--steps", 4, "--validate-every", 2, "--keep", 3, *QUICK)
-    succeeded("train", "masked-words", "--data", data / "text.txt", "--out", hidden_words, *options)
+@pytest.fixture(scope="module")
+def hidden_words(data, tmp_path_factory):
+    """An encoder that was trained to find hidden words."""
+    run = tmp_path_factory.mktemp("runs") / "hidden"
+    begin("masked-words", data / "text.txt", run, "--steps 4 --validate-every 2 --keep 3")
+    return run
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A run, and the last line that its training said."""
+
+    run: Path
+    verdict: str
+
+
+@pytest.fixture(scope="module")
+def classifier(data, hidden_words, tmp_path_factory):
+    """A classifier that began with the encoder of hidden words."""
+    run = tmp_path_factory.mktemp("runs") / "classifier"
     options = (
-        "--batch-tokens",
-        256,
-        "--warmup-steps",
-        2,
-        "--schedule",
-        "constant",
-        "--cpu",
-        "--keep",
-        3,
+        "--steps 4 --validate-every 2 --keep 3 --attention sliding_window(4) "
+        "--batch-tokens 256 --warmup-steps 2 --schedule constant --cpu"
     )
-    begin = (
-        "--data",
-        labels,
-        "--from",
-        hidden_words,
-        "--steps",
-        4,
-        "--validate-every",
-        2,
-        *options,
-    )
-    answer = succeeded(
-        "train", "classifier", "--out", run, *begin, "--attention", "sliding_window(4)"
-    )
-    assert "test texts right with the best model" in answer.last
+    words = ("--data", data / "labels.tsv", "--from", hidden_words, "--out", run)
+    answer = succeeded("train", "classifier", *words, *options.split())
+    return Trained(run, answer.last)
+
+
+def test_a_classifier_begins_with_what_hidden_words_taught(classifier, hidden_words):
+    assert "test texts right with the best model" in classifier.verdict
     begun = TextEncoder.load(hidden_words)
-    trained = TextEncoder.load(run)
-    assert (trained.config.head, trained.config.classes, trained.config.dim) == (
-        "classes",
-        2,
-        begun.config.dim,
-    )
+    trained = TextEncoder.load(classifier.run)
+    assert (trained.config.head, trained.config.classes) == ("classes", 2)
+    assert trained.config.dim == begun.config.dim
     assert trained.config.pattern == ("sliding_window(4)",)
     moved = (trained.embedding.weight - begun.embedding.weight).abs().max()
     assert 0 < float(moved.detach()) < 0.02  # a few small steps away
-    (classes,) = {path.read_text() for path in run.glob("step-*/classes.json")}
+    (classes,) = {path.read_text() for path in classifier.run.glob("step-*/classes.json")}
     assert sorted(json.loads(classes)) == ["even", "odd"]
-    succeeded("train", "classifier", "--out", run, "--resume", "--steps", 5, "--cpu")
 
-    answer = succeeded("average", run, "--last", 2, "--out", tmp_path / "mean")
+
+def test_the_mean_of_checkpoints_is_a_classifier_too(classifier, tmp_path):
+    run = shutil.copytree(classifier.run, tmp_path / "run")
+    mean = tmp_path / "mean"
+    go_on("classifier", run, "--steps 5")
+    answer = succeeded("average", run, "--last", 2, "--out", mean)
     assert "the mean of step-000004, step-000005 is in" in answer.last
-    parts = [load_model(run / name).state for name in ("step-000004", "step-000005")]
-    for name, tensor in TextEncoder.load(tmp_path / "mean").state_dict().items():
-        torch.testing.assert_close(tensor, (parts[0][name] + parts[1][name]) / 2)
-    succeeded("classify", tmp_path / "mean", "the bird 4 sang")
+    fourth = load_model(run / "step-000004").state
+    fifth = load_model(run / "step-000005").state
+    for name, tensor in TextEncoder.load(mean).state_dict().items():
+        torch.testing.assert_close(tensor, (fourth[name] + fifth[name]) / 2)
+    succeeded("classify", mean, "the bird 4 sang")
     more = refusal("average", run, "--last", 9, "--out", tmp_path / "more")
     assert "keeps 3 (step-000002, step-000004, step-000005)" in more
 
-    fresh = ("--data", labels, "--valid", labels, "--steps", 1, *QUICK)
+
+def test_a_classifier_begins_with_nothing_and_is_validated_on_what_is_named(data, tmp_path):
+    labels = data / "labels.tsv"
+    run = tmp_path / "run"
+    words = ("--data", labels, "--valid", labels, "--out", run)
     answer = succeeded(
-        "train", "classifier", "--out", tmp_path / "fresh", *fresh, "--pooling", "first"
+        "train", "classifier", *words, *["--steps", "1", "--pooling", "first"], *QUICK
     )
     assert "validation texts right" in answer.last
-    assert TextEncoder.load(tmp_path / "fresh").config.pooling == "first"
+    assert TextEncoder.load(run).config.pooling == "first"
 
 
 def test_as_many_labels_as_texts_are_remarked(tmp_path):
     table = tmp_path / "swapped.tsv"
-    table.write_text(
-        "".join(f"the bird {n} sang\t{'odd' if n % 2 else 'even'}\n" for n in range(40))
-    )
-    said = regard(
-        "train", "classifier", "--data", table, "--out", tmp_path / "run", "--steps", 1, *QUICK
-    ).err
+    labels = ["even", "odd"] * 20
+    table.write_text("".join(f"the bird {n} sang\t{label}\n" for n, label in enumerate(labels)))
+    words = ("--data", table, "--out", tmp_path / "run", "--steps", 1)
+    said = regard("train", "classifier", *words, *QUICK).err
     assert "there are 40 labels for 40 texts, so most labels cannot be learned" in said
     assert "look whether the columns are swapped" in said
 
@@ -272,63 +239,58 @@ def test_a_user_trains_stops_and_goes_on(tmp_path):
     table = tmp_path / "pairs.tsv"
     run = tmp_path / "a run"
     rows = [f"sentence number {n}\tSatz Nummer {n}\n" for n in range(120)]
-    table.write_bytes(
-        b"\xef\xbb\xbf" + "".join([*rows, "no tab here\n", rows[0], "\n", "\t\n"]).encode()
-    )
-    begin = ("train", "translation", "--data", table, "--out", run, "--validate-every", 2, *SMALL)
-    assert "kept 120 of 124 lines" in succeeded(*begin, "--steps", 2).err
+    dropped = ["no tab here\n", rows[0], "\n", "\t\n"]
+    table.write_bytes(b"\xef\xbb\xbf" + "".join([*rows, *dropped]).encode())
+    new = ("train", "translation", "--data", table, "--out", run, "--validate-every", 2, *SMALL)
+    assert "kept 120 of 124 lines" in succeeded(*new, "--steps", 2).err
     assert (run / "curves.png").read_bytes().startswith(b"\x89PNG")
-    assert "resume" in refusal(*begin, "--steps", 4)
-    assert (
-        "4 steps"
-        in succeeded("train", "translation", "--out", run, "--resume", "--steps", 4, "--cpu").err
-    )
-    for words, reason in (
-        (("translation", "--dim", 32), "begun with other settings (dim 16 -> 32)"),
-        (("language-model",), "holds a run of another command"),
-    ):
-        assert reason in refusal("train", words[0], "--out", run, "--resume", "--cpu", *words[1:])
+    assert "resume" in refusal(*new, "--steps", 4)
+    assert "4 steps" in go_on("translation", run, "--steps 4").err
+    resume = ("--out", run, "--resume", "--cpu")
+    changed = "begun with other settings (dim 16 -> 32)"
+    assert changed in refusal("train", "translation", *resume, "--dim", 32)
+    assert "holds a run of another command" in refusal("train", "language-model", *resume)
 
 
 def test_a_run_goes_on_in_another_folder_with_its_own_data_once_they_are_named(
     tmp_path, monkeypatch
 ):
-    table, run, (here, elsewhere) = (
-        tmp_path / "here/st.csv",
-        tmp_path / "run",
-        (tmp_path / "here", tmp_path / "there"),
-    )
+    begun_in = tmp_path / "here"
+    elsewhere = tmp_path / "there"
+    begun_in.mkdir()
+    elsewhere.mkdir()
+    table = begun_in / "st.csv"
     text = "source,target\n" + "".join(f"sentence {n},Satz {n}\n" for n in range(90))
-    for folder in (here, elsewhere):
-        folder.mkdir()
     table.write_text(text)
-    monkeypatch.chdir(here)
-    succeeded("train", "translation", "--data", "st.csv", "--out", run, "--steps", 2, *QUICK)
+    run = tmp_path / "run"
+    monkeypatch.chdir(begun_in)
+    begin("translation", "st.csv", run, "--steps 2")
+
     monkeypatch.chdir(elsewhere)
     resume = ("train", "translation", "--out", run, "--resume", "--steps", 3)
     assert refusal(*resume).startswith(
         f"regard: st.csv does not exist here, and the run in {run} was begun with this path, relative to the "
         f"folder in which it was begun; name the place of the file by --data"
     )
-    kept = (run / "test.jsonl").read_bytes()
+    test_split = (run / "test.jsonl").read_bytes()
     (elsewhere / "st.csv").write_text(text.partition("sentence 80,")[0])
-    other = refusal(*resume)
-    assert "was begun with other data (pairs was " in other
-    assert not any(len(word.strip("(),;.")) == 64 for word in other.split())  # no hashes
-    assert (
-        refusal(*resume, "--data", "sr.csv")
-        == "regard: sr.csv does not exist; did you mean st.csv?"
-    )
-    target = json.loads(kept.splitlines()[0])["target"]
+    fewer = refusal(*resume)
+    assert "was begun with other data (pairs was " in fewer
+    assert not any(len(word.strip("(),;.")) == 64 for word in fewer.split())  # no hashes
+    nearest = "regard: sr.csv does not exist; did you mean st.csv?"
+    assert refusal(*resume, "--data", "sr.csv") == nearest
+
+    target = json.loads(test_split.splitlines()[0])["target"]
     table.write_text(text.replace(f",{target}\n", f",{target} anders\n"))
-    assert "was begun with other data (its test.jsonl does not hold the " in refusal(
-        *resume, "--data", table
-    )
-    assert (run / "test.jsonl").read_bytes() == kept  # it was replaced where only it had changed
+    other_test = "was begun with other data (its test.jsonl does not hold the "
+    assert other_test in refusal(*resume, "--data", table)
+    # it was replaced where only it had changed
+    assert (run / "test.jsonl").read_bytes() == test_split
+
     table.write_text(text)
     (elsewhere / "st.csv").unlink()
     assert "going on after step 2 of 3" in succeeded(*resume, "--data", table).err
-    succeeded(*resume[:-1], 4)  # the new place is kept
+    go_on("translation", run, "--steps 4")  # the new place is kept
 
 
 # --- what is left
@@ -353,21 +315,20 @@ def test_each_validation_leaves_translations_and_the_attention_of_one(translator
     source, wanted, written, *_ = (samples / "step-000003.txt").read_text().splitlines()
     number = re.search(r"\d+", source)[0]
     sentence = f"the bird number {number} sang"
-    assert (source, wanted) == (
-        f"source     {sentence}",
-        f"should be  der Vogel Nummer {number} sang",
-    )
+    assert source == f"source     {sentence}"
+    assert wanted == f"should be  der Vogel Nummer {number} sang"
+    # the model of step 3 is the best one
     translation = succeeded("translate", translator, sentence).out.strip()
-    assert written.split("  ", 1)[1].strip() == translation  # the model of step 3 is the best one
+    assert written.split("  ", 1)[1].strip() == translation
 
 
 def test_a_sample_that_cannot_be_shown_or_written_stops_nothing(data, tmp_path, monkeypatch):
-    (tmp_path / "samples" / "step-000001.txt").mkdir(parents=True)
+    taken = tmp_path / "samples" / "step-000001.txt"
+    taken.mkdir(parents=True)
     write_samples(lambda model, picture: ["a line"], None, 1, tmp_path)
-    assert list((tmp_path / "samples").iterdir()) == [tmp_path / "samples" / "step-000001.txt"]
+    assert list(taken.parent.iterdir()) == [taken]
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
-    options = ("--data", data / "pairs.tsv", "--out", tmp_path / "run", "--steps", 1, *QUICK)
-    answer = succeeded("train", "translation", *options)
+    answer = begin("translation", data / "pairs.tsv", tmp_path / "run", "--steps 1")
     text = (tmp_path / "run/samples/step-000001.txt").read_text()
     assert text.startswith("source")
     assert "no picture: a picture needs the package" in text
@@ -419,93 +380,78 @@ def test_a_run_or_file_that_does_not_exist_leads_to_the_nearest(
     )
 
 
-def refuse(*more, **options):
-    raise PermissionError(errno.EACCES, "Permission denied")
+def refusal_of_folder(table, run):
+    words = ("--data", table, "--out", run, "--steps", 1)
+    return refusal("train", "translation", *words, code=1)
 
 
-def test_a_folder_that_cannot_be_written_is_refused_before_the_data_are_read(
+def test_a_folder_that_cannot_be_made_is_refused_before_the_data_are_read(
     data, tmp_path, monkeypatch
 ):
+    reason = "regard: {} cannot be made, since {} takes no new folder ({}); choose another folder"
     table = data / "pairs.tsv"
-    for run, folder, reason in (
-        (table / "run", table, "Not a directory"),
-        (tmp_path / "some/run", tmp_path, "Permission denied"),
-    ):
-        said = f"regard: {run} cannot be made, since {folder} takes no new folder ({reason}); choose another folder"
-        assert (
-            refusal("train", "translation", "--data", table, "--out", run, "--steps", 1, code=1)
-            == said
-        )
-        monkeypatch.setattr(Path, "mkdir", refuse)
+    in_a_file = reason.format(table / "run", table, "Not a directory")
+    assert refusal_of_folder(table, table / "run") == in_a_file
+
+    def refuse(*path, **options):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    run = tmp_path / "some/run"
+    assert refusal_of_folder(table, run) == reason.format(run, tmp_path, "Permission denied")
 
 
 def test_a_full_disk_behind_standard_output_is_named(run_folder):
+    said = "regard: standard output: No space left on device\n"
     with open("/dev/full", "w") as full:
         for words in (("show", "causal"), ("translate", run_folder, "a street")):
             process = Forked(*words, streams={1: full.fileno()})
             _, err = process.communicate()
-            assert (process.returncode, err.decode()) == (
-                1,
-                "regard: standard output: No space left on device\n",
-            )
+            assert (process.returncode, err.decode()) == (1, said)
 
 
-OWN = ("settings.json", "test.jsonl", "curves.png", "notes.txt")
-INTO = (
-    "train translation --data pronouns",
-    "train language-model --data pronouns",
-    "train classifier --data labels.tsv",
-    "train translation --resume",
-    "demo --steps 1",
-    "bench overhead --quick",
-    "convert kv-heads nowhere --kv-heads 1",
-)
+# A file of a user's own, and the command that would write beside it.
+INTO = {
+    "train translation --data pronouns": "settings.json",
+    "train language-model --data pronouns": "test.jsonl",
+    "train classifier --data labels.tsv": "curves.png",
+    "train translation --resume": "notes.txt",
+    "demo --steps 1": "bench.json",
+    "bench overhead --quick": "settings.json",
+    "convert kv-heads nowhere --kv-heads 1": "test.jsonl",
+}
 
 
 @pytest.mark.parametrize("command", INTO)
 def test_a_folder_with_own_files_is_refused_by_name(tmp_path, monkeypatch, command):
-    own = [*OWN, "bench.json"][INTO.index(command) % (len(OWN) + 1)]
+    own = INTO[command]
     (tmp_path / own).write_text("{}")
     monkeypatch.chdir(tmp_path)
-    assert own in refusal(*command.split(), "--out", ".") or "convert" in command
+    said = refusal(*command.split(), "--out", ".")
+    assert own in said or command.startswith("convert")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {own: "{}"}
 
 
 @pytest.mark.slow
 def test_two_processes_are_one_voice_and_one_run(data, tmp_path):
     """Through the real launcher, and the run goes on."""
-    launcher = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node=2",
-        "--no-python",
-    ]
-    begin = ["--data", data / "text.txt", "--steps", 2, *QUICK]
-    for options in (begin, ["--resume", "--steps", 4, "--cpu"]):
-        command = [
-            *launcher,
-            sys.executable,
-            "-c",
-            PROGRAM,
-            "train",
-            "language-model",
-            "--out",
-            tmp_path / "run",
-        ]
+    run = tmp_path / "run"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "--no-python"]
+    program = [sys.executable, "-c", PROGRAM, "train", "language-model", "--out", run]
+    begin_options = ["--data", data / "text.txt", "--steps", 2, *QUICK]
+    for options in (begin_options, ["--resume", "--steps", 4, "--cpu"]):
         done = subprocess.run(
-            [*map(str, command), *map(str, options)],
+            list(map(str, [sys.executable, *launcher, *program, *options])),
             env={**os.environ, "OMP_NUM_THREADS": "1"},
             capture_output=True,
             timeout=1200,
         )
         assert done.returncode == 0, done.stderr
         assert done.stderr.count(b"all steps are done") == 1
-    sessions = json.loads((tmp_path / "run/run.json").read_text())["sessions"]
-    found = [(one["processes"], one["after_step"]) for one in sessions]
-    assert found == [(2, 0), (2, 2)]
-    assert LanguageModel.load(tmp_path / "run").config.layers == 1
+    sessions = json.loads((run / "run.json").read_text())["sessions"]
+    assert [session["processes"] for session in sessions] == [2, 2]
+    assert [session["after_step"] for session in sessions] == [0, 2]
+    assert LanguageModel.load(run).config.layers == 1
 
 
 # --- damage
@@ -537,17 +483,17 @@ def test_a_damaged_log_costs_its_damaged_lines_alone(translator, logged, tmp_pat
         log.write({"step": step, "kind": "training", "loss": 2.0 + step, "learning_rate": 0.1})
     content = (run / "log.jsonl").read_bytes()
     (run / "log.jsonl").write_bytes(content[:70] + bytes([content[70] ^ 1]) + content[71:])
-    said = succeeded("train", "translation", "--out", run, "--resume", "--steps", 4, "--cpu").err
+    said = go_on("translation", run, "--steps 4").err
     assert re.search("1 line of .* cannot be read, and 2 can", said)
-    assert [line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "training"][
-        :2
-    ] == [2, 3]
+    steps = [line["step"] for line in read_log(run / "log.jsonl") if line["kind"] == "training"]
+    assert steps[:2] == [2, 3]
+
     lines = (logged / "log.jsonl").read_bytes().split(b"\n")
-    (tmp_path / "log.jsonl").write_bytes(b"\n".join([lines[0], b"damaged", *lines[2:]]))
+    lines[1] = b"damaged"
+    (tmp_path / "log.jsonl").write_bytes(b"\n".join(lines))
     [sentence] = draw_curves(tmp_path / "log.jsonl", tmp_path / "curves.png")
-    assert re.match(
-        r"1 line of .*log\.jsonl cannot be read, and \d+ can; the first reason: .*line 2", sentence
-    )
+    reason = r"1 line of .*log\.jsonl cannot be read, and \d+ can; the first reason: .*line 2"
+    assert re.match(reason, sentence)
 
 
 @pytest.mark.usefixtures("drawn_pictures")
@@ -561,6 +507,5 @@ def test_no_damaged_log_stops_a_training_through_its_picture(tmp_path):
         remarks = []
         draw_run(tmp_path, remarks.append, tell_lost=True)
         assert len(remarks) <= 1
-        assert (remarks and remarks[0].startswith("no picture: ")) or (
-            tmp_path / "curves.png"
-        ).exists()
+        is_told = bool(remarks) and remarks[0].startswith("no picture: ")
+        assert is_told or (tmp_path / "curves.png").exists()

@@ -12,10 +12,10 @@ from test_run import EVERY_STEP, Scripted
 from toy_training import CONFIG, CrashError, at_step, crash, make_model, seals, train_toy
 
 from regard.errors import CheckpointError
-from regard.storage.files import write_folder as write
+from regard.storage.files import write_folder
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed, render_sealed
-from regard_lab.models.storage import load_model, read_checkpoints
+from regard_lab.models.storage import Checkpoints, load_model, read_checkpoints
 from regard_lab.training import Validated, checkpoint, train
 from regard_lab.training.checkpoint import read_training
 
@@ -33,8 +33,7 @@ def test_only_the_last_and_the_best_checkpoint_are_kept(tmp_path):
     losses = [3.0, 1.0, *[2.0] * 18]
     train_toy(tmp_path, replace(EVERY_STEP, save_every=2), Scripted(losses))
     assert checkpoints_in(tmp_path) == ["step-000002", "step-000020"]
-    found = read_checkpoints(tmp_path)
-    assert (found.last, found.best) == ("step-000020", "step-000002")
+    assert read_checkpoints(tmp_path) == Checkpoints(last="step-000020", best="step-000002")
 
 
 def test_as_many_of_the_last_checkpoints_are_kept_as_are_wanted(tmp_path):
@@ -61,11 +60,12 @@ def test_a_hook_sees_the_model_of_each_validation_in_eval_and_changes_no_bit(tmp
 
 
 def test_the_best_model_is_the_one_that_is_loaded_with_its_files(tmp_path):
-    kept = {}
+    best = {}
 
     def keep(event):
         if isinstance(event, Validated) and event.is_best:
-            kept.update({name: tensor.clone() for name, tensor in model.state_dict().items()})
+            for name, tensor in model.state_dict().items():
+                best[name] = tensor.clone()
 
     model = make_model()
     files = {"words.txt": "das Tier"}
@@ -80,10 +80,11 @@ def test_the_best_model_is_the_one_that_is_loaded_with_its_files(tmp_path):
         progress=keep,
         cpu=True,
     )
-    found = load_model(tmp_path, kind="toy")
-    assert (found.config, found.extra_files) == ({"dim": 6}, files)
-    assert all(torch.equal(found.state[name], tensor) for name, tensor in kept.items())
-    assert not all(torch.equal(model.state_dict()[name], tensor) for name, tensor in kept.items())
+    saved = load_model(tmp_path, kind="toy")
+    last = model.state_dict()
+    assert (saved.config, saved.extra_files) == ({"dim": 6}, files)
+    assert all(torch.equal(saved.state[name], tensor) for name, tensor in best.items())
+    assert not all(torch.equal(last[name], tensor) for name, tensor in best.items())
 
 
 def test_the_same_step_saved_again_after_one_more_validation_never_overwrites_the_first(tmp_path):
@@ -91,9 +92,9 @@ def test_the_same_step_saved_again_after_one_more_validation_never_overwrites_th
     train_toy(tmp_path, progress=at_step(6, lambda: signal.raise_signal(signal.SIGTERM)))
     assert read_checkpoints(tmp_path).last == "step-000006"
     result = train_toy(tmp_path, replace(CONFIG, steps=6), resume=True)
-    found = read_checkpoints(tmp_path)
+    again = "step-000006-again"
     assert result.best_step == 6
-    assert found.last == found.best == "step-000006-again"
+    assert read_checkpoints(tmp_path) == Checkpoints(last=again, best=again)
     train_toy(tmp_path, resume=True)
 
 
@@ -109,13 +110,14 @@ def test_no_checkpoint_is_newer_than_the_log_on_the_disk(tmp_path, monkeypatch):
 
     def fsync(descriptor):
         real_sync(descriptor)
-        found = os.fstat(descriptor)
-        synced[found.st_ino] = found.st_size
+        file = os.fstat(descriptor)
+        synced[file.st_ino] = file.st_size
 
     def rename(before, after):
         log = os.stat(tmp_path / "log.jsonl")
-        if os.path.basename(after).startswith("step-") and synced.get(log.st_ino) != log.st_size:
-            unsynced.append(os.path.basename(after))
+        name = os.path.basename(after)
+        if name.startswith("step-") and synced.get(log.st_ino) != log.st_size:
+            unsynced.append(name)
         real_rename(before, after)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -168,26 +170,24 @@ def test_a_model_that_is_called_the_best_is_on_the_disk_already(tmp_path):
             said.append((event.step, read_checkpoints(tmp_path).best))
 
     losses = [3.0, 2.0, 2.5, 1.0, *[2.0] * 16]
-    train_toy(tmp_path, replace(EVERY_STEP, save_every=7), Scripted(losses), progress=look)
+    config = replace(EVERY_STEP, save_every=7)
+    train_toy(tmp_path, config, Scripted(losses), progress=look)
     assert said == [(step, f"step-{step:06d}") for step in (1, 2, 4)]
 
 
 def test_what_is_not_needed_is_removed_before_there_is_need_of_room(tmp_path, monkeypatch):
     """A kill left a whole checkpoint that no file names; a disk that is nearly full has room again."""
-    train_toy(tmp_path, replace(EVERY_STEP, save_every=4), Scripted([1.0] * 20), progress=None)
+    config = replace(EVERY_STEP, save_every=4)
+    train_toy(tmp_path, config, Scripted([1.0] * 20))
     (tmp_path / "step-000099").mkdir()
     seen = []
 
-    def seeing(*given, **options):
-        return seen.append(checkpoints_in(tmp_path)) or write(*given, **options)
+    def write_and_look(folder, content):
+        seen.append(checkpoints_in(tmp_path))
+        write_folder(folder, content)
 
-    monkeypatch.setattr(checkpoint, "write_folder", seeing)
-    train_toy(
-        tmp_path,
-        replace(EVERY_STEP, save_every=4, steps=24),
-        Scripted([1.0] * 30),
-        resume=True,
-    )
+    monkeypatch.setattr(checkpoint, "write_folder", write_and_look)
+    train_toy(tmp_path, replace(config, steps=24), Scripted([1.0] * 30), resume=True)
     assert seen
     assert all("step-000099" not in names for names in seen)
 
@@ -211,9 +211,8 @@ def test_a_folder_with_own_files_is_refused_by_name_and_stays_as_it_was(
         (tmp_path / name).write_bytes(OWN.get(name, b"mine"))
     monkeypatch.chdir(tmp_path)
     for resume in (False, True):
-        with pytest.raises(
-            CheckpointError, match=rf"\. holds {name.rstrip('/')} and no run of regard"
-        ):
+        reason = rf"\. holds {name.rstrip('/')} and no run of regard"
+        with pytest.raises(CheckpointError, match=reason):
             train_toy(".", resume=resume)
     assert [path.name for path in tmp_path.iterdir()] == [name.rstrip("/")]
 
@@ -247,9 +246,8 @@ def test_a_mark_counts_by_what_it_holds_and_damage_is_told(tmp_path):
     (tmp_path / "mark.json").write_bytes(render_sealed({"one": 1}))
     check_ours(tmp_path, {"mark.json": read_sealed}, "thing")
     (tmp_path / "mark.json").write_text(json.dumps({"one": 1, "sha256": "0" * 64}))
-    with pytest.raises(
-        CheckpointError, match=r"no thing of regard .*does not match its own SHA-256"
-    ):
+    damaged = r"no thing of regard .*does not match its own SHA-256"
+    with pytest.raises(CheckpointError, match=damaged):
         check_ours(tmp_path, {"mark.json": read_sealed}, "thing")
     with pytest.raises(CheckpointError, match="new or an empty folder"):
         check_ours(tmp_path, {}, "thing")

@@ -6,7 +6,6 @@ Each kind of model has a function that evaluates it, and scores that know their 
 from regard_lab.training.recipes.evaluation.classifiers import ClassScores, evaluate_classifier
 from regard_lab.training.recipes.evaluation.counting import Counting, PartlyEvaluated, uncounted
 from regard_lab.training.recipes.evaluation.encoders import HiddenWordScores, evaluate_encoder
-from regard_lab.training.recipes.evaluation.lines import rate
 from regard_lab.training.recipes.evaluation.translators import (
     PronounReport,
     RunScores,
@@ -29,5 +28,4 @@ __all__ = [
     "Counting",
     "uncounted",
     "PartlyEvaluated",
-    "rate",
 ]
