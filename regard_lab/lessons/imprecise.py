@@ -149,6 +149,12 @@ with figure("Where articles are imprecise, in numbers", 7.9, 7.6, caption) as dr
 #
 # | an article writes | what holds |
 # | --- | --- |
+# | a position “can only influence the current and preceding positions” | it influences itself and later ones |
+# | the mask forbids “future tokens attending to past tokens” | past tokens must not attend to future ones |
+# | heads begin with “the division of the input into multiple heads” | each head reads all numbers of a word |
+# | the “final projection” makes the output “interpretable” | it mixes the heads |
+# | Bahdanau's “variable length context vector” | its length is fixed; the number of vectors varies |
+# | encoder and decoder see “the entire input sequence for each token” | the decoder sees the words before |
 # | scores are scaled “by the square” of $d$ | by its square root |
 # | the encoder's vector is the query | the decoder's state is the query; keys and values are the encoder's |
 # | the score is of $s_t$; the text beside it says $s_{t-1}$ | Bahdanau: $s_{t-1}$; Luong: $s_t$ (lesson *alignment*) |
@@ -231,6 +237,53 @@ output = rg.MultiHeadAttention(dim=32, heads=4, context_dim=48)(x, context=conte
 print("queries", list(x.shape), "context", list(context.shape), "output", list(output.shape))
 
 # %% [markdown]
+# Who influences whom in causal attention? Change one word of six, and look which outputs move;
+# then ask which words move one output. A mask that is built from the sentence of the article is
+# the wrong way round.
+
+
+# %%
+def moved_by(word, pattern):
+    """The positions whose outputs move if a word changes."""
+    before = rg.attention(six, six, six, pattern=pattern)[0, 0]  # (words, size)
+    changed = six.clone()
+    changed[:, :, word] = 0
+    after = rg.attention(changed, changed, changed, pattern=pattern)[0, 0]
+    return (after != before).any(-1).nonzero().flatten().tolist()
+
+
+six = normal(SEED, 1, 1, 6, 8)  # (batch, heads, words, size)
+influenced = moved_by(2, "causal")
+influencing = []
+for word in range(6):
+    if 2 in moved_by(word, "causal"):
+        influencing.append(word)
+print("word 2 influences the positions", influenced)
+print("position 2 is influenced by the words", influencing)
+
+# %% [markdown]
+# What does a head read? A projection has a weight for each number of a word and each number of
+# the head, so the gradient shows which numbers of the word count:
+
+# %%
+four_heads = rg.MultiHeadAttention(16, 4)  # of 4 numbers each
+word = torch.randn(1, 1, 16, requires_grad=True)  # (batch, words, dim)
+query = four_heads.to_q(word)[0, 0, :4]  # of the first head
+(read,) = torch.autograd.grad(query.sum(), word)
+numbers_read = int((read != 0).sum())
+heads_output = torch.randn(1, 1, 16, requires_grad=True)  # of four heads, side by side
+(mixed,) = torch.autograd.grad(four_heads.to_output(heads_output)[0, 0, 0], heads_output)
+numbers_mixed = int((mixed != 0).sum())
+print(f"the first head reads {numbers_read} of 16 numbers of a word")
+print(f"the first number of the output depends on {numbers_mixed} of 16 numbers of the heads")
+
+context_sizes = []
+for length in (3, 30):
+    source = torch.randn(1, 1, length, 8)
+    context_sizes.append(rg.attention(source[:, :, :1], source, source).shape[3])
+print("numbers of a context vector, for 3 and for 30 words of the source:", context_sizes)
+
+# %% [markdown]
 # The causal mask can be applied after the softmax or before it. Here are both, first for the scores of a head, then for
 # a masked score that is far above the others:
 
@@ -302,6 +355,22 @@ holds(
     "divides 0 by 0.",
     first_after.isnan().any() and float(first_before.sum()) == 1,
     "a masked score 200 above the others, in float32",
+)
+
+holds(
+    "In causal attention a word influences itself and later words; earlier words and itself influence it.",
+    influenced == [2, 3, 4, 5] and influencing == [0, 1, 2],
+    f"word 2 of 6 influences {influenced}; position 2 is influenced by {influencing}",
+)
+holds(
+    "Each head reads every number of a word, and each number of the output depends on every head.",
+    numbers_read == 16 and numbers_mixed == 16,
+    f"{numbers_read} and {numbers_mixed} of 16 numbers",
+)
+holds(
+    "A context vector has the same length for a short and for a long source.",
+    context_sizes == [8, 8],
+    f"{context_sizes[0]} numbers for 3 words, {context_sizes[1]} for 30",
 )
 
 linear = growth(linear_operations)

@@ -126,6 +126,27 @@ def test_imprecise_scores_and_waves():
     )
 
 
+def test_imprecise_influence_and_heads():
+    """The mask is the wrong way round, a head reads a part of a word, and vectors grow with the source."""
+
+    def reversed_mask(moved_by):
+        return lambda word, pattern: moved_by(word, p.Where(lambda i, j: j >= i))
+
+    broken = failing(
+        "imprecise",
+        LAYER_LENGTHS=FEW_LENGTHS,
+        moved_by=Computed(reversed_mask),
+        read=Computed(lambda read: read * (torch.arange(16) < 4)),
+        context_sizes=Computed(lambda context_sizes: [3, 30]),
+    )
+    assert starting(
+        broken,
+        "In causal attention a word influences",
+        "Each head reads every number",
+        "A context vector has the same length",
+    )
+
+
 def test_imprecise_costs():
     """Plans are those of softmax, patterns are windows, and a recurrent layer has gates but computes all at once."""
 
@@ -158,7 +179,7 @@ def test_imprecise_costs():
 
 def test_imprecise_roles_sizes_and_masks(monkeypatch):
     """Rows are not divided, queries and keys change places, and sizes are other ones or are not compared."""
-    monkeypatch.setattr(rg, "attention", lambda q, k, v: q)
+    monkeypatch.setattr(rg, "attention", lambda q, k, v, **options: q)
 
     def changed_places(cross_weights):
         return lambda states, words: cross_weights(words, states)
@@ -179,6 +200,7 @@ def test_imprecise_roles_sizes_and_masks(monkeypatch):
         broken,
         "Masking after the softmax",
         "The two ways of masking differ",
+        "In causal attention a word influences",
         "The decoder's states are the queries",
         "Replacing a state of the decoder",
         "One head gives every word",

@@ -6,6 +6,12 @@ from regard_lab.lessons import find_lesson
 
 # Sentences of the articles that the lesson quotes from, word for word.
 SENTENCES = (
+    "each position can only influence the current and preceding positions in the sequence",
+    "future tokens attending to past tokens",
+    "The operation of Multi-Head Attention begins with the division of the input into multiple heads.",
+    "This final projection is a crucial step in making the model's output interpretable.",
+    "the attention mechanism computes the variable length context vector first",
+    "It allows the model to consider the entire input sequence for each token",
     "the attention scores are scaled by the square of the dimension of the keys",
     "making it less efficient than the Transformer",
     "Single head attention can only focus on one position at a time",
