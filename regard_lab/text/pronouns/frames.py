@@ -20,22 +20,24 @@ _ENGLISH = "two three four five six seven eight nine ten"
 _GERMAN = "zwei drei vier fünf sechs sieben acht neun zehn"
 _NUMBERS = dict(zip(_ENGLISH.split(), _GERMAN.split(), strict=True))
 
+
+def _counted_times(english: str, german: str, is_span: bool = False) -> list[Time]:
+    """A time with each number in place of {number}."""
+    times = []
+    for number, zahl in _NUMBERS.items():
+        counted_in_english = english.format(number=number)
+        counted_in_german = german.format(number=zahl)
+        times.append(Time(english=counted_in_english, german=counted_in_german, is_span=is_span))
+    return times
+
+
 TIMES: tuple[Time, ...] = (
     Time(english="yesterday", german="gestern"),
     Time(english="on Monday", german="am Montag"),
     Time(english="on Friday", german="am Freitag"),
-    *(
-        Time(english=f"at {number} o'clock", german=f"um {zahl} Uhr")
-        for number, zahl in _NUMBERS.items()
-    ),
-    *(
-        Time(english=f"after {number} days", german=f"nach {zahl} Tagen")
-        for number, zahl in _NUMBERS.items()
-    ),
-    *(
-        Time(english=f"for {one} weeks", german=f"{zahl} Wochen lang", is_span=True)
-        for one, zahl in _NUMBERS.items()
-    ),
+    *_counted_times("at {number} o'clock", "um {number} Uhr"),
+    *_counted_times("after {number} days", "nach {number} Tagen"),
+    *_counted_times("for {number} weeks", "{number} Wochen lang", is_span=True),
 )
 
 
@@ -61,6 +63,7 @@ LINKS = (BECAUSE, SINCE, ALTHOUGH, BUT)
 
 Case = Literal["nominative", "accusative", "dative"]
 _CASES: dict[str, Case] = {case: case for case in get_args(Case)}
+_SENSES: dict[str, Sense] = {sense: sense for sense in SENSES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,11 +94,8 @@ class Frame:
     @property
     def class_pairs(self) -> tuple[tuple[Sense, Sense], ...]:
         """The pairs of classes for subject and object; the two always differ."""
-        return tuple(
-            (first, second)
-            for first, second in product(self.subjects, self.objects)
-            if first != second
-        )
+        pairs = product(self.subjects, self.objects)
+        return tuple((subject, object_) for subject, object_ in pairs if subject != object_)
 
     def is_negated(self, link: Link) -> bool:
         """Whether the main clause is negated when this link joins the drawback."""
@@ -157,7 +157,7 @@ def _frame(row: str) -> Frame:
 
 
 def _senses(words: str) -> tuple[Sense, ...]:
-    return tuple(sense for word in words.split() for sense in SENSES if sense == word)
+    return tuple(_SENSES[word] for word in words.split())
 
 
 FRAMES: tuple[Frame, ...] = tuple(map(_frame, _TABLE.strip().replace("\n  ", " ").splitlines()))

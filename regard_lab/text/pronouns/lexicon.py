@@ -197,11 +197,15 @@ class Attribute:
 
 def _drawbacks(sense: Sense, *also: Sense, graded: str = "", absolute: str = "") -> list[Drawback]:
     """Parse "tired müde, hungry hungrig", adjectives that fit the same classes."""
-    return [
-        Drawback(english=english, german=german, sense=sense, also=also, gradable=gradable)
-        for entries, gradable in ((graded, True), (absolute, False))
-        for english, german in (entry.split() for entry in entries.split(",") if entry)
-    ]
+    drawbacks = []
+    for entries, gradable in ((graded, True), (absolute, False)):
+        for entry in filter(None, entries.split(",")):
+            english, german = entry.split()
+            drawback = Drawback(
+                english=english, german=german, sense=sense, also=also, gradable=gradable
+            )
+            drawbacks.append(drawback)
+    return drawbacks
 
 
 DRAWBACKS: tuple[Drawback, ...] = (

@@ -51,9 +51,8 @@ def swap_adjective(sentence: PronounSentence, seed: int = 0) -> PronounSentence 
     >>> swapped.referent, swapped.pronoun
     ('street', 'sie')
     """
-    moved = with_referent_moved(
-        sentence.derivation, Random(f"swap adjective {seed} {sentence.source}")
-    )
+    random = Random(f"swap adjective {seed} {sentence.source}")
+    moved = with_referent_moved(sentence.derivation, random)
     return None if moved is None else write(moved)
 
 
@@ -110,10 +109,7 @@ def pronoun_accuracy(sentences: Sequence[PronounSentence], outputs: Sequence[str
     0.75
     """
     _check_lengths("sentences", len(sentences), len(outputs))
-    right = sum(
-        pronoun_of(output) == sentence.pronoun
-        for sentence, output in zip(sentences, outputs, strict=True)
-    )
+    right = sum(map(_is_right, sentences, outputs))
     return right / len(sentences)
 
 
@@ -128,7 +124,8 @@ def majority_baseline(sentences: Sequence[PronounSentence]) -> float:
     0.667
     """
     _check_lengths("sentences", len(sentences), len(sentences))
-    return max(Counter(sentence.pronoun for sentence in sentences).values()) / len(sentences)
+    counts = Counter(sentence.pronoun for sentence in sentences)
+    return max(counts.values()) / len(sentences)
 
 
 def contrast_accuracy(
@@ -146,20 +143,20 @@ def contrast_accuracy(
     0.5
     """
     _check_lengths("sentence pairs", len(pairs), len(outputs))
-    right = sum(
-        all(
-            pronoun_of(output) == sentence.pronoun
-            for sentence, output in zip(pair, translated, strict=True)
-        )
-        for pair, translated in zip(pairs, outputs, strict=True)
-    )
+    right = 0
+    for (first, second), (output, other_output) in zip(pairs, outputs, strict=True):
+        right += _is_right(first, output) and _is_right(second, other_output)
     return right / len(pairs)
 
 
-def _check_lengths(what: str, expected: int, given: int) -> None:
+def _is_right(sentence: PronounSentence, output: str) -> bool:
+    return pronoun_of(output) == sentence.pronoun
+
+
+def _check_lengths(what: str, expected: int, outputs: int) -> None:
     if expected == 0:
         raise ArgumentError(f"there are 0 {what} to measure; give at least one")
-    if expected != given:
+    if expected != outputs:
         raise ArgumentError(
-            f"{expected} {what} came with {given} outputs; give one output for each, in order"
+            f"{expected} {what} came with {outputs} outputs; give one output for each, in order"
         )

@@ -100,6 +100,11 @@ class Derivation:
         return self.object if self.refers_to_subject else self.subject
 
     @property
+    def has_not(self) -> bool:
+        """Whether the main clause has "not"; one with "no" has none."""
+        return self.frame.is_negated(self.link) and not self.subject_has_no
+
+    @property
     def pronoun(self) -> Pronoun:
         """The German pronoun, by the gender of the referent."""
         return PRONOUN_OF_GENDER[self.referent.gender]
@@ -163,47 +168,51 @@ def write(derivation: Derivation) -> PronounSentence:
 
 
 def _write_english(derivation: Derivation) -> str:
-    frame, link = derivation.frame, derivation.link
-    says_not = frame.is_negated(link) and not derivation.subject_has_no
-    verb = frame.negated if says_not else frame.plain
+    link = derivation.link
+    verb = derivation.frame.negated if derivation.has_not else derivation.frame.plain
     if derivation.apostrophe:
         verb = verb.replace(" not", f"n{derivation.apostrophe}t")
-    subject = _english_noun(
-        derivation.subject, derivation, "no" if derivation.subject_has_no else "the"
-    )
+    determiner = "no" if derivation.subject_has_no else "the"
+    subject = _english_noun(determiner, derivation.subject_attribute, derivation.subject)
+    object_ = _english_noun("the", derivation.object_attribute, derivation.object)
     time = derivation.time.english if derivation.time else ""
-    main = _spaced(time, subject, verb, _english_noun(derivation.object, derivation, "the"))
+    main = _spaced(time, subject, verb, object_)
     reason = _spaced(link.english, "it was", derivation.degree, derivation.drawback.english)
     if derivation.link_first:
         return _finished(f"{reason}, {main}")
-    return _finished(f"{main}, {reason}" if link.relation == "obstacle" else f"{main} {reason}")
+    if link.relation == "obstacle":
+        return _finished(f"{main}, {reason}")
+    return _finished(f"{main} {reason}")
+
+
+def _english_noun(determiner: str, attribute: Attribute | None, noun: Noun) -> str:
+    return _spaced(determiner, attribute.english if attribute else "", noun.english)
 
 
 def _write_german(derivation: Derivation) -> str:
-    frame, link = derivation.frame, derivation.link
+    frame = derivation.frame
+    link = derivation.link
     object_ = noun_phrase(
         derivation.object, frame.case, derivation.object_attribute, frame.preposition
     )
-    negation = "nicht" if frame.is_negated(link) and not derivation.subject_has_no else ""
+    negation = "nicht" if derivation.has_not else ""
     finite, rest = frame.german.format(object=object_, **{"not": negation}).split(maxsplit=1)
     if derivation.subject_has_no:
         subject = no_noun_phrase(derivation.subject, derivation.subject_attribute)
     else:
         subject = noun_phrase(derivation.subject, "nominative", derivation.subject_attribute)
+
     quality = _spaced(_DEGREE_IN_GERMAN[derivation.degree], derivation.drawback.german)
-    was = ("war", quality) if link.relation == "obstacle" else (quality, "war")
-    reason = _spaced(link.german, derivation.pronoun, *was)
-    if derivation.link_first:  # the finite verb is second, so the subject follows it
+    if link.relation == "obstacle":  # a main clause, whose verb is second
+        reason = _spaced(link.german, derivation.pronoun, "war", quality)
+    else:
+        reason = _spaced(link.german, derivation.pronoun, quality, "war")
+    # The finite verb of the main clause is second, so the subject follows it behind a clause or a time.
+    if derivation.link_first:
         return _finished(f"{reason}, {_spaced(finite, subject, rest)}")
-    opening = (derivation.time.german, finite, subject) if derivation.time else (subject, finite)
-    return _finished(f"{_spaced(*opening, rest)}, {reason}")
-
-
-def _english_noun(noun: Noun, derivation: Derivation, determiner: str) -> str:
-    attribute = (
-        derivation.subject_attribute if noun is derivation.subject else derivation.object_attribute
-    )
-    return _spaced(determiner, attribute.english if attribute else "", noun.english)
+    if derivation.time:
+        return _finished(f"{_spaced(derivation.time.german, finite, subject, rest)}, {reason}")
+    return _finished(f"{_spaced(subject, finite, rest)}, {reason}")
 
 
 def _spaced(*parts: str) -> str:

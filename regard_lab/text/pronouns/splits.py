@@ -11,7 +11,15 @@ from typing import Literal, TypeVar, get_args
 from regard.arguments import one_of, real
 from regard.errors import ArgumentError
 from regard_lab.text.pronouns.frames import FRAMES, TIMES, Frame, Link
-from regard_lab.text.pronouns.lexicon import ATTRIBUTES, NOUNS, Drawback, Noun, telling_drawbacks
+from regard_lab.text.pronouns.lexicon import (
+    ATTRIBUTES,
+    NOUNS,
+    Attribute,
+    Drawback,
+    Noun,
+    Sense,
+    telling_drawbacks,
+)
 from regard_lab.text.pronouns.sentences import Degree, Derivation, PronounSentence, write
 
 Split = Literal["train", "valid", "test"]
@@ -106,35 +114,45 @@ def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Deri
     is_negated = opening.frame.is_negated(link)
     times = [time for time in TIMES if is_negated or not time.is_span]
     time = random.choice(times) if random.random() < weights.time else None
+    # No number is drawn for a choice that is not free.
     link_first = (
         time is None and link.relation != "obstacle" and random.random() < weights.link_first
     )
     subject_has_no = is_negated and not link_first and random.random() < weights.no_subject
-    contracted = is_negated and not subject_has_no and random.random() < weights.contracted
+    is_contracted = is_negated and not subject_has_no and random.random() < weights.contracted
+    degree = _weighted(list(allowed), allowed.values(), random)
+    subject_attribute = _draw_attribute(weights, random)
+    object_attribute = _draw_attribute(weights, random)
     return Derivation(
         frame=opening.frame,
         subject=referent if opening.refers_to_subject else partner,
         object=partner if opening.refers_to_subject else referent,
         refers_to_subject=opening.refers_to_subject,
         drawback=drawback,
-        degree=_weighted(list(allowed), allowed.values(), random),
+        degree=degree,
         link=link,
         link_first=link_first,
         time=time,
-        subject_attribute=random.choice(ATTRIBUTES)
-        if random.random() < weights.attribute
-        else None,
-        object_attribute=random.choice(ATTRIBUTES) if random.random() < weights.attribute else None,
+        subject_attribute=subject_attribute,
+        object_attribute=object_attribute,
         subject_has_no=subject_has_no,
-        apostrophe="'" if contracted else "",
+        apostrophe="'" if is_contracted else "",
     )
+
+
+def _draw_attribute(weights: Weights, random: Random) -> Attribute | None:
+    if random.random() < weights.attribute:
+        return random.choice(ATTRIBUTES)
+    return None
 
 
 def degrees(drawback: Drawback, link: Link) -> dict[Degree, float]:
     """The degree words that fit a drawback and a link, with their weights."""
     if not drawback.gradable:
         return _DEGREES_OF_AN_ABSOLUTE
-    return _DEGREES_OF_A_CONCESSION if link.relation == "concession" else _DEGREES_OF_A_REASON
+    if link.relation == "concession":
+        return _DEGREES_OF_A_CONCESSION
+    return _DEGREES_OF_A_REASON
 
 
 @cache
@@ -146,18 +164,26 @@ def openings(split: Split, referent: Noun, same_gender: bool) -> tuple[Opening, 
             if referent.sense not in (subject, object_):
                 continue
             refers_to_subject = referent.sense == subject
-            partners = tuple(
-                noun
-                for noun in NOUNS
-                if noun.sense == (object_ if refers_to_subject else subject)
-                and (noun.gender == referent.gender) == same_gender
-                and split_of_pair(referent, noun) == split
-            )
+            sense = object_ if refers_to_subject else subject
+            partners = _partners(split, referent, sense, same_gender)
             if partners:
-                choices.append(
-                    Opening(frame=frame, refers_to_subject=refers_to_subject, partners=partners)
+                opening = Opening(
+                    frame=frame, refers_to_subject=refers_to_subject, partners=partners
                 )
+                choices.append(opening)
     return tuple(choices)
+
+
+def _partners(split: Split, referent: Noun, sense: Sense, same_gender: bool) -> tuple[Noun, ...]:
+    """The nouns of a class that stand beside the referent in this split."""
+    partners = []
+    for noun in NOUNS:
+        is_alike = noun.gender == referent.gender
+        if noun.sense != sense or is_alike != same_gender:
+            continue
+        if split_of_pair(referent, noun) == split:
+            partners.append(noun)
+    return tuple(partners)
 
 
 def _weighted(choices: Sequence[Choice], weights: Iterable[float], random: Random) -> Choice:
@@ -258,13 +284,18 @@ def make_twins(
     random = Random(f"twins {seed}")
     groups: list[tuple[PronounSentence, ...]] = []
     seen: set[str] = set()
-    for derivation in _distinct_derivations("train", random, weights) if count else ():
+    if count == 0:
+        return groups
+    for derivation in _distinct_derivations("train", random, weights):
         moved = with_referent_moved(derivation, random)
-        written = [write(one) for one in (derivation, moved) if one is not None]
-        group = tuple(one for one in written if one.source not in seen)[: count - len(seen)]
+        sentences = [write(derivation)]
+        if moved is not None:
+            sentences.append(write(moved))
+        new = [sentence for sentence in sentences if sentence.source not in seen]
+        group = tuple(new[: count - len(seen)])
         if group:
             groups.append(group)
-            seen |= {one.source for one in group}
+            seen.update(sentence.source for sentence in group)
         if len(seen) == count:
             break
     return groups
@@ -285,8 +316,10 @@ def _distinct_derivations(split: Split, random: Random, weights: Weights) -> Ite
 
 def with_referent_moved(derivation: Derivation, random: Random) -> Derivation | None:
     """The sentence with a drawback of the other noun and the same degree; None if none fits."""
-    telling = telling_drawbacks(derivation.other.sense, derivation.referent.sense)
-    drawbacks = [one for one in telling if derivation.degree in degrees(one, derivation.link)]
+    drawbacks = []
+    for drawback in telling_drawbacks(derivation.other.sense, derivation.referent.sense):
+        if derivation.degree in degrees(drawback, derivation.link):
+            drawbacks.append(drawback)
     if not drawbacks:
         return None
     return replace(
