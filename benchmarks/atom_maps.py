@@ -13,6 +13,7 @@ a lesson are made (python benchmarks/lesson_reports.py answer_head).
 import json
 import sys
 from datetime import date
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +31,8 @@ from regard_lab.bench.results import environment  # noqa: E402
 
 OUT = HERE / "results" / "atom_maps_cpu"
 WINDOWS = (2, 4, 8, 16, 32)
+LAYERS = 12
+HEADS = 8
 NOTHING = p.KeySpan(0, 0)  # a head without keys: its output is zeros
 SHOWN = 1  # the reaction whose weights are kept for a picture: the product is written backwards
 
@@ -37,15 +40,16 @@ SHOWN = 1  # the reaction whose weights are kept for a picture: the product is w
 def share_of(model: Any, words: dict[str, int]) -> float:
     """The share of product atoms that find their own by the head."""
     right = 0
+    atoms = 0
     for reaction in maps.REACTIONS:
         tokens = maps.tokens_of(reaction.smiles, words)
-        with (
-            torch.no_grad(),
-            observe(model, "weights", layers=maps.LAYER, heads=maps.HEAD) as observed,
-        ):
+        of_head = observe(model, "weights", layers=maps.LAYER, heads=maps.HEAD)
+        with torch.no_grad(), of_head as observed:
             model(tokens.ids)
-        right += maps.right(reaction, maps.chosen_atoms(observed.calls[0].weights[0, 0], tokens))
-    return right / sum(len(reaction.origins) for reaction in maps.REACTIONS)
+        weights = observed.calls[0].weights[0, 0]
+        right += maps.right(reaction, maps.chosen_atoms(weights, tokens))
+        atoms += len(reaction.origins)
+    return right / atoms
 
 
 def replaced(words: dict[str, int]) -> dict[str, Any]:
@@ -59,38 +63,57 @@ def replaced(words: dict[str, int]) -> dict[str, Any]:
             return share_of(model, words)
 
     def erased(heads: set[int]) -> p.Pattern:
-        return p.PerHead([NOTHING if head in heads else p.Full() for head in range(8)])
+        return p.PerHead([NOTHING if head in heads else p.Full() for head in range(HEADS)])
 
     def window(size: int) -> p.Pattern:
         return p.SlidingWindow(size) | p.GlobalTokens([0])
 
-    return {
-        "own": share_of(model, words),
-        "windows": [
+    windows = []
+    for size in WINDOWS:
+        windows.append(
             {
                 "window": size,
                 "before": share(before, window(size)),
                 "own_layer": share([maps.LAYER], window(size)),
-                "all": share(list(range(12)), window(size)),
+                "all": share(list(range(LAYERS)), window(size)),
             }
-            for size in WINDOWS
-        ],
-        "without_head": [share(before, erased({head})) for head in range(8)],
+        )
+    heads_kept = []
+    for count in (6, 4, 2, 1):
+        of_first = share(before, erased(set(range(count, HEADS))))
+        heads_kept.append({"heads": count, "share": of_first})
+    return {
+        "own": share_of(model, words),
+        "windows": windows,
+        "without_head": [share(before, erased({head})) for head in range(HEADS)],
         "without_layer": [share([layer], NOTHING) for layer in before],
-        "heads_kept": [
-            {"heads": kept, "share": share(before, erased(set(range(kept, 8))))}
-            for kept in (6, 4, 2, 1)
-        ],
+        "heads_kept": heads_kept,
     }
 
 
 def distances(reaction: maps.Reaction, tokens: maps.Tokens) -> list[int]:
     """How far each product atom is from the nearest atom that is right for it, in symbols."""
-    there = list(enumerate(tokens.reactant_atoms))
-    return [
-        min(place - other for atom, other in there if reaction.is_right(number, atom))
-        for number, place in enumerate(tokens.product_atoms)
-    ]
+    nearest = []
+    for number, place in enumerate(tokens.product_atoms):
+        of_right_atoms = []
+        for atom, place_of_atom in enumerate(tokens.reactant_atoms):
+            if reaction.is_right(number, atom):
+                of_right_atoms.append(place - place_of_atom)
+        nearest.append(min(of_right_atoms))
+    return nearest
+
+
+def picture_of(reaction: maps.Reaction, tokens: maps.Tokens, weights: torch.Tensor) -> Any:
+    """The weights from product atoms to reactant atoms, with the signs of both and what is right."""
+    of_atoms = weights[tokens.product_atoms][:, tokens.reactant_atoms]
+    rows = [[round(weight, 4) for weight in row] for row in of_atoms.tolist()]
+    return {
+        "product": [tokens.words[place] for place in tokens.product_atoms],
+        "reactants": [tokens.words[place] for place in tokens.reactant_atoms],
+        "origins": list(reaction.origins),
+        "alike": [list(group) for group in reaction.alike],
+        "weights": rows,
+    }
 
 
 def main() -> None:
@@ -101,8 +124,8 @@ def main() -> None:
         sys.exit("rxnmapper is not installed: pip install --no-deps rxnmapper")
     model = maps.load()
     words = maps.vocabulary()
-    rows = []
-    shares = torch.zeros(12, 8)
+    rows: list[dict[str, Any]] = []
+    shares = torch.zeros(LAYERS, HEADS)
     both = 0
     by_place = 0
     worst = 0.0
@@ -112,41 +135,30 @@ def main() -> None:
         attach(model)
         with torch.no_grad(), observe(model, "weights") as observed:
             model(tokens.ids)
-        weights = torch.stack(
-            [call.weights[0] for call in observed.calls]
-        )  # (layers, heads, length, length)
+        # (layers, heads, length, length)
+        weights = torch.stack([call.weights[0] for call in observed.calls])
         detach(model).set_attn_implementation("eager")
         with torch.no_grad():
             eager = torch.cat(model(tokens.ids, output_attentions=True).attentions)
         worst = max(worst, float((weights - eager).abs().max()))
-        for layer in range(12):
-            for head in range(8):
-                shares[layer, head] += maps.right(
-                    reaction, maps.chosen_atoms(weights[layer, head], tokens)
-                )
+        for layer, head in product(range(LAYERS), range(HEADS)):
+            atoms = maps.chosen_atoms(weights[layer, head], tokens)
+            shares[layer, head] += maps.right(reaction, atoms)
         chosen = weights[maps.LAYER, maps.HEAD]
         apart += distances(reaction, tokens)
         both += maps.right(reaction, maps.both_ways(chosen, tokens))
         by_place += maps.right(reaction, list(range(len(reaction.origins))))
-        found = maps.right(reaction, maps.chosen_atoms(chosen, tokens))
         if len(rows) == SHOWN:
-            picture = chosen[tokens.product_atoms][:, tokens.reactant_atoms]
-            shown = {
-                "product": [tokens.words[place] for place in tokens.product_atoms],
-                "reactants": [tokens.words[place] for place in tokens.reactant_atoms],
-                "origins": list(reaction.origins),
-                "alike": [list(group) for group in reaction.alike],
-                "weights": [[round(weight, 4) for weight in row] for row in picture.tolist()],
-            }
+            shown = picture_of(reaction, tokens, chosen)
         rows.append(
             {
                 "name": reaction.name,
                 "smiles": reaction.smiles,
                 "atoms": len(reaction.origins),
-                "right": found,
+                "right": maps.right(reaction, maps.chosen_atoms(chosen, tokens)),
             }
         )
-    best = [int(place) for place in divmod(int(shares.argmax()), 8)]
+    best = list(divmod(int(shares.argmax()), HEADS))
     total = sum(row["atoms"] for row in rows)
     ranked = (shares / total).flatten().sort(descending=True).values
     report = {

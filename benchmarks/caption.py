@@ -30,17 +30,17 @@ BATCH = 32
 SILENT = 0.1  # share of pictures whose caption is withheld in training
 PICTURES = 2  # of each held-out caption
 PARTS = ("colour", "shape", "relation")
-HELD_OUT, TRAINED = (
-    [scene for scene in SCENES if scene.held_out is held_out] for held_out in (True, False)
-)
+HELD_OUT = [scene for scene in SCENES if scene.held_out]
+TRAINED = [scene for scene in SCENES if not scene.held_out]
 
 
 def draw_batch(captions: list[Caption], generator: torch.Generator) -> torch.Tensor:
     """A picture for each caption with random moves, (captions, 3, 12, 12)."""
     moves = torch.randint(2, (len(captions), 4), generator=generator).tolist()
-    return torch.stack(
-        [draw_scene(caption.scene, move) for caption, move in zip(captions, moves, strict=True)]
-    )
+    pictures = [
+        draw_scene(caption.scene, move) for caption, move in zip(captions, moves, strict=True)
+    ]
+    return torch.stack(pictures)
 
 
 def noisy(pictures: torch.Tensor, noise: torch.Tensor, angle: torch.Tensor) -> torch.Tensor:
@@ -54,12 +54,11 @@ class Drawing:
 
     def batch(self, index: int) -> dict[str, torch.Tensor]:
         generator = torch.Generator().manual_seed(index)
-        chosen = torch.randint(len(TRAINED), (BATCH,), generator=generator).tolist()
-        turned = torch.rand(BATCH, generator=generator).tolist()
-        captions = [
-            TRAINED[n] if turn < 0.5 else TRAINED[n].reversed
-            for n, turn in zip(chosen, turned, strict=True)
-        ]
+        scenes = torch.randint(len(TRAINED), (BATCH,), generator=generator).tolist()
+        turns = torch.rand(BATCH, generator=generator).tolist()
+        captions = []
+        for scene, turn in zip(scenes, turns, strict=True):
+            captions.append(TRAINED[scene] if turn < 0.5 else TRAINED[scene].reversed)
         pictures = draw_batch(captions, generator)
         words, counts = word_numbers(captions)
         spoken = torch.rand(BATCH, generator=generator) >= SILENT
@@ -103,26 +102,33 @@ def new_denoiser(reads: bool, steps: int, run: Path) -> tuple[Denoiser, float]:
 
 
 def shares(
-    model: Denoiser, captions: list[Caption], wanted: list[Caption], speak: bool = True
+    model: Denoiser, captions: list[Caption], expected: list[Caption], speak: bool = True
 ) -> dict[str, float]:
-    """How many of the pictures sampled for `captions` show what `wanted` says, wholly and in parts."""
+    """How many of the pictures sampled for `captions` show what `expected` says, wholly and in parts."""
     words, counts = word_numbers(captions)
-    noise = torch.randn(
-        len(captions), 3, 12, 12, generator=torch.Generator().manual_seed(1), dtype=torch.float64
-    )
+    generator = torch.Generator().manual_seed(1)
+    noise = torch.randn(len(captions), 3, 12, 12, generator=generator, dtype=torch.float64)
     pictures = sample(model.double(), noise, words, counts * speak)[-1]
     model.float()
-    pairs = [
-        (scene, caption.scene)
-        for scene, caption in zip(nearest_scenes(pictures), wanted, strict=True)
-    ]
-    right = {
-        "all": [a == b for a, b in pairs],
-        "relation": [a.relation == b.relation for a, b in pairs],
-        "colours": [(a.first[0], a.second[0]) == (b.first[0], b.second[0]) for a, b in pairs],
-        "shapes": [(a.first[1], a.second[1]) == (b.first[1], b.second[1]) for a, b in pairs],
-    }
-    return {name: round(sum(row) / len(row), 4) for name, row in right.items()}
+
+    right = {"all": 0, "relation": 0, "colours": 0, "shapes": 0}
+    for shown, caption in zip(nearest_scenes(pictures), expected, strict=True):
+        scene = caption.scene
+        has_colours = [shown.first[0], shown.second[0]] == [scene.first[0], scene.second[0]]
+        has_shapes = [shown.first[1], shown.second[1]] == [scene.first[1], scene.second[1]]
+        right["all"] += shown == scene
+        right["relation"] += shown.relation == scene.relation
+        right["colours"] += has_colours
+        right["shapes"] += has_shapes
+    return {name: round(count / len(captions), 4) for name, count in right.items()}
+
+
+def in_both_orders(captions: list[Caption]) -> list[Caption]:
+    """Each caption, and behind it the one that names the same scene from the other side."""
+    both = []
+    for caption in captions:
+        both += [caption, caption.reversed]
+    return both
 
 
 def main() -> None:
@@ -139,10 +145,19 @@ def main() -> None:
     # Measure what is stored.
     model.load_state_dict({name: weight.float() for name, weight in halves.items()})
     without, without_seconds = new_denoiser(False, asked.steps * 2 // 5, asked.run / "reads_not")
-    held_out = [one for scene in HELD_OUT for one in (scene, scene.reversed)] * PICTURES
-    seen = [one for scene in TRAINED[::3] for one in (scene, scene.reversed)]
-    edited = {part: [caption.change_word(part)[0] for caption in held_out] for part in PARTS}
+    held_out = in_both_orders(HELD_OUT) * PICTURES
+    seen = in_both_orders(TRAINED[::3])
     others = held_out[25:] + held_out[:25]  # of another scene, half of them with the other relation
+    measured = {
+        "held out": shares(model, held_out, held_out),
+        "seen in training": shares(model, seen, seen),
+    }
+    for part in PARTS:
+        edited = [caption.change_word(part)[0] for caption in held_out]
+        measured[f"{part} changed"] = shares(model, edited, edited)
+    measured["another caption"] = shares(model, others, held_out)
+    measured["no caption"] = shares(model, held_out, held_out, speak=False)
+    measured["no cross-attention"] = shares(without, held_out, held_out)
     figures = {
         "steps": asked.steps,
         "batch": BATCH,
@@ -155,14 +170,7 @@ def main() -> None:
         "held_out_scenes": len(HELD_OUT),
         "pictures": len(held_out),
         "seen_pictures": len(seen),
-        "shares": {
-            "held out": shares(model, held_out, held_out),
-            "seen in training": shares(model, seen, seen),
-            **{f"{part} changed": shares(model, one, one) for part, one in edited.items()},
-            "another caption": shares(model, others, held_out),
-            "no caption": shares(model, held_out, held_out, speak=False),
-            "no cross-attention": shares(without, held_out, held_out),
-        },
+        "shares": measured,
     }
     steps = "" if asked.steps == 3000 else f" --steps {asked.steps}"
     path = write_report("caption", f"python benchmarks/caption.py{steps}", figures)

@@ -76,20 +76,22 @@ class Measurement:
 
     def tensors(self) -> list[torch.Tensor]:
         """q, k and v; q and k may have memory in common."""
-        return [
-            torch.randn(1, HEADS, length, DIM, dtype=self.dtype).requires_grad_(self.learns)
-            for length in (self.q_len, self.k_len, self.k_len)
-        ]
+        tensors = []
+        for length in (self.q_len, self.k_len, self.k_len):
+            x = torch.randn(1, HEADS, length, DIM, dtype=self.dtype)
+            tensors.append(x.requires_grad_(self.learns))
+        return tensors
 
     def inputs(self, tensors: list[torch.Tensor]) -> list[torch.Tensor]:
         """The tensors as the call takes them."""
         q, k, v = tensors
-        return [k[:, :, -self.q_len :] if self.shared else q, k, v]
+        if self.shared:
+            q = k[:, :, -self.q_len :]
+        return [q, k, v]
 
     def plan(self) -> Plan:
-        return make_plan(
-            make_problem(*self.inputs(self.tensors()), **self.options), BACKENDS, self.backend
-        )
+        problem = make_problem(*self.inputs(self.tensors()), **self.options)
+        return make_plan(problem, BACKENDS, self.backend)
 
     def call(self) -> Callable[[], object]:
         """The call that is timed, with its backward pass where the figure belongs to one."""

@@ -32,7 +32,12 @@ from regard.layers.caches import first_and_last, heavy_hitters, observed_keys
 from regard_lab.decoding import Generator, Sampling
 from regard_lab.text.writing import markdown_table
 
-READ, KEPT, WINDOW, ASKED = 384, 96, 16, 0.15  # ASKED: share of the later ids that are keys
+READ = 384  # ids, after which entries leave the cache
+KEPT = 96  # entries that stay
+WINDOW = 16  # last queries of SnapKV
+ASKED = 0.15  # share of the later ids that are keys
+PROMPT = 300  # characters
+APART = 2000  # characters from the beginning of a prompt to that of the next
 # What to keep, by the weights that entries receive from all queries and from the last ones.
 Policy = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 POLICIES: dict[str, Policy] = {
@@ -50,10 +55,10 @@ def asked_often(generator: torch.Generator) -> Batch:
     begin = 2 * PAIRS[-1]
     keys = tokens[:, :begin:2]
     values = tokens[:, 1:begin:2]
-    which = torch.randint(PAIRS[-1], (FAR_ROWS, FAR - begin), generator=generator)
-    asked = torch.rand(which.shape, generator=generator) < ASKED
-    later = torch.where(asked, keys.gather(1, which), 0)
-    targets = torch.where(asked, values.gather(1, which), -1)
+    pair_of_place = torch.randint(PAIRS[-1], (FAR_ROWS, FAR - begin), generator=generator)
+    asked = torch.rand(pair_of_place.shape, generator=generator) < ASKED
+    later = torch.where(asked, keys.gather(1, pair_of_place), 0)
+    targets = torch.where(asked, values.gather(1, pair_of_place), -1)
     return torch.cat([tokens[:, :begin], later], 1), F.pad(targets, (begin, 0), value=-1)
 
 
@@ -62,11 +67,13 @@ def evicted(layer: MultiHeadAttention, x: torch.Tensor, policy: Policy) -> torch
     cache = layer.new_cache(len(x))
     with record_attention(layer, "received") as recording:
         outputs = [
-            layer(part, cache=cache) for part in x[:, :READ].split([READ - WINDOW, WINDOW], 1)
+            layer(x[:, : READ - WINDOW], cache=cache),
+            layer(x[:, READ - WINDOW : READ], cache=cache),
         ]
     before, last = (detail.received for detail in recording[""])
     cache.keep(policy(F.pad(before, (0, WINDOW)) + last, last))
-    return torch.cat([*outputs, layer(x[:, READ:], cache=cache)], 1)
+    outputs.append(layer(x[:, READ:], cache=cache))
+    return torch.cat(outputs, 1)
 
 
 @torch.no_grad()
@@ -80,16 +87,15 @@ def losses(model: SmallDecoder, policy: Policy, batches: int) -> tuple[float, fl
         x = model.tokens(tokens)
         for layer in model.layers:
             for norm, part in zip(layer.norms, layer.parts, strict=True):
-                x = x + (
-                    evicted(part, norm(x), policy)
-                    if isinstance(part, MultiHeadAttention)
-                    else part(norm(x))
-                )
+                if isinstance(part, MultiHeadAttention):
+                    x = x + evicted(part, norm(x), policy)
+                else:
+                    x = x + part(norm(x))
         scored = (targets >= 0) & (torch.arange(FAR) >= READ)
         logits = model.guess(model.norm(x))[scored]
-        wanted = targets[scored]
-        nats.append(F.cross_entropy(logits, wanted, reduction="none"))
-        right.append(logits.argmax(-1) == wanted)
+        expected = targets[scored]
+        nats.append(F.cross_entropy(logits, expected, reduction="none"))
+        right.append(logits.argmax(-1) == expected)
     return float(torch.cat(nats).mean()), float(torch.cat(right).float().mean())
 
 
@@ -106,21 +112,24 @@ def of_seed(seed: int, plan: UpdatePlan, batches: int) -> dict[str, tuple[float,
 def speculated(generator: Generator, draft: Generator, text: str, count: int) -> list[list[str]]:
     """Rows of ids for each call of the model, by what proposes, with one branch and with three."""
     rows = []
-    prompts = [text[at : at + 300] for at in range(0, count * 2000, 2000)]
-    for label, sampling in (("greedy", None), ("temperature 0.8", Sampling(temperature=0.8))):
-        how: dict[str, Any] = {"max_tokens": 64, "sampling": sampling}
-        plain = generator.generate(prompts, **how)
-        for name, proposer in (("lookup", "lookup"), ("a smaller model", draft)):
+    prompts = [text[start : start + PROMPT] for start in range(0, count * APART, APART)]
+    samplings = {"greedy": None, "temperature 0.8": Sampling(temperature=0.8)}
+    proposers = {"lookup": "lookup", "a smaller model": draft}
+    for label, sampling in samplings.items():
+        options: dict[str, Any] = {"max_tokens": 64, "sampling": sampling}
+        without_proposals = generator.generate(prompts, **options)
+        for name, proposer in proposers.items():
             row = [f"{name}, {label}"]
             for branches in (1, 3):
-                found = generator.generate(prompts, speculate=proposer, branches=branches, **how)
-                same = sum(
-                    one.ids == other.ids for (one,), (other,) in zip(found, plain, strict=True)
+                texts = generator.generate(
+                    prompts, speculate=proposer, branches=branches, **options
                 )
-                row += [
-                    f"{sum(one.tokens_per_step or 0 for (one,) in found) / count:.2f}",
-                    f"{same} of {count}",
-                ]
+                ids_per_call = 0.0
+                same = 0
+                for (written,), (plain,) in zip(texts, without_proposals, strict=True):
+                    ids_per_call += written.tokens_per_step or 0
+                    same += written.ids == plain.ids
+                row += [f"{ids_per_call / count:.2f}", f"{same} of {count}"]
             rows.append(row)
     return rows
 
@@ -131,32 +140,31 @@ def main() -> None:
     parser.add_argument("--draft", type=Path, help="a smaller one with the same vocabulary")
     parser.add_argument("--text", type=Path, help="text that neither was trained on")
     asked = parser.parse_args()
-    if len({one is None for one in (asked.run, asked.draft, asked.text)}) == 2:
+    for_second_table = [asked.run, asked.draft, asked.text]
+    if any(for_second_table) and not all(for_second_table):
         parser.error(
             "--run, --draft and --text belong together: give all three for the second table, or none of them"
         )
     # A run that cannot be loaded is refused before the trainings.
     models = [Generator.load(run) for run in (asked.run, asked.draft) if run is not None]
     torch.set_num_threads(1)
-    found = {
-        seed: of_seed(seed, FAR_PLAN.shortened(asked.quick), 2 if asked.quick else 8)
-        for seed in asked.seeds
-    }
-    rows = [
-        [
-            name,
-            *(f"{nats:.3f}, {right:.3f}" for nats, right in (one[name] for one in found.values())),
-        ]
-        for name in POLICIES
-    ]
+    plan = FAR_PLAN.shortened(asked.quick)
+    by_seed = {seed: of_seed(seed, plan, 2 if asked.quick else 8) for seed in asked.seeds}
+    rows = []
+    for name in POLICIES:
+        row = [name]
+        for by_policy in by_seed.values():
+            nats, right = by_policy[name]
+            row.append(f"{nats:.3f}, {right:.3f}")
+        rows.append(row)
     page = [
         *heading("A quarter of a cache, by policy", ", one thread"),
         f"{FAR} ids with {PAIRS[-1]} pairs, which are asked for again and again; {KEPT} of {READ} entries stay. Nats "
         f"for each value that is asked for after them, and the share of right ones.",
         "",
-        *markdown_table(("entries kept", *(f"seed {seed}" for seed in found)), rows),
+        *markdown_table(("entries kept", *(f"seed {seed}" for seed in by_seed)), rows),
     ]
-    content: dict[str, Any] = {"losses": found}
+    content: dict[str, Any] = {"losses": by_seed}
     if models:
         text = asked.text.read_text("utf-8")
         content["speculated"] = speculated(*models, text, 4 if asked.quick else 12)

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -108,14 +109,17 @@ class HeadsExperiment:
     """One trained model, the data it was trained on, and its control."""
 
     def __init__(self, shape: str, text: str, seed: int, recipe: HeadsRecipe) -> None:
-        self.shape, self.text, self.seed, self.recipe = shape, text, seed, recipe
-        letters = [
-            letters_of(ids[:count])
-            for ids, count in zip(TEXTS[text](), (recipe.characters, recipe.held_out), strict=True)
-        ]
-        tokeniser = Tokeniser.train(letters[:1], 300, "character", verbatim=True)
+        self.shape = shape
+        self.text = text
+        self.seed = seed
+        self.recipe = recipe
+        training_ids, held_out_ids = TEXTS[text]()
+        training = letters_of(training_ids[: recipe.characters])
+        held_out = letters_of(held_out_ids[: recipe.held_out])
+        tokeniser = Tokeniser.train([training], 300, "character", verbatim=True)
         self.task = LanguageTask(
-            *([one] for one in letters),
+            [training],
+            [held_out],
             tokeniser,
             block=recipe.block,
             batch_tokens=recipe.batch_tokens,
@@ -133,49 +137,55 @@ class HeadsExperiment:
         self.model = LanguageModel(config)
         learned = trained(self.model, self.task, recipe.steps, recipe.learning_rate, seed)
         control = self._trained_further(deepcopy(self.model))
-        self.before, self.control = self._bits(learned), self._bits(control)
+        self.before = self._bits(learned)
+        self.control = self._bits(control)
         self.cpu_seconds = learned.cpu_seconds + control.cpu_seconds
 
     def row(
         self, kv_heads: int, method: str, converted: LanguageModel, **counted: Any
     ) -> ConvertedRow:
         """Measure a conversion, train it further and measure it again."""
-        found = agreement_on_task(self.model, converted, self.task)
-        at_once = self.task.bits_per_character(found.loss[1])
+        compared = agreement_on_task(self.model, converted, self.task)
         result = self._trained_further(converted)
         return ConvertedRow(
-            self.shape,
-            self.text,
-            self.seed,
-            kv_heads,
-            method,
-            self.before,
-            at_once,
-            self._bits(result),
-            self.control,
-            result.cpu_seconds,
-            found.divergence,
-            found.agreement,
+            shape=self.shape,
+            text=self.text,
+            seed=self.seed,
+            kv_heads=kv_heads,
+            method=method,
+            before=self.before,
+            converted=self.task.bits_per_character(compared.loss[1]),
+            uptrained=self._bits(result),
+            control=self.control,
+            cpu_seconds=result.cpu_seconds,
+            divergence=compared.divergence,
+            agreement=compared.agreement,
             **counted,
         )
 
     def from_a_file(self, kv_heads: int, method: str) -> ConvertedRow:
         """A row by the conversion of a saved model, whose report counts bytes and parameters."""
         with tempfile.TemporaryDirectory() as folder:
-            self.model.save(Path(folder) / "model")
-            if by := LATENTS.get(method):
-                sizes = LatentSizes(self.recipe.dim // by, self.recipe.dim // by)
-                loaded = load_latent(Path(folder) / "model", sizes, calibration=self._read_text)
+            path = Path(folder) / "model"
+            self.model.save(path)
+            if method in LATENTS:
+                size = self.recipe.dim // LATENTS[method]
+                sizes = LatentSizes(size, size)
+                loaded = load_latent(path, sizes, calibration=self._read_text)
+                difference = loaded.report.invariance
             else:
-                loaded = load_converted(Path(folder) / "model", kv_heads, method)
-        report, cached = loaded.report, loaded.report.kv_bytes["token"]
-        counted = {
-            "kv_bytes": cached.after,
-            "kv_bytes_before": cached.before,
-            "parameters_removed": report.removed,
-        }
-        exact = report.invariance if by else report.difference
-        return self.row(kv_heads, method, loaded.after, **counted, difference=exact)
+                loaded = load_converted(path, kv_heads, method)
+                difference = loaded.report.difference
+        bytes_of_token = loaded.report.kv_bytes["token"]
+        return self.row(
+            kv_heads,
+            method,
+            loaded.after,
+            kv_bytes=bytes_of_token.after,
+            kv_bytes_before=bytes_of_token.before,
+            parameters_removed=loaded.report.removed,
+            difference=difference,
+        )
 
     def pooled(self, kv_heads: int, method: str) -> ConvertedRow:
         """A row by any method."""
@@ -183,9 +193,8 @@ class HeadsExperiment:
         if method == "align, neighbours":
             rotated = turned(self.model, kv_heads, calibration, regroup=False)
             return self.row(kv_heads, method, with_kv_heads(rotated.float(), kv_heads))
-        converted = with_kv_heads(
-            self.model, kv_heads, method.split(",")[0], calibration=calibration
-        )
+        pooling, *_ = method.split(",")
+        converted = with_kv_heads(self.model, kv_heads, pooling, calibration=calibration)
         return self.row(kv_heads, method, converted)
 
     def _read_text(self, model: LanguageModel) -> None:
@@ -214,15 +223,16 @@ def lost(rows: Sequence[ConvertedRow], when: str = "converted", floor: str = "be
 
 def verdicts_of_heads(rows: Sequence[ConvertedRow]) -> list[str]:
     """One sentence for each promise: whether it was kept, with figures."""
-    exact = all(
+    is_exact = all(
         row.kv_bytes * HeadsRecipe.heads == row.kv_bytes_before * row.kv_heads for row in rows
     )
-    counted = {row.kv_heads: row.kv_bytes for row in rows}
+    bytes_by_heads = {row.kv_heads: row.kv_bytes for row in rows}
+    counts = ", ".join(f"{count:,} with {heads}" for heads, count in bytes_by_heads.items())
     worst = max(row.difference for row in rows)
     least = min(rows, key=lambda row: row.recovered)
     return [
-        f"{WORD[exact]}: bytes of keys and values a token, counted in a real cache, fall in proportion to the heads "
-        f"({', '.join(f'{count:,} with {heads}' for heads, count in counted.items())})",
+        f"{WORD[is_exact]}: bytes of keys and values a token, counted in a real cache, fall in proportion to the heads "
+        f"({counts})",
         f"{WORD[worst <= 1e-6]}: with its heads repeated, each converted model agrees within 1e-6 ({worst:.0e})",
         f"{WORD[least.recovered > MOST]}: further training recovers most of what was lost: at least "
         f"{least.recovered:.0%} ({count_of(least.kv_heads, 'heads')}, {least.method})",
@@ -232,19 +242,18 @@ def verdicts_of_heads(rows: Sequence[ConvertedRow]) -> list[str]:
 
 def verdicts_of_latents(rows: Sequence[ConvertedRow]) -> list[str]:
     """One sentence for each promise: whether it was kept, with figures."""
-    full, half = (
-        [row for row in rows if row.method in LATENTS and row.kv_bytes * by == row.kv_bytes_before]
-        for by in (1, 2)
-    )
-    exact = (
-        max(row.difference for row in full),
-        max(abs(row.converted - row.before) for row in full),
-    )
+    latents = [row for row in rows if row.method in LATENTS]
+    full = [row for row in latents if row.kv_bytes == row.kv_bytes_before]
+    half = [row for row in latents if row.kv_bytes * 2 == row.kv_bytes_before]
+    by_mean = [row for row in rows if row.method == "mean"]
+    of_outputs = max(row.difference for row in full)
+    of_bits = max(abs(row.converted - row.before) for row in full)
+    is_exact = max(of_outputs, of_bits) <= 1e-5
     return [
-        f"{WORD[max(exact) <= 1e-5]}: with as many numbers as keys and values have, nothing is lost: outputs differ by "
-        f"at most {exact[0]:.0e} in float64, and the bits per character by {exact[1]:.0e} in float32",
+        f"{WORD[is_exact]}: with as many numbers as keys and values have, nothing is lost: outputs differ by "
+        f"at most {of_outputs:.0e} in float64, and the bits per character by {of_bits:.0e} in float32",
         f"not promised: in half of the bytes {lost(half):.3f} bits per character are lost, where the mean of pairs of "
-        f"heads loses {lost([row for row in rows if row.method == 'mean']):.3f}; after further training latents are "
+        f"heads loses {lost(by_mean):.3f}; after further training latents are "
         f"{lost(half, 'uptrained', 'control'):+.3f} bits from the original that was trained as long",
     ]
 
@@ -252,40 +261,54 @@ def verdicts_of_latents(rows: Sequence[ConvertedRow]) -> list[str]:
 def compared(rows: Sequence[ConvertedRow], method: str, others: Sequence[str]) -> list[str]:
     """One sentence for each comparison of a method with another one."""
     known = {(row.shape, row.text, row.seed, row.kv_heads, row.method): row for row in rows}
+    models = dict.fromkeys((row.shape, row.text) for row in rows)
     sentences = []
-    for shape, text in dict.fromkeys((row.shape, row.text) for row in rows):
+    for shape, text in models:
+        of_model = [row for row in known.values() if (row.shape, row.text) == (shape, text)]
+        by_method = [row for row in of_model if row.method == method]
         for other in others:
-            mine = [
-                row for key, row in known.items() if key[:2] == (shape, text) and key[4] == method
-            ]
-            theirs = [known[shape, text, row.seed, row.kv_heads, other] for row in mine]
-            phrases = []
-            for when, floor, words in (
-                ("converted", "before", "before"),
-                ("uptrained", "control", "after"),
-            ):
-                wins = sum(
-                    getattr(a, when) < getattr(b, when) for a, b in zip(mine, theirs, strict=True)
-                )
-                share = lost(mine, when, floor) / lost(theirs, when, floor)
-                phrases.append(
-                    f"{words} further training in {wins} of {len(mine)} ({share:.0%} as many bits are lost)"
-                )
+            by_other = [known[shape, text, row.seed, row.kv_heads, other] for row in by_method]
+            before = _wins(by_method, by_other, "converted", "before")
+            after = _wins(by_method, by_other, "uptrained", "control")
             sentences.append(
-                f"{shape}, {text}: {method} is better than {other} {', '.join(phrases)}"
+                f"{shape}, {text}: {method} is better than {other} before further training in "
+                f"{before}, after further training in {after}"
             )
     return sentences
 
 
+def _wins(
+    rows: Sequence[ConvertedRow], other_rows: Sequence[ConvertedRow], when: str, floor: str
+) -> str:
+    """How often the first loses fewer bits than the second, and which share of their bits it loses."""
+    wins = 0
+    for row, other_row in zip(rows, other_rows, strict=True):
+        wins += getattr(row, when) < getattr(other_row, when)
+    share = lost(rows, when, floor) / lost(other_rows, when, floor)
+    return f"{wins} of {len(rows)} ({share:.0%} as many bits are lost)"
+
+
+def verdicts_of_pooling(rows: Sequence[ConvertedRow]) -> list[str]:
+    """One sentence for each comparison of aligned heads with another way to pool."""
+    return compared(rows, "align", METHODS[:3])
+
+
 WORD = {True: "kept", False: "missed"}
-STUDIES: dict[str, tuple[str, str, Callable[[Sequence[ConvertedRow]], list[str]]]] = {
-    "heads": ("kv_heads", "Fewer key/value heads", verdicts_of_heads),
-    "latents": ("kv_latents", "Latents", verdicts_of_latents),
-    "pooling": (
-        "kv_alignment",
-        "How key/value heads are pooled",
-        lambda rows: compared(rows, "align", METHODS[:3]),
-    ),
+
+
+@dataclass(frozen=True)
+class Study:
+    """The name of the files of a study, the title of its page, and what it says of its rows."""
+
+    name: str
+    title: str
+    verdicts: Callable[[Sequence[ConvertedRow]], list[str]]
+
+
+STUDIES = {
+    "heads": Study("kv_heads", "Fewer key/value heads", verdicts_of_heads),
+    "latents": Study("kv_latents", "Latents", verdicts_of_latents),
+    "pooling": Study("kv_alignment", "How key/value heads are pooled", verdicts_of_pooling),
 }
 HEAD = (
     "shape",
@@ -304,11 +327,30 @@ HEAD = (
 )
 
 
+def cells(row: ConvertedRow) -> list[object]:
+    """A row of the table."""
+    return [
+        row.shape,
+        row.text,
+        row.seed,
+        row.kv_heads,
+        row.method,
+        f"{row.kv_bytes:,}" if row.kv_bytes else "",
+        f"{row.before:.3f}",
+        f"{row.converted:.3f}",
+        f"{row.divergence:.3f}",
+        f"{row.agreement:.0%}",
+        f"{row.uptrained:.3f}",
+        f"{row.control:.3f}",
+        f"{row.recovered:.0%}",
+    ]
+
+
 def page(
-    study: str, recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float
+    study: Study, recipe: HeadsRecipe, rows: Sequence[ConvertedRow], seconds: float
 ) -> list[str]:
     return [
-        *heading(STUDIES[study][1], f", {seconds:,.0f} CPU seconds of training"),
+        *heading(study.title, f", {seconds:,.0f} CPU seconds of training"),
         f"Character-level language models with {recipe.heads} heads of {recipe.dim // recipe.heads} numbers "
         f"({recipe.layers} layers, dim {recipe.dim}), {recipe.steps:,} steps of {recipe.batch_tokens:,} tokens. "
         f"Figures are bits per character on {recipe.held_out:,} held-out characters; KL is the divergence from the "
@@ -317,27 +359,9 @@ def page(
         f"reads {recipe.calibration_batches * recipe.batch_tokens:,} tokens of the training text; 'neighbours' rotates "
         f"heads without grouping them anew.",
         "",
-        *markdown_table(
-            HEAD,
-            [
-                (
-                    row.shape,
-                    row.text,
-                    row.seed,
-                    row.kv_heads,
-                    row.method,
-                    f"{row.kv_bytes:,}" if row.kv_bytes else "",
-                    *(f"{x:.3f}" for x in (row.before, row.converted, row.divergence)),
-                    f"{row.agreement:.0%}",
-                    f"{row.uptrained:.3f}",
-                    f"{row.control:.3f}",
-                    f"{row.recovered:.0%}",
-                )
-                for row in rows
-            ],
-        ),
+        *markdown_table(HEAD, map(cells, rows)),
         "",
-        *(f"- {verdict}" for verdict in STUDIES[study][2](rows)),
+        *(f"- {verdict}" for verdict in study.verdicts(rows)),
         "",
         "Pooling makes a model worse until it is trained further. These models are small and trained briefly on short "
         "texts. Measure your own: `regard convert kv-heads MODEL --kv-heads 2 --out DIR --text FILE`.",
@@ -352,44 +376,45 @@ def main() -> None:
     )
     asked = parser.parse_args()
     torch.set_num_threads(1)  # for such small tensors several threads are slower than one
-    pooling = asked.study == "pooling"
+    study = STUDIES[asked.study]
+    is_pooling = asked.study == "pooling"
     recipe = QUICK if asked.quick else RECIPES[asked.study]
-    cases = [
-        (asked.texts[0], seed, shape)
-        for seed in asked.seeds
-        for shape in (SHAPES if pooling else ["Llama"])
-    ]
-    cases += [
-        (text, asked.seeds[0], shape) for text in asked.texts[1:] if pooling for shape in SHAPES
-    ]
-    ways = [
-        (heads, method)
-        for heads in recipe.kv_heads
-        for method in (METHODS if pooling else METHODS[:2])
-        if (heads, method) != (1, "align, neighbours")
-    ]
-    if asked.study == "latents":
-        ways = [*((recipe.heads, method) for method in LATENTS), (recipe.heads // 2, "mean")]
-    (name, _, verdicts), rows, seconds = STUDIES[asked.study], [], 0.0
+    first_text, *more_texts = asked.texts
+    shapes = list(SHAPES) if is_pooling else ["Llama"]
+    cases = list(product([first_text], asked.seeds, shapes))
+    if is_pooling:
+        cases += product(more_texts, asked.seeds[:1], shapes)
+
+    rows: list[ConvertedRow] = []
+    seconds = 0.0
     for text, seed, shape in cases:
         experiment = HeadsExperiment(shape, text, seed, recipe)
         seconds += experiment.cpu_seconds
-        for kv_heads, method in ways:
-            rows.append(
-                (experiment.pooled if pooling else experiment.from_a_file)(kv_heads, method)
-            )
-            seconds += rows[-1].cpu_seconds
-            print(rows[-1], flush=True)
+        convert = experiment.pooled if is_pooling else experiment.from_a_file
+        for kv_heads, method in ways_of(asked.study, recipe):
+            row = convert(kv_heads, method)
+            rows.append(row)
+            seconds += row.cpu_seconds
+            print(row, flush=True)
         content = {
             "recipe": asdict(recipe),
             "cpu_seconds": seconds,
-            "verdicts": verdicts(rows),
+            "verdicts": study.verdicts(rows),
             "rows": [{**asdict(row), "recovered": row.recovered} for row in rows],
         }
-        path = write(
-            asked.out / f"{name}_cpu", name, content, page(asked.study, recipe, rows, seconds)
-        )
+        lines = page(study, recipe, rows, seconds)
+        path = write(asked.out / f"{study.name}_cpu", study.name, content, lines)
     print(path.read_text("utf-8"))
+
+
+def ways_of(study: str, recipe: HeadsRecipe) -> list[tuple[int, str]]:
+    """The conversions of a study: key/value heads and method."""
+    if study == "latents":
+        ways = [(recipe.heads, method) for method in LATENTS]
+        return [*ways, (recipe.heads // 2, "mean")]
+    ways = list(product(recipe.kv_heads, METHODS if study == "pooling" else METHODS[:2]))
+    # one head has no neighbours
+    return [way for way in ways if way != (1, "align, neighbours")]
 
 
 if __name__ == "__main__":

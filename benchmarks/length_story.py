@@ -28,8 +28,10 @@ from regard_lab.text import BEGIN, END, PAD
 from regard_lab.text.batches import pad
 
 MODELS = ("none", "bahdanau", "luong-general", "transformer")
-SYMBOLS, FIRST = 20, 4  # ids 0 to 3 are special
-SHORTEST, LONGEST = 3, 12  # lengths of the training texts
+SYMBOLS = 20
+FIRST = 4  # id of a symbol; ids 0 to 3 are special
+SHORTEST = 3  # training text
+LONGEST = 12
 LENGTHS = (4, 8, 12, 16)  # tested lengths; the last is longer than all training texts
 Model = RecurrentTranslator | TranslationTransformer
 
@@ -62,31 +64,23 @@ def measure(name: str, seed: int, recipe: StoryRecipe) -> dict[str, Any]:
     began = time.process_time()
     model = learn(name, seed, recipe)
     seconds = time.process_time() - began
+    accuracy = {str(length): sequence_accuracy(model, length, recipe.tests) for length in LENGTHS}
     return {
         "model": name,
         "seed": seed,
         "parameters": sum(parameter.numel() for parameter in model.parameters()),
-        "accuracy": {
-            str(length): sequence_accuracy(model, length, recipe.tests) for length in LENGTHS
-        },
+        "accuracy": accuracy,
         "cpu_seconds": round(seconds, 1),
     }
 
 
 def new_model(name: str, recipe: StoryRecipe) -> Model:
     """An untrained model; the Transformer has about as many parameters as the recurrent models."""
-    vocab_size = FIRST + SYMBOLS
+    sizes: dict[str, Any] = {"vocab_size": FIRST + SYMBOLS, "dim": recipe.dim, "dropout": 0.0}
     if name == "transformer":
-        return TranslationTransformer(
-            TranslationConfig(
-                vocab_size=vocab_size, dim=recipe.dim, hidden_dim=2 * recipe.dim, dropout=0.0
-            )
-        )
-    return RecurrentTranslator(
-        RecurrentConfig(
-            vocab_size=vocab_size, dim=recipe.dim, hidden=recipe.hidden, attention=name, dropout=0.0
-        )
-    )
+        config = TranslationConfig(**sizes, hidden_dim=2 * recipe.dim)
+        return TranslationTransformer(config)
+    return RecurrentTranslator(RecurrentConfig(**sizes, hidden=recipe.hidden, attention=name))
 
 
 def learn(name: str, seed: int, recipe: StoryRecipe) -> Model:
@@ -102,9 +96,8 @@ def learn(name: str, seed: int, recipe: StoryRecipe) -> Model:
         source = sources(texts)
         target = pad([[BEGIN, *text] for text in backwards])
         following = sources(backwards)
-        loss = F.cross_entropy(
-            model(source, target).flatten(0, 1), following.flatten(), ignore_index=PAD
-        )
+        logits = model(source, target).flatten(0, 1)
+        loss = F.cross_entropy(logits, following.flatten(), ignore_index=PAD)
         optimiser.zero_grad()
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -117,13 +110,10 @@ def sequence_accuracy(model: Model, length: int, count: int) -> float:
     """The share of new texts of a length that greedy search reverses without a mistake."""
     texts = reversible(count, length, length, torch.Generator().manual_seed(1_000_003 + length))
     outputs = greedy_search(model, sources(texts), max_tokens=length + 2)
-    return (
-        sum(
-            list(one.ids) == text[::-1] and one.finished
-            for one, text in zip(outputs, texts, strict=True)
-        )
-        / count
-    )
+    right = 0
+    for output, text in zip(outputs, texts, strict=True):
+        right += output.finished and list(output.ids) == text[::-1]
+    return right / count
 
 
 def reversible(
@@ -131,10 +121,11 @@ def reversible(
 ) -> list[list[int]]:
     """Random texts, each of a random length."""
     lengths = torch.randint(shortest, longest + 1, (count,), generator=generator).tolist()
-    return [
-        torch.randint(FIRST, FIRST + SYMBOLS, (length,), generator=generator).tolist()
-        for length in lengths
-    ]
+    texts = []
+    for length in lengths:
+        symbols = torch.randint(FIRST, FIRST + SYMBOLS, (length,), generator=generator)
+        texts.append(symbols.tolist())
+    return texts
 
 
 def sources(texts: Sequence[list[int]]) -> torch.Tensor:

@@ -81,87 +81,68 @@ def of_one_head() -> Report:
     """Two comparisons of translators: one head or eight, and eight heads with fewer key/value heads."""
     compared, day = _read("compare_cpu/one_or_eight/compare.json")
     fewer, _ = _read("compare_cpu/heads/compare.json")
-    figures = {
-        name: [
+    figures = {"heads": _translators(compared), "kv_heads": _translators(fewer)}
+    machine = "a CPU; its type was not recorded"
+    return Report(command=ONE_OR_EIGHT, day=day, machine=machine, figures=figures)
+
+
+def _translators(comparison: dict[str, Any]) -> list[dict[str, Any]]:
+    """What a comparison of translators says of each."""
+    rows = []
+    for row in comparison["rows"]:
+        rows.append(
             {
                 "name": row["name"],
                 "parameters": row["parameters"],
                 "exact_match": row["quality"]["exact match"],
                 "cpu_seconds": row["spent"]["cpu_seconds"],
             }
-            for row in one["rows"]
-        ]
-        for name, one in (("heads", compared), ("kv_heads", fewer))
-    }
-    return Report(
-        command=ONE_OR_EIGHT, day=day, machine="a CPU; its type was not recorded", figures=figures
-    )
+        )
+    return rows
 
 
 def of_generation() -> Report:
     """The conversions by the mean of the heads; their page has the day."""
     measured, _ = _read("kv_heads_cpu/kv_heads.json")
-    day = re.search(
-        r"`, (\d{4}-\d{2}-\d{2}), torch",
-        (RESULTS / "kv_heads_cpu" / "kv_heads.md").read_text("utf-8"),
-    )
+    page = (RESULTS / "kv_heads_cpu" / "kv_heads.md").read_text("utf-8")
+    day = re.search(r"`, (\d{4}-\d{2}-\d{2}), torch", page)
     assert day is not None, "the third line of kv_heads.md has the day"
-    kept = (
-        "seed",
-        "kv_heads",
-        "kv_bytes",
-        "kv_bytes_before",
-        "before",
-        "converted",
-        "uptrained",
-        "control",
+    figures: dict[str, Any] = _picked(
+        measured["recipe"], "heads layers dim steps uptrain_steps held_out"
     )
-    figures: dict[str, Any] = {
-        name: measured["recipe"][name]
-        for name in ("heads", "layers", "dim", "steps", "uptrain_steps", "held_out")
-    }
-    figures["rows"] = [
-        {name: row[name] for name in kept} for row in measured["rows"] if row["method"] == "mean"
-    ]
+    of_row = "seed kv_heads kv_bytes kv_bytes_before before converted uptrained control"
+    by_mean = [row for row in measured["rows"] if row["method"] == "mean"]
+    figures["rows"] = [_picked(row, of_row) for row in by_mean]
     return _report(measured, day[1], figures)
+
+
+def _picked(record: dict[str, Any], names: str) -> dict[str, Any]:
+    """Some values of a record, in the order of their names."""
+    return {name: record[name] for name in names.split()}
 
 
 def of_choosing() -> Report:
     """The accuracies of all seeds with far keys; each record has its day and processor."""
     measured, _ = _read("behaviour_cpu/behaviour.json")
-    records = {
-        name: list(seeds.values()) for name, seeds in measured["records"]["choosing"].items()
-    }
-    last = max(
-        (one for seeds in records.values() for one in seeds), key=lambda one: one["measured"]
-    )
-    figures = {
-        name: {"pairs": seeds[0]["pairs"], "accuracy": [one["accuracy"] for one in seeds]}
-        for name, seeds in records.items()
-    }
-    measured["environment"] |= {"processor": last["processor"]}
-    return _report(
-        measured | {"command": "python -m benchmarks.behaviour choosing"}, last["measured"], figures
-    )
+    figures = {}
+    records: list[dict[str, Any]] = []
+    for name, by_seed in measured["records"]["choosing"].items():
+        seeds = list(by_seed.values())
+        accuracies = [record["accuracy"] for record in seeds]
+        figures[name] = {"pairs": seeds[0]["pairs"], "accuracy": accuracies}
+        records += seeds
+    last = max(records, key=lambda record: record["measured"])
+    measured["environment"]["processor"] = last["processor"]
+    measured["command"] = "python -m benchmarks.behaviour choosing"
+    return _report(measured, last["measured"], figures)
 
 
 def of_answer_head() -> Report:
     measured, day = _read("atom_maps_cpu/atom_maps.json")
-    kept = (
-        "layer",
-        "head",
-        "head_share",
-        "mean_share",
-        "by_place",
-        "shares",
-        "shown",
-        "distances",
-        "replaced",
+    figures = _picked(
+        measured, "layer head head_share mean_share by_place shares shown distances replaced"
     )
-    figures = {name: measured[name] for name in kept}
-    figures["reactions"] = [
-        {name: row[name] for name in ("name", "atoms", "right")} for row in measured["reactions"]
-    ]
+    figures["reactions"] = [_picked(row, "name atoms right") for row in measured["reactions"]]
     return _report(measured, day, figures)
 
 
@@ -176,10 +157,9 @@ REPORTS: dict[str, Callable[[], Report]] = {
 
 
 def _report(measured: dict[str, Any], day: str, figures: dict[str, Any]) -> Report:
-    here = measured["environment"]
-    machine = (
-        f"{here['processor']}, {count_of(here['cores'], 'cores')}, 1 thread, torch {here['torch']}"
-    )
+    environment = measured["environment"]
+    cores = count_of(environment["cores"], "cores")
+    machine = f"{environment['processor']}, {cores}, 1 thread, torch {environment['torch']}"
     return Report(command=measured["command"], day=day, machine=machine, figures=figures)
 
 
@@ -193,9 +173,8 @@ def _read(name: str) -> tuple[dict[str, Any], str]:
 
 def _git(path: Path, *words: str) -> str:
     command = ["git", *words, "--", path.name]
-    return subprocess.run(
-        command, cwd=path.parent, capture_output=True, text=True, check=True
-    ).stdout.strip()
+    done = subprocess.run(command, cwd=path.parent, capture_output=True, text=True, check=True)
+    return done.stdout.strip()
 
 
 def main() -> None:
@@ -203,11 +182,10 @@ def main() -> None:
     parser.add_argument("names", nargs="*", default=list(REPORTS))
     parser.add_argument("--run", help="the folder of the demo's training run")
     asked = parser.parse_args()
-    for name, measure in (
-        (("heads", measure_heads), ("referent", measure_referent)) if asked.run else ()
-    ):
+    if asked.run:
         command = "regard demo; python benchmarks/lesson_reports.py --run runs/demo"
-        print(write_report(name, command, measure(asked.run)))
+        print(write_report("heads", command, measure_heads(asked.run)))
+        print(write_report("referent", command, measure_referent(asked.run)))
     for name in asked.names:
         if name not in REPORTS:
             parser.error(f"there is no {name!r}; there are {', '.join(REPORTS)}")

@@ -35,6 +35,7 @@ HELD_OUT = {"valid": 0.1, "test": 0.1}  # shares of the documents
 _ROLE = re.compile(r":[\w:]+:(?=`)")  # Sphinx: :class:`Path`
 _MARKS = re.compile(r"[`*_]{1,3}(?=\S)([^`*\n]*?\S)[`*_]{1,3}(?!\w)")  # emphasis and code
 _PROSE = re.compile(r"[A-Za-z' ]")
+_RULE = re.compile(r"\s*([-+=|~^*#.]{3,}|::=)")  # of a table, or of a grammar
 
 
 @dataclass(frozen=True)
@@ -69,14 +70,14 @@ def library_documents() -> list[Document]:
     documents = []
     modules = [(name, docstrings(tree)) for name, tree in library_modules()]
     for name, texts in [*modules, *_chapters()]:
-        kept = []
+        paragraphs = []
         for text in texts:
             for paragraph in prose(text):
                 if paragraph.lower() not in seen:
                     seen.add(paragraph.lower())
-                    kept.append(paragraph)
-        if kept:
-            documents.append(Document(name, tuple(kept)))
+                    paragraphs.append(paragraph)
+        if paragraphs:
+            documents.append(Document(name, tuple(paragraphs)))
     return documents
 
 
@@ -88,11 +89,8 @@ def prose(text: str) -> Iterator[str]:
     """
     for block in re.split(r"\n\s*\n", textwrap.dedent(text).strip()):
         lines = block.splitlines()
-        if (
-            ">>>" in block
-            or any(re.match(r"\s*([-+=|~^*#.]{3,}|::=)", line) for line in lines)
-            or "::=" in block
-        ):
+        has_rule = any(_RULE.match(line) for line in lines)
+        if ">>>" in block or "::=" in block or has_rule:
             continue
         joined = " ".join(" ".join(lines).split())
         plain = _MARKS.sub(r"\1", _ROLE.sub("", joined)).replace("\\", "")
@@ -116,8 +114,8 @@ def library_modules() -> Iterator[tuple[str, ast.Module]]:
 
 def docstrings(tree: ast.Module) -> list[str]:
     """The docstrings of a module, its classes and its functions."""
-    found = (ast.get_docstring(node) for node in ast.walk(tree) if isinstance(node, DOCUMENTED))
-    return [text for text in found if text]
+    documented = [node for node in ast.walk(tree) if isinstance(node, DOCUMENTED)]
+    return [text for text in map(ast.get_docstring, documented) if text]
 
 
 def _chapters() -> Iterator[tuple[str, list[str]]]:

@@ -40,9 +40,10 @@ def main(names: list[str]) -> int:
         wrong = checks.faults(row)
         faults += len(wrong)
         rows.append(row)
-        print(
-            f"{name}: {row['status']}" + (f", but {'; '.join(wrong)}" if wrong else ""), flush=True
-        )
+        line = f"{name}: {row['status']}"
+        if wrong:
+            line += f", but {'; '.join(wrong)}"
+        print(line, flush=True)
     if not names and not faults:
         write(
             OUT / "families.json",
@@ -61,27 +62,31 @@ def every(chosen: list[str]) -> int:
     known = sweep.architectures()
     rows = {}
     wrong = 0
-    part, _, parts = (chosen or ["1/1"])[0].partition("/")
-    for kind in known[int(part) - 1 :: int(parts)] if parts else chosen:
+    kinds = chosen
+    part, slash, parts = (chosen or ["1/1"])[0].partition("/")
+    if slash:
+        kinds = known[int(part) - 1 :: int(parts)]
+    for kind in kinds:
         rows[kind] = sweep.row(kind)
         wrong += rows[kind]["status"] == sweep.WRONG
         print(f"{kind}: {rows[kind]['status']}", flush=True)
-    rows = (sweep.committed() if chosen and sweep.REPORT.exists() else {}) | rows
+    if chosen and sweep.REPORT.exists():
+        rows = sweep.committed() | rows
     listed = [rows[kind] for kind in known if kind in rows]
     write(sweep.REPORT, "python benchmarks/pretrained_families.py --every", architectures=listed)
     return int(bool(wrong))
 
 
-def write(path: Path, command: str, **found: object) -> None:
+def write(path: Path, command: str, **content: object) -> None:
     """Write a report, with what it was made with."""
     versions = {
-        name: module.__version__
-        for name, module in (("torch", torch), ("transformers", transformers))
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "transformers": transformers.__version__,
     }
-    versions = {"python": platform.python_version()} | versions
     about = {"command": command, "date": f"{date.today()}", "versions": versions}
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(about | found, indent=1) + "\n", encoding="utf-8")
+    path.write_text(json.dumps(about | content, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ The report in results/ is written after each row; `--rows` measures some rows ag
 import json
 import time
 import warnings
+from collections import defaultdict
 from collections.abc import Callable
 from contextlib import nullcontext
 from copy import deepcopy
@@ -22,6 +23,7 @@ from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from inspect import signature
+from itertools import chain
 from tempfile import TemporaryDirectory
 from typing import Any
 
@@ -119,22 +121,18 @@ TIMED = [
     Timed("forward, padded batch, 4,096", mistral, "forward", 4096, 1.7, batch=2, padded=True),
     Timed("forward, 16 tokens", mistral, "forward", 16),
     Timed("training step, windows and global layers", modern_bert, "train", 4096, 2.0),
-    *(
-        Timed(
-            f"decoding, {cache} cache, {n:,}",
-            llama if cache != "sliding" else mistral,
-            "decode",
-            n,
-            promised,
-        )
-        for cache in ("dynamic", "static", "sliding")
-        for n, promised in (
-            (256, None),
-            (2048, 0.97),
-            (8192, 0.97),
-            (16384, 1.2 if cache == "dynamic" else 0.97),
-        )
-    ),
+    Timed("decoding, dynamic cache, 256", llama, "decode", 256),
+    Timed("decoding, dynamic cache, 2,048", llama, "decode", 2048, 0.97),
+    Timed("decoding, dynamic cache, 8,192", llama, "decode", 8192, 0.97),
+    Timed("decoding, dynamic cache, 16,384", llama, "decode", 16384, 1.2),
+    Timed("decoding, static cache, 256", llama, "decode", 256),
+    Timed("decoding, static cache, 2,048", llama, "decode", 2048, 0.97),
+    Timed("decoding, static cache, 8,192", llama, "decode", 8192, 0.97),
+    Timed("decoding, static cache, 16,384", llama, "decode", 16384, 0.97),
+    Timed("decoding, sliding cache, 256", mistral, "decode", 256),
+    Timed("decoding, sliding cache, 2,048", mistral, "decode", 2048, 0.97),
+    Timed("decoding, sliding cache, 8,192", mistral, "decode", 8192, 0.97),
+    Timed("decoding, sliding cache, 16,384", mistral, "decode", 16384, 0.97),
     *(
         Timed(f"decoding, padded batch of 4, {n:,}", llama, "decode", n, 0.97, batch=4, padded=True)
         for n in (2048, 8192, 16384)
@@ -150,26 +148,21 @@ def measured(row: Timed) -> dict[str, Any]:
     """Median seconds of both, and the largest difference of their outputs, relative to the largest of the other."""
     torch.manual_seed(0)
     model = row.model().eval()
-    pace = (
-        Pace(rounds=3, slow_rounds=3, shortest=0.0)
-        if row.kind != "decode"
-        else Pace(rounds=24, shortest=0.0)
-    )
-    run = {"forward": forward, "train": train, "decode": decode, "observe": observing}[row.kind](
-        row, model
-    )
+    pace = Pace(rounds=3, slow_rounds=3, shortest=0.0)
+    if row.kind == "decode":
+        pace = Pace(rounds=24, shortest=0.0)
+    run = KINDS[row.kind](row, model)
     outputs: dict[str, torch.Tensor] = {}
 
     def call(name: str) -> None:
         outputs[name] = run(name)
 
+    calls = {name: partial(call, name) for name in ("regard", row.other)}
     with nullcontext() if row.kind == "train" else torch.no_grad():
-        times = take_turns(
-            {name: partial(call, name) for name in ("regard", row.other)}, time.process_time, pace
-        )
+        times = take_turns(calls, time.process_time, pace)
     ours = outputs["regard"]
     other = outputs[row.other]
-    medians = {name: one.median for name, one in times.items()}
+    medians = {name: times_of_one.median for name, times_of_one in times.items()}
     return {
         "name": row.name,
         "other": row.other,
@@ -180,14 +173,19 @@ def measured(row: Timed) -> dict[str, Any]:
     }
 
 
+def rows_of(row: Timed) -> list[dict[str, Any]]:
+    """The rows of the report for one comparison: a single one."""
+    return [measured(row)]
+
+
 def forward(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
-    inputs = row.inputs()
-    more = {"use_cache": False} if row.model is not modern_bert else {}
-    live = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
+    inputs: dict[str, Any] = row.inputs()
+    options = {} if row.model is modern_bert else {"use_cache": False}
+    unpadded = inputs.get("attention_mask", torch.ones_like(inputs["input_ids"]))
 
     def run(name: str) -> torch.Tensor:
         model.set_attn_implementation(name)
-        return model(**inputs, **more).last_hidden_state * live[..., None]
+        return model(**inputs, **options).last_hidden_state * unpadded[..., None]
 
     return run
 
@@ -210,18 +208,20 @@ def decode(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
 
     def run(name: str) -> torch.Tensor:
         model.set_attn_implementation(name)
-        at = places[name]
-        mask = None
+        place = places[name]
         places[name] += 1
+        mask = None
         if row.padded:
-            mask = torch.ones(row.batch, at + 1, dtype=torch.long)
-            for padded in range(row.batch // 2):
-                mask[padded, : 100 * (padded + 1)] = 0
-        one = {
+            mask = torch.ones(row.batch, place + 1, dtype=torch.long)
+            for batch_row in range(row.batch // 2):
+                mask[batch_row, : 100 * (batch_row + 1)] = 0
+        inputs = {
             "input_ids": torch.full((row.batch, 1), 5),
-            "position_ids": torch.full((row.batch, 1), at),
+            "position_ids": torch.full((row.batch, 1), place),
+            "attention_mask": mask,
+            CACHE: caches[name],
         }
-        return model(**one, attention_mask=mask, **{CACHE: caches[name]}).last_hidden_state
+        return model(**inputs).last_hidden_state
 
     return run
 
@@ -232,18 +232,19 @@ def filled(row: Timed, model: Any, name: str) -> Any:
         cache = latent_cache(model)
     elif "static" in row.name:
         cache = tf.StaticCache(config=model.config, max_cache_len=row.length + 64)
+    elif "sliding" in row.name:
+        cache = tf.DynamicCache(config=model.config)
     else:
-        cache = tf.DynamicCache(config=model.config) if "sliding" in row.name else tf.DynamicCache()
+        cache = tf.DynamicCache()
     generator = torch.Generator().manual_seed(0)
     for layer in range(model.config.num_hidden_layers):
         if row.model is deepseek:
-            pair = (
-                torch.randn(row.batch, 1, row.length, dim, generator=generator) for dim in (512, 64)
-            )
+            keys = torch.randn(row.batch, 1, row.length, 512, generator=generator)
+            values = torch.randn(row.batch, 1, row.length, 64, generator=generator)
         else:
             keys = torch.randn(row.batch, 2, row.length, 64, generator=generator)
-            pair = keys, keys.flip(2)
-        cache.update(*pair, layer)
+            values = keys.flip(2)
+        cache.update(keys, values, layer)
     return cache
 
 
@@ -258,6 +259,7 @@ def observing(row: Timed, model: Any) -> Callable[[str], torch.Tensor]:
     return run
 
 
+KINDS = {"forward": forward, "train": train, "decode": decode, "observe": observing}
 STEPS = 32
 GREEDY = {64: "greedy step after 64 ids", 256: "greedy step after 256 ids"}
 Greedy = Callable[[int], list[int]]  # this many ids that follow a prompt
@@ -267,9 +269,8 @@ def steps(length: int) -> list[dict[str, Any]]:
     """The time of a step of the same model in each library; a library that is not installed is named."""
     torch.manual_seed(0)
     torch.compiler.reset()
-    model = tf.LlamaForCausalLM(
-        tf.LlamaConfig(**{**BASE, "num_hidden_layers": 4}, **GROUPED)
-    ).eval()
+    config = tf.LlamaConfig(**{**BASE, "num_hidden_layers": 4}, **GROUPED)
+    model = tf.LlamaForCausalLM(config).eval()
     prompt = torch.randint(3, VOCAB, (1, length))
     pace = Pace(rounds=9, slow_rounds=9, shortest=0.0)
     sums = one_row_options()
@@ -285,38 +286,39 @@ def steps(length: int) -> list[dict[str, Any]]:
         }
         saved(model, folder)
         peers = {"ctranslate2": by_ctranslate2, "onnxruntime_genai": by_genai}
-        runs |= {
-            name: make(folder, prompt[0].tolist())
-            for name, make in peers.items()
-            if find_spec(name) is not None
-        }
+        for name, make in peers.items():
+            if find_spec(name) is not None:
+                runs[name] = make(folder, prompt[0].tolist())
         ids = {name: run(STEPS + 1) for name, run in runs.items()}
-        calls = {
-            (name, count): partial(run, count)
-            for name, run in runs.items()
-            for count in (1, STEPS + 1)
-        }
-        found = take_turns(calls, time.process_time, pace)
-    medians = {
-        name: (found[name, STEPS + 1].median - found[name, 1].median) / STEPS for name in runs
-    }
+        calls = {}
+        for name, run in runs.items():
+            calls[f"{name}: prompt"] = partial(run, 1)
+            calls[f"{name}: steps"] = partial(run, STEPS + 1)
+        times = take_turns(calls, time.process_time, pace)
+
+    medians = {}
+    for name in runs:
+        of_steps = times[f"{name}: steps"].median - times[f"{name}: prompt"].median
+        medians[name] = of_steps / STEPS
     common = {"name": GREEDY[length], "promised": None}
-    rows = [
-        {
-            **common,
-            "other": name,
-            "medians": {one: medians[one] for one in ("regard", name)},
-            "ratio": medians[name] / medians["regard"],
-            "difference": sum(a != b for a, b in zip(ids[name], ids["regard"], strict=True)),
-        }
-        for name in runs
-        if name != "regard"
-    ]
-    return rows + [
-        {**common, "other": name, "missing": "is not installed"}
-        for name in peers
-        if name not in runs
-    ]
+    rows = []
+    for name in runs:
+        if name == "regard":
+            continue
+        pairs = zip(ids[name], ids["regard"], strict=True)
+        rows.append(
+            {
+                **common,
+                "other": name,
+                "medians": {"regard": medians["regard"], name: medians[name]},
+                "ratio": medians[name] / medians["regard"],
+                "difference": sum(theirs != ours for theirs, ours in pairs),
+            }
+        )
+    for name in peers:
+        if name not in runs:
+            rows.append({**common, "other": name, "missing": "is not installed"})
+    return rows
 
 
 def by_transformers(
@@ -329,10 +331,12 @@ def by_transformers(
 
     def run(count: int) -> list[int]:
         static.reset()
-        kept = {CACHE: static if compiled else tf.DynamicCache()}
-        ids = [int(model(prompt, **kept).logits[0, -1].argmax())]
+        cache = {CACHE: static if compiled else tf.DynamicCache()}
+        logits = model(prompt, **cache).logits
+        ids = [int(logits[0, -1].argmax())]
         while len(ids) < count:
-            ids.append(int(step(torch.tensor([ids[-1:]]), **kept).logits[0, -1].argmax()))
+            logits = step(torch.tensor([ids[-1:]]), **cache).logits
+            ids.append(int(logits[0, -1].argmax()))
         return ids
 
     return run
@@ -340,14 +344,13 @@ def by_transformers(
 
 def saved(model: Any, folder: str) -> None:
     """The model with a tokenizer whose words are `t0`, `t1` ..., as converters read it."""
-    words = import_module("tokenizers").models.WordLevel(
-        {f"t{at}": at for at in range(VOCAB)}, unk_token="t0"
-    )
-    model.save_pretrained(folder)
+    tokenizers = import_module("tokenizers")
+    ids = {f"t{number}": number for number in range(VOCAB)}
+    words = tokenizers.Tokenizer(tokenizers.models.WordLevel(ids, unk_token="t0"))
     special = {"unk_token": "t0", "bos_token": "t1", "eos_token": "t2"}
-    tf.PreTrainedTokenizerFast(
-        tokenizer_object=import_module("tokenizers").Tokenizer(words), **special
-    ).save_pretrained(folder)
+    tokenizer = tf.PreTrainedTokenizerFast(tokenizer_object=words, **special)
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
 
 
 def by_ctranslate2(folder: str, prompt: list[int]) -> Greedy:
@@ -357,28 +360,32 @@ def by_ctranslate2(folder: str, prompt: list[int]) -> Greedy:
     model = library.Generator(
         out, device="cpu", compute_type="float32", inter_threads=1, intra_threads=1
     )
-    words = [f"t{at}" for at in prompt]
-    options = {"beam_size": 1, "include_prompt_in_result": False}
-    return lambda count: model.generate_batch([words], max_length=count, **options)[
-        0
-    ].sequences_ids[0]
+    words = [f"t{number}" for number in prompt]
+
+    def run(count: int) -> list[int]:
+        (result,) = model.generate_batch(
+            [words], max_length=count, beam_size=1, include_prompt_in_result=False
+        )
+        return result.sequences_ids[0]
+
+    return run
 
 
 def by_genai(folder: str, prompt: list[int]) -> Greedy:
     library = import_module("onnxruntime_genai")
     builder = import_module("onnxruntime_genai.models.builder")
-    given = ("", folder, f"{folder}/genai", "fp32", "cpu", f"{folder}/kept")
-    builder.create_model(*given, **builder.parse_extra_options(*given, []))
+    # name, model, output, precision, provider, cache
+    arguments = ("", folder, f"{folder}/genai", "fp32", "cpu", f"{folder}/kept")
+    builder.create_model(*arguments, **builder.parse_extra_options(*arguments, []))
     config = library.Config(f"{folder}/genai")
-    config.overlay(
-        json.dumps({"model": {"decoder": {"session_options": {"intra_op_num_threads": 1}}}})
-    )
+    one_thread = {"session_options": {"intra_op_num_threads": 1}}
+    config.overlay(json.dumps({"model": {"decoder": one_thread}}))
     model = library.Model(config)
 
     def run(count: int) -> list[int]:
-        asked = library.GeneratorParams(model)
-        asked.set_search_options(max_length=len(prompt) + count, do_sample=False)
-        generator = library.Generator(model, asked)
+        parameters = library.GeneratorParams(model)
+        parameters.set_search_options(max_length=len(prompt) + count, do_sample=False)
+        generator = library.Generator(model, parameters)
         ids = []
         generator.append_tokens(prompt)
         while len(ids) < count:
@@ -392,19 +399,17 @@ def by_genai(folder: str, prompt: list[int]) -> Greedy:
 def cells(row: dict[str, Any]) -> tuple[str, ...]:
     if "missing" in row:
         return row["name"], "", f"{row['other']} {row['missing']}", "", "", ""
-    ours, other = (seconds(row["medians"][name]) for name in ("regard", row["other"]))
-    promised = row["promised"]
-    verdict = (
-        ""
-        if promised is None
-        else f"{promised:.2f} {'kept' if row['ratio'] >= promised else 'missed'}"
-    )
+    other = row["other"]
+    promised = ""
+    if row["promised"] is not None:
+        verdict = "kept" if row["ratio"] >= row["promised"] else "missed"
+        promised = f"{row['promised']:.2f} {verdict}"
     return (
         row["name"],
-        ours,
-        f"{row['other']} {other}",
+        seconds(row["medians"]["regard"]),
+        f"{other} {seconds(row['medians'][other])}",
         f"{row['ratio']:.2f}",
-        verdict,
+        promised,
         f"{row['difference']:.0e}",
     )
 
@@ -417,26 +422,31 @@ def main() -> None:
     tf.logging.set_verbosity_error()
     warnings.simplefilter("ignore", FutureWarning)
     path = OUT / "speed.json"
-    kept = json.loads(path.read_text(encoding="utf-8"))["rows"] if path.is_file() else []
-    rows: dict[str, list[dict[str, Any]]] = {}
-    for row in kept:
-        rows.setdefault(row["name"], []).append(row)
-    every = {row.name: partial(lambda row: [measured(row)], row) for row in TIMED}
-    every |= {name: partial(steps, length) for length, name in GREEDY.items()}
-    for name, measure in every.items():
-        if not asked.rows or any(part in name for part in asked.rows):
-            rows[name] = measure()
-            ordered = [row for one in every for row in rows.get(one, ())]
-            head = ("row", "regard", "other", "ratio", "promised", "difference")
-            about = (
-                f", transformers {tf.__version__}: medians of one thread's CPU time; 8 layers, greedy 4; "
-                f"{environment()['processor']}"
-            )
-            page = [
-                *heading("Models of transformers: speed", about, SELF),
-                *markdown_table(head, map(cells, ordered)),
-            ]
-            print(write(OUT, "speed", {"rows": ordered}, page), name, flush=True)
+    rows: defaultdict[str, list[dict[str, Any]]] = defaultdict(list)
+    if path.is_file():
+        for row in json.loads(path.read_text(encoding="utf-8"))["rows"]:
+            rows[row["name"]].append(row)
+    measures: dict[str, Callable[[], list[dict[str, Any]]]] = {}
+    for timed in TIMED:
+        measures[timed.name] = partial(rows_of, timed)
+    for length, name in GREEDY.items():
+        measures[name] = partial(steps, length)
+
+    about = (
+        f", transformers {tf.__version__}: medians of one thread's CPU time; 8 layers, greedy 4; "
+        f"{environment()['processor']}"
+    )
+    for name, measure in measures.items():
+        if asked.rows and not any(part in name for part in asked.rows):
+            continue
+        rows[name] = measure()
+        ordered = list(chain.from_iterable(rows[each] for each in measures))
+        head = ("row", "regard", "other", "ratio", "promised", "difference")
+        page = [
+            *heading("Models of transformers: speed", about, SELF),
+            *markdown_table(head, map(cells, ordered)),
+        ]
+        print(write(OUT, "speed", {"rows": ordered}, page), name, flush=True)
 
 
 if __name__ == "__main__":

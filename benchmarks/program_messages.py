@@ -15,7 +15,7 @@ import argparse
 import hashlib
 import json
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -24,8 +24,10 @@ from regard_lab.text.catalogues import catalogue_pairs, read_catalogue
 from regard_lab.text.cleaning import tidy_target
 from regard_lab.text.plurals import PluralForms
 
-# Characters of a message: the fewest, most of a short one, most of all.
-SHORTEST, SHORT, LONGEST = 3, 100, 800
+# Characters of a message.
+SHORTEST = 3
+SHORT = 100  # the most of a short one
+LONGEST = 800
 NAMES = re.compile(r"iso_|xkeyboard|shared-mime")  # catalogues that list names
 FAMILIES = {
     "postgresql": re.compile(r"pg_|pgscripts|plpgsql|postgres|psql|libpq|initdb"),
@@ -69,20 +71,21 @@ def main(words: Sequence[str] | None = None) -> None:
     about = {
         "language": asked.language,
         "pairs": len(messages),
-        "programs": len({one.program for one in messages}),
+        "programs": len({message.program for message in messages}),
     }
-    for part, chosen in split_by_program(messages).items():
-        write_pairs(asked.out / f"{part}.tsv", chosen)
-        about[part] = len(chosen)
+    for part, of_part in split_by_program(messages).items():
+        write_pairs(asked.out / f"{part}.tsv", of_part)
+        about[part] = len(of_part)
         if part != "train":
-            about[f"programs of {part}"] = dict(Counter(one.program for one in chosen))
+            programs = Counter(message.program for message in of_part)
+            about[f"programs of {part}"] = dict(programs)
     (asked.out / "about.json").write_text(json.dumps(about, indent=1) + "\n")
     print(json.dumps(about, indent=1))
 
 
 def read_messages(folder: Path) -> list[Message]:
     """Messages of all programs with a catalogue in the folder; each source once, in the order of the programs."""
-    kept: dict[str, Message] = {}
+    by_source: dict[str, Message] = {}
     for path in sorted(folder.glob("*.mo")):
         if NAMES.match(path.stem):
             continue
@@ -91,19 +94,27 @@ def read_messages(folder: Path) -> list[Message]:
         except UnicodeDecodeError:  # of another encoding
             continue
         forms = PluralForms.of_header(header)
-        # Of plurals only the pair of n = 1 is taken, as when the report was made.
-        pairs = (catalogue_pairs(source, target, forms)[0] for source, target in entries)
-        for source, target in (pair for pair in pairs if not isinstance(pair, str)):
+        for entry_source, entry_target in entries:
+            # Of plurals only the pair of n = 1 is taken, as when the report was made.
+            pair, *_ = catalogue_pairs(entry_source, entry_target, forms)
+            if isinstance(pair, str):  # the reason why it is none
+                continue
+            source, target = pair
             if is_message(source) and is_message(target):
                 line = tidy_target(source)
-                kept.setdefault(
-                    line, Message(path.stem, line, tidy_target(target), is_short(source))
-                )
-    of_family: dict[str, list[Message]] = {}
-    for one in sorted(kept.values(), key=lambda one: share_of(f"taken {one.source}")):
-        of_family.setdefault(family(one.program), []).append(one)
-    taken = {one.source for messages in of_family.values() for one in messages[:MOST]}
-    return [one for one in kept.values() if one.source in taken]
+                message = Message(path.stem, line, tidy_target(target), is_short(source))
+                by_source.setdefault(line, message)
+
+    of_family: defaultdict[str, list[Message]] = defaultdict(list)
+    in_random_order = sorted(
+        by_source.values(), key=lambda message: share_of(f"taken {message.source}")
+    )
+    for message in in_random_order:
+        of_family[family(message.program)].append(message)
+    taken: set[str] = set()
+    for messages in of_family.values():
+        taken |= {message.source for message in messages[:MOST]}
+    return [message for message in by_source.values() if message.source in taken]
 
 
 def is_message(text: str) -> bool:
@@ -127,21 +138,29 @@ def is_short(text: str) -> bool:
 
 def family(program: str) -> str:
     """The family of a program."""
-    return next((name for name, pattern in FAMILIES.items() if pattern.search(program)), program)
+    for name, pattern in FAMILIES.items():
+        if pattern.search(program):
+            return name
+    return program
 
 
 def split_by_program(messages: list[Message]) -> dict[str, list[Message]]:
     """The messages of TEST, short and long, of VALID, and of all other programs."""
     parts: dict[str, list[Message]] = {"train": [], "valid": [], "short": [], "long": []}
-    for one in messages:
-        name = family(one.program)
-        length = "short" if one.short else "long"
-        parts[length if name in TEST else "valid" if name in VALID else "train"].append(one)
-    known = {comparable(one.source) for one in parts["train"]}
-    return {
-        part: [one for one in chosen if part == "train" or comparable(one.source) not in known]
-        for part, chosen in parts.items()
-    }
+    for message in messages:
+        name = family(message.program)
+        part = "train"
+        if name in TEST:
+            part = "short" if message.short else "long"
+        elif name in VALID:
+            part = "valid"
+        parts[part].append(message)
+
+    seen = {comparable(message.source) for message in parts["train"]}
+    for part in ("valid", "short", "long"):
+        unseen = [message for message in parts[part] if comparable(message.source) not in seen]
+        parts[part] = unseen
+    return parts
 
 
 def comparable(text: str) -> str:
@@ -156,7 +175,8 @@ def share_of(text: str) -> float:
 
 def write_pairs(path: Path, messages: list[Message]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{one.source}\t{one.target}\n" for one in messages), "utf-8")
+    lines = [f"{message.source}\t{message.target}\n" for message in messages]
+    path.write_text("".join(lines), "utf-8")
 
 
 if __name__ == "__main__":

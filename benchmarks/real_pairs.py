@@ -50,27 +50,26 @@ def main() -> None:
             copies = score([pair.source for pair in test], [pair.target for pair in test])
             record[f"{name} copying"] = copies.to_dict()
             for beam in BEAMS:
-                record[f"{name} beam {beam}"] = scored(
-                    asked.runs / language, test, beam, MARKS[language]
-                )
+                scores = scored(asked.runs / language, test, beam, MARKS[language])
+                record[f"{name} beam {beam}"] = scores
         (asked.runs / f"{language}.json").write_text(json.dumps(record, indent=1) + "\n")
-    records = {
-        name: json.loads((asked.runs / f"{name}.json").read_text())
-        for name in LANGUAGES
-        if (asked.runs / f"{name}.json").exists()
-    }
+    records = {}
+    for language in LANGUAGES:
+        path = asked.runs / f"{language}.json"
+        if path.exists():
+            records[language] = json.loads(path.read_text())
     print(write(RESULTS / "real_pairs_cpu", "real_pairs", {"runs": records}, report(records)))
 
 
-def trained(folder: Path, given: dict[str, Any]) -> dict[str, Any]:
+def trained(folder: Path, settings: dict[str, Any]) -> dict[str, Any]:
     """Train into the folder, or find it done, and return what it cost.
 
     Args:
         folder: of the run.
-        given: settings; the others are chosen by the data and the budget, as the command does.
+        settings: some of them; the others are chosen by the data and the budget, as the command does.
     """
     torch.set_num_threads(1)
-    recipe = TranslationTraining.of(folder, given, resume=True, cpu=True, tell=print)
+    recipe = TranslationTraining.of(folder, settings, resume=True, cpu=True, tell=print)
     result = recipe.prepare(folder).run(folder, resume=True, cpu=True)
     return {"steps": result.steps, "cpu_seconds": round(result.cpu_seconds, 1)}
 
@@ -79,17 +78,19 @@ def scored(
     folder: Path, pairs: Sequence[Pair], beam: int, marks: str | None = None
 ) -> dict[str, Any]:
     """The scores of the best model; with `marks`, how many references have some, and how many of their outputs."""
-    found = evaluate(Translator.load(folder), pairs, beam=beam)
-    record: dict[str, Any] = {**found.scores.to_dict(), "unfinished": found.to_dict()["unfinished"]}
-    if marks is not None:
-        both = zip(found.translations, pairs, strict=True)
-        marked = [
-            re.search(marks, one.text) is not None
-            for one, pair in both
-            if re.search(marks, pair.target)
-        ]
-        record |= {"marked": len(marked), "marked_too": sum(marked)}
-    return record
+    evaluation = evaluate(Translator.load(folder), pairs, beam=beam)
+    record: dict[str, Any] = evaluation.scores.to_dict()
+    record["unfinished"] = evaluation.to_dict()["unfinished"]
+    if marks is None:
+        return record
+
+    marked = 0
+    marked_too = 0
+    for translation, pair in zip(evaluation.translations, pairs, strict=True):
+        if re.search(marks, pair.target):
+            marked += 1
+            marked_too += re.search(marks, translation.text) is not None
+    return record | {"marked": marked, "marked_too": marked_too}
 
 
 def report(records: dict[str, Any]) -> list[str]:
@@ -97,25 +98,28 @@ def report(records: dict[str, Any]) -> list[str]:
     rows: list[tuple[str, ...]] = []
     for language, record in records.items():
         for name, what in TESTS.items():
-            base = record[f"{name} copying"]
+            copying = record[f"{name} copying"]["bleu"]
             greedy, beam = (record[f"{name} beam {beam}"] for beam in BEAMS)
-            above = (
-                f"{one['bleu']:.2f} ({one['bleu'] - base['bleu']:+.2f})" for one in (greedy, beam)
+            rows.append(
+                (
+                    f"{LANGUAGES[language]}, {what}",
+                    f"{beam['count']:,}",
+                    f"{copying:.2f}",
+                    f"{greedy['bleu']:.2f} ({greedy['bleu'] - copying:+.2f})",
+                    f"{beam['bleu']:.2f} ({beam['bleu'] - copying:+.2f})",
+                    f"{beam['chrf']:.2f}",
+                    f"{beam['exact_match']:.3f}",
+                    f"{beam['unfinished']}",
+                    f"{beam['marked_too']} of {beam['marked']}",
+                )
             )
-            marks = f"{beam['marked_too']} of {beam['marked']}"
-            rest = (
-                f"{beam['chrf']:.2f}",
-                f"{beam['exact_match']:.3f}",
-                f"{beam['unfinished']}",
-                marks,
-            )
-            counts = f"{beam['count']:,}", f"{base['bleu']:.2f}"
-            rows.append((f"{LANGUAGES[language]}, {what}", *counts, *above, *rest))
-    sizes = "; ".join(
-        f"{LANGUAGES[language]}: {one['train']:,} pairs of {one['programs']} programs, {one['steps']:,} steps in "
-        f"{one['cpu_seconds']:.0f} CPU seconds"
-        for language, one in records.items()
-    )
+    trainings = []
+    for language, record in records.items():
+        trainings.append(
+            f"{LANGUAGES[language]}: {record['train']:,} pairs of {record['programs']} programs, "
+            f"{record['steps']:,} steps in {record['cpu_seconds']:.0f} CPU seconds"
+        )
+    sizes = "; ".join(trainings)
     signatures = sorted({record["short beam 4"]["bleu_signature"] for record in records.values()})
     title = "Real sentence pairs: the defaults and copying"
     return [

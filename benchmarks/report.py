@@ -38,16 +38,17 @@ def options(
 
 def command() -> str:
     """The command that is running, as it is typed; of a path of this machine only the name."""
-    given = [Path(one).name if Path(one).is_absolute() else one for one in sys.argv[1:]]
-    return " ".join(["python", "benchmarks/" + Path(sys.argv[0]).name, *given])
+    script, *words = sys.argv
+    words = [Path(word).name if Path(word).is_absolute() else word for word in words]
+    return " ".join(["python", f"benchmarks/{Path(script).name}", *words])
 
 
-def heading(title: str, about: str = "", given: str = "") -> list[str]:
+def heading(title: str, about: str = "", typed: str = "") -> list[str]:
     """The first lines of a page: its title, the command, the day and PyTorch's version, and what follows these."""
     return [
         f"# {title}",
         "",
-        f"`{given or command()}`, {date.today()}, torch {torch.__version__}{about}.",
+        f"`{typed or command()}`, {date.today()}, torch {torch.__version__}{about}.",
         "",
     ]
 
@@ -55,8 +56,8 @@ def heading(title: str, about: str = "", given: str = "") -> list[str]:
 def write(folder: Path, name: str, content: dict[str, Any], page: Iterable[str]) -> Path:
     """Write NAME.json, with command and environment, and NAME.md; the path of the page."""
     folder.mkdir(parents=True, exist_ok=True)
-    whole = {"command": command(), "environment": environment(), **content}
-    (folder / f"{name}.json").write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
+    record = {"command": command(), "environment": environment(), **content}
+    (folder / f"{name}.json").write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
     path = folder / f"{name}.md"
     path.write_text("\n".join(page) + "\n", encoding="utf-8")
     return path
@@ -74,7 +75,7 @@ def trained(
     **settings: Any,
 ) -> TrainingResult:
     """Train in place, down to a learning rate of zero; in a folder, a training that was stopped continues."""
-    given = {"validate_every": steps, "save_every": steps, **settings}
+    intervals = {"validate_every": steps, "save_every": steps}
     config = TrainingConfig(
         steps=steps,
         learning_rate=rate,
@@ -82,7 +83,7 @@ def trained(
         schedule="cosine",
         weight_decay=0.01,
         seed=seed,
-        **given,
+        **(intervals | settings),
     )
     with tempfile.TemporaryDirectory() as aside:
         result = train(

@@ -26,7 +26,8 @@ from regard_lab.text.writing import markdown_table
 HEADS = 8
 KV_HEADS = 2
 HEAD_DIM = 64
-WINDOW, FORM = "causal_window(512)", "ring"  # it keeps nothing of its pieces for the backward pass
+WINDOW = "causal_window(512)"
+FORM = "ring"  # it keeps nothing of its pieces for the backward pass
 CHECKED = 64  # queries at the start of each quarter, whose outputs are compared
 
 
@@ -49,32 +50,31 @@ def measure(rank: int, count: int, folder: str, length: int) -> None:
     )
     first = rank * length // count
     each = length // count
-    run(
-        *(
-            rows(length, 0, 1024, heads, seed)
-            for heads, seed in ((HEADS, 9), (KV_HEADS, 8), (KV_HEADS, 7))
-        ),
-        count,
-    )
+    # a short call loads what is loaded once
+    q = rows(length, 0, 1024, HEADS, 9)
+    k = rows(length, 0, 1024, KV_HEADS, 8)
+    v = rows(length, 0, 1024, KV_HEADS, 7)
+    run(q, k, v, count)
+    del q, k, v
+
     before = resident()
-    q, k, v = (
-        rows(length, first, each, heads, seed)
-        for heads, seed in ((HEADS, 1), (KV_HEADS, 2), (KV_HEADS, 3))
-    )
-    made = resident()
+    q = rows(length, first, each, HEADS, 1)
+    k = rows(length, first, each, KV_HEADS, 2)
+    v = rows(length, first, each, KV_HEADS, 3)
+    with_tensors = resident()
     began = time.perf_counter()
     output = run(q, k, v, count)
     seconds = time.perf_counter() - began
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (
-        1024 if sys.platform != "darwin" else 1
-    )
-    kept = {
-        at: output[0, :, at - first : at - first + CHECKED].clone()
-        for at in range(0, length, max(1, length // 4))
-        if first <= at < first + each
-    }
-    spent = {"tensors": made - before, "peak": peak - before, "seconds": seconds}
-    torch.save((spent, kept), f"{folder}/{rank}")
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    if sys.platform != "darwin":  # elsewhere in kibibytes
+        peak *= 1024
+    compared = {}
+    for position in range(0, length, max(1, length // 4)):
+        if first <= position < first + each:
+            start = position - first
+            compared[position] = output[0, :, start : start + CHECKED].clone()
+    spent = {"tensors": with_tensors - before, "peak": peak - before, "seconds": seconds}
+    torch.save((spent, compared), f"{folder}/{rank}")
     dist.barrier()
     dist.destroy_process_group()
 
@@ -93,25 +93,28 @@ def run(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, count: int) -> torch.
 
 def resident() -> int:
     """Bytes of memory in use now."""
-    return (
-        int(Path("/proc/self/statm").read_text(encoding="utf-8").split()[1])
-        * resource.getpagesize()
-    )
+    _, pages, *_ = Path("/proc/self/statm").read_text(encoding="utf-8").split()
+    return int(pages) * resource.getpagesize()
 
 
 def on_processes(count: int, length: int) -> tuple[list[dict[str, Any]], dict[int, torch.Tensor]]:
     """What `count` new processes spent, and the outputs that are compared, by their position."""
     with tempfile.TemporaryDirectory() as folder:
         torch.multiprocessing.spawn(measure, (count, folder, length), nprocs=count)
-        found = [torch.load(f"{folder}/{rank}") for rank in range(count)]
-    return [spent for spent, _ in found], {
-        at: output for _, kept in found for at, output in kept.items()
-    }
+        of_processes = [torch.load(f"{folder}/{rank}") for rank in range(count)]
+    outputs: dict[int, torch.Tensor] = {}
+    for _, compared in of_processes:
+        outputs |= compared
+    return [spent for spent, _ in of_processes], outputs
 
 
 def compare(length: int) -> dict[str, Any]:
     """Memory, seconds and bytes of one process and of four, and the largest difference of their outputs."""
-    ((one,), alone), (four, together) = (on_processes(count, length) for count in (1, 4))
+    (alone,), outputs = on_processes(1, length)
+    four, outputs_of_four = on_processes(4, length)
+    differences = []
+    for position, output in outputs.items():
+        differences.append(float((outputs_of_four[position] - output).abs().max()))
     traffic = distributed.bytes_exchanged(
         [length // 4] * 4,
         kv_heads=KV_HEADS,
@@ -122,35 +125,30 @@ def compare(length: int) -> dict[str, Any]:
     )
     return {
         "length": length,
-        "one": one,
+        "one": alone,
         "four": four,
-        "share": max(process["peak"] for process in four) / one["peak"],
-        "difference": max(
-            float((together[at] - output).abs().max()) for at, output in alone.items()
-        ),
+        "share": max(process["peak"] for process in four) / alone["peak"],
+        "difference": max(differences),
         "bytes": traffic.total,
     }
 
 
-def report(found: dict[str, Any]) -> str:
+def report(figures: dict[str, Any]) -> str:
     """The figures as a table."""
-    every = [
-        ("one process", found["one"]),
-        *((f"process {at} of 4", one) for at, one in enumerate(found["four"])),
-    ]
-    lines = [
-        (
-            name,
-            *(f"{one[what] / 2**20:.0f} MiB" for what in ("tensors", "peak")),
-            f"{one['seconds']:.1f}",
-        )
-        for name, one in every
-    ]
-    return "\n".join(markdown_table(("", "memory of q, k, v", "peak memory", "seconds"), lines)) + (
-        f"\n\nEach of four processes needs at most {found['share']:.3f} of the memory of one. They exchange "
-        f"{found['bytes'] / 1024:.0f} KiB in all, forward and backward. The largest difference of the outputs compared "
-        f"is {found['difference']:.1e}."
+    processes = {"one process": figures["one"]}
+    for number, of_process in enumerate(figures["four"]):
+        processes[f"process {number} of 4"] = of_process
+    rows = []
+    for name, spent in processes.items():
+        memory = [f"{spent[what] / 2**20:.0f} MiB" for what in ("tensors", "peak")]
+        rows.append([name, *memory, f"{spent['seconds']:.1f}"])
+    table = markdown_table(("", "memory of q, k, v", "peak memory", "seconds"), rows)
+    sentences = (
+        f"Each of four processes needs at most {figures['share']:.3f} of the memory of one. They exchange "
+        f"{figures['bytes'] / 1024:.0f} KiB in all, forward and backward. The largest difference of the outputs "
+        f"compared is {figures['difference']:.1e}."
     )
+    return "\n".join([*table, "", sentences])
 
 
 def main() -> None:

@@ -9,7 +9,9 @@ learning rates, chosen on validation sentences. One starts from random weights, 
 words. The lesson `transfer` reads the report that this writes.
 """
 
+from collections import Counter
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -64,68 +66,75 @@ def measure(recipe: TransferRecipe, seed: int) -> tuple[list[TransferRecord], di
     sources = [sentence.source for sentence in train_set]
     tokeniser = Tokeniser.train(sources, 2_000)
     torch.manual_seed(seed)
-    blank = TextEncoder(
-        EncoderConfig(vocab_size=tokeniser.vocab_size, dim=recipe.dim, layers=recipe.layers)
-    )
-    untaught = {name: tensor.clone() for name, tensor in blank.state_dict().items()}
-    hidden = MaskedWordTask(
-        sources, [sentence.source for sentence in valid], tokeniser, batch_tokens=2_048, seed=seed
-    )
-    pretrained = trained(
-        blank, hidden, recipe.hidden_word_steps, 3e-3, seed, min(50, recipe.hidden_word_steps // 5)
-    )
-    fresh = TextEncoder(blank.config)
-    fresh.load_state_dict(untaught)
-    splits = [labelled(part) for part in (train_set, valid, test)]
+    config = EncoderConfig(vocab_size=tokeniser.vocab_size, dim=recipe.dim, layers=recipe.layers)
+    pretrained = TextEncoder(config)
+    untrained = deepcopy(pretrained)
+    valid_sources = [sentence.source for sentence in valid]
+    task = MaskedWordTask(sources, valid_sources, tokeniser, batch_tokens=2_048, seed=seed)
+    warmup = min(50, recipe.hidden_word_steps // 5)
+    result = trained(pretrained, task, recipe.hidden_word_steps, 3e-3, seed, warmup)
+
+    train_pairs = labelled(train_set)
+    valid_pairs = labelled(valid)
+    test_pairs = labelled(test)
+    kinds = Counter(pair.target for pair in test_pairs)
+    commonest = max(kinds[sense] for sense in SENSES) / len(test_pairs)
     records = []
     for labels in recipe.labels:
         task = ClassificationTask(
-            splits[0][:labels], splits[1], SENSES, tokeniser, batch_tokens=1_024, seed=seed
+            train_pairs[:labels], valid_pairs, SENSES, tokeniser, batch_tokens=1_024, seed=seed
         )
-        scratch, scratch_rate, seconds = best(recipe, fresh, task, splits, seed)
-        transfer, transfer_rate, more = best(recipe, blank, task, splits, seed)
-        commonest = max(sum(pair.target == sense for pair in splits[2]) for sense in SENSES) / len(
-            splits[2]
+        scratch = best(recipe, untrained, task, valid_pairs, test_pairs, seed)
+        transfer = best(recipe, pretrained, task, valid_pairs, test_pairs, seed)
+        record = TransferRecord(
+            seed=seed,
+            labels=labels,
+            scratch=scratch.accuracy,
+            transfer=transfer.accuracy,
+            commonest=commonest,
+            scratch_rate=scratch.learning_rate,
+            transfer_rate=transfer.learning_rate,
+            cpu_seconds=scratch.cpu_seconds + transfer.cpu_seconds,
         )
-        records.append(
-            TransferRecord(
-                seed,
-                labels,
-                scratch,
-                transfer,
-                commonest,
-                scratch_rate,
-                transfer_rate,
-                seconds + more,
-            )
-        )
-        print(records[-1], flush=True)
-    return records, {
+        records.append(record)
+        print(record, flush=True)
+    about = {
         "seed": seed,
-        "cpu_seconds": pretrained.cpu_seconds,
-        "nats_a_word": pretrained.valid_loss,
+        "cpu_seconds": result.cpu_seconds,
+        "nats_a_word": result.valid_loss,
     }
+    return records, about
+
+
+@dataclass(frozen=True)
+class BestTraining:
+    """Test accuracy at the learning rate that is best on validation sentences, that rate, and the total CPU seconds."""
+
+    accuracy: float
+    learning_rate: float
+    cpu_seconds: float
 
 
 def best(
     recipe: TransferRecipe,
     begin: TextEncoder,
     task: ClassificationTask,
-    splits: Sequence[list[Pair]],
+    valid: list[Pair],
+    test: list[Pair],
     seed: int,
-) -> tuple[float, float, float]:
-    """Test accuracy at the learning rate that is best on validation sentences, that rate, and the total CPU seconds."""
+) -> BestTraining:
+    """Train with each learning rate from the same beginning, and choose one by the validation sentences."""
     seconds = 0.0
     tried = []
     for rate in recipe.learning_rates:
         torch.manual_seed(seed)  # both contenders have the same first head
         model = begin.changed(head="classes", classes=len(SENSES))
-        seconds += trained(
-            model, task, recipe.label_steps, rate, seed, recipe.label_steps // 5
-        ).cpu_seconds
-        tried.append((task.accuracy(model, splits[1]), rate, task.accuracy(model, splits[2])))
-    _, rate, right = max(tried)
-    return right, rate, seconds
+        warmup = recipe.label_steps // 5
+        result = trained(model, task, recipe.label_steps, rate, seed, warmup)
+        seconds += result.cpu_seconds
+        tried.append((task.accuracy(model, valid), rate, task.accuracy(model, test)))
+    _, rate, accuracy = max(tried)
+    return BestTraining(accuracy, rate, seconds)
 
 
 def labelled(sentences: Sequence[Any]) -> list[Pair]:
@@ -137,15 +146,13 @@ def main() -> None:
     asked = options(__doc__, seeds=[0, 1, 2]).parse_args()
     torch.set_num_threads(1)  # for such small tensors several threads are slower than one
     recipe = TransferRecipe()
-    measured = [measure(recipe, seed) for seed in asked.seeds]
-    records = [
-        {**asdict(record), "margin": record.margin} for some, _ in measured for record in some
-    ]
-    figures = {
-        "recipe": asdict(recipe),
-        "hidden_words": [about for _, about in measured],
-        "records": records,
-    }
+    records: list[dict[str, Any]] = []
+    hidden_words = []
+    for seed in asked.seeds:
+        of_seed, about = measure(recipe, seed)
+        hidden_words.append(about)
+        records += [{**asdict(record), "margin": record.margin} for record in of_seed]
+    figures = {"recipe": asdict(recipe), "hidden_words": hidden_words, "records": records}
     print(write_report("transfer", command(), figures))
 
 
