@@ -57,9 +57,11 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
     model = kind.from_saved(saved, str(folder))
     longest = model.config.max_length if model.config.positions == "learned" else None
     batch = Dim("batch", min=1)
-    axes = [Dim(f"{name}_length", min=1, max=longest) for name in names]
+    shapes = {}
+    for name in names:
+        shapes[name] = {0: batch, 1: Dim(f"{name}_length", min=1, max=longest)}
+    difference = None
     with torch.no_grad(), _quiet():
-        shapes = {name: {0: batch, 1: axis} for name, axis in zip(names, axes, strict=True)}
         program = export(model, _some_ids(names, 2, 7, longest), dynamic_shapes=shapes)
         exported: Any = torch.onnx.export(
             program,
@@ -70,9 +72,8 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
             verbose=False,
         )
         content = exported.model_proto.SerializeToString()
-        difference = (
-            _difference(model, content, names, longest) if find_spec("onnxruntime") else None
-        )
+        if find_spec("onnxruntime"):
+            difference = _difference(model, content, names, longest)
     replace_file(path, content)
     return difference
 
@@ -81,12 +82,13 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
 def _quiet() -> Generator[None]:
     """Without the warnings of the exporter, which are about itself and about packages that no model here needs."""
     logger = logging.getLogger("torch.onnx._internal.exporter._registration")
-    before, logger.disabled = logger.disabled, True
+    was_disabled = logger.disabled
+    logger.disabled = True
     try:
         with warnings.catch_warnings(action="ignore"):
             yield
     finally:
-        logger.disabled = before
+        logger.disabled = was_disabled
 
 
 def _some_ids(
@@ -104,9 +106,9 @@ def _difference(model: Any, content: bytes, names: tuple[str, ...], longest: int
     session = import_module("onnxruntime").InferenceSession(content)
     largest = 0.0
     for batch, length in ((1, 5), (3, 11)):
-        given = _some_ids(names, batch, length, longest)
-        (scores,) = session.run(
-            None, {name: ids.numpy() for name, ids in zip(names, given, strict=True)}
-        )
-        largest = max(largest, float((torch.from_numpy(scores) - model(*given)).abs().max()))
+        texts = _some_ids(names, batch, length, longest)
+        inputs = {name: ids.numpy() for name, ids in zip(names, texts, strict=True)}
+        (scores,) = session.run(None, inputs)
+        difference = (torch.from_numpy(scores) - model(*texts)).abs().max()
+        largest = max(largest, float(difference))
     return largest

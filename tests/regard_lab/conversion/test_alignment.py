@@ -41,14 +41,13 @@ def cosine(heads, groups, inputs):
 
 def new_layer(heads=8, kv_heads=8):
     torch.manual_seed(0)
-    draw = lambda *shape: torch.randn(*shape, dtype=torch.float64)  # noqa: E731
-    inputs = draw(60, DIM + 1)
+    inputs = torch.randn(60, DIM + 1, dtype=torch.float64)
     inputs[:, -1] = 1
     layer = Projections(
-        draw(heads, SIZE, DIM + 1),
-        draw(kv_heads, SIZE, DIM + 1),
-        draw(kv_heads, SIZE, DIM + 1),
-        draw(DIM, heads, SIZE),
+        q=torch.randn(heads, SIZE, DIM + 1, dtype=torch.float64),
+        k=torch.randn(kv_heads, SIZE, DIM + 1, dtype=torch.float64),
+        v=torch.randn(kv_heads, SIZE, DIM + 1, dtype=torch.float64),
+        o=torch.randn(DIM, heads, SIZE, dtype=torch.float64),
     )
     return layer, inputs
 
