@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 EDGE = 0.35  # inches of margin
 GAP = 0.11  # between words
-WORD_SIZE, TITLE_SIZE, NOTE_SIZE = 13.0, 14.0, 9.5  # points
+WORD_SIZE = 13.0  # points
+TITLE_SIZE = 14.0
+NOTE_SIZE = 9.5
 LINE_OF_TEXT = 0.3  # inches from one line of words to the next
 BASELINE = 0.19  # from the upper edge of a word down to the line that it stands on
 BETWEEN_LANGUAGES = 0.95
@@ -95,7 +97,9 @@ def draw_pair(pair: Sequence[PronounTranslation], path: str | Path, note: str = 
         CheckpointError: the file could not be written.
         MissingPackageError: matplotlib is not installed.
     """
-    longest = max(_width_of(text) for one in pair for text in (one.source, one.written))
+    longest = 0.0
+    for sentence in pair:
+        longest = max(longest, _width_of(sentence.source), _width_of(sentence.written))
     width = max(longest + 2 * EDGE, 6.5)
     words = wrapped(note, NOTE_SIZE, width - 2 * EDGE, lines=4)
     height = EDGE + 0.5 + OF_A_SENTENCE * len(pair) + 0.2 * (words.count("\n") + 1) + EDGE
@@ -104,8 +108,8 @@ def draw_pair(pair: Sequence[PronounTranslation], path: str | Path, note: str = 
         title = "One word changes, and the pronoun with it"
         write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
         top = EDGE + 0.55
-        for one in pair:
-            _draw_sentence(figure, one, top)
+        for sentence in pair:
+            _draw_sentence(figure, sentence, top)
             top += OF_A_SENTENCE
         write_text(figure, words, EDGE, top, NOTE_SIZE, color=FAINT)
 
@@ -115,20 +119,20 @@ def _width_of(text: str) -> float:
     return sum(text_width(word, WORD_SIZE, "bold") for word in words) + GAP * len(words)
 
 
-def _draw_sentence(figure: Figure, one: PronounTranslation, top: float) -> None:
+def _draw_sentence(figure: Figure, sentence: PronounTranslation, top: float) -> None:
     """English above, German below, and the lines between them."""
-    english = _places(one.source, EDGE)
-    german = _places(one.written, EDGE)
+    english = _places(sentence.source, EDGE)
+    german = _places(sentence.written, EDGE)
     below = top + BETWEEN_LANGUAGES
-    pronoun = _first_place(german, one.pronoun, last=True)
+    pronoun = _first_place(german, sentence.pronoun, last=True)
 
-    shares = one.shares
+    shares = sentence.shares
     for word, box in english:
         share = shares.get(word.strip(".,"), 0.0)
         if share >= LEAST_SHARE:
             _draw_line(figure, box, pronoun, top, below, share)
     for word, box in english:
-        if word.strip(".,") == one.changed:
+        if word.strip(".,") == sentence.changed:
             frame = Box(box.left - 0.05, top - 0.05, box.width + 0.1, LINE_OF_TEXT + 0.02)
             fill(figure, frame, "white", edge=CHANGED_COLOUR, line=1.6)
         _write_word(figure, word, box.left, top)
@@ -136,7 +140,7 @@ def _draw_sentence(figure: Figure, one: PronounTranslation, top: float) -> None:
         is_pronoun = box is pronoun
         style = {"weight": "bold", "color": LANGUAGE_COLOUR} if is_pronoun else {}
         _write_word(figure, word, box.left, below, **style)
-    meaning = f"{one.pronoun} = {one.meant}, {one.meant_in_english}"
+    meaning = f"{sentence.pronoun} = {sentence.meant}, {sentence.meant_in_english}"
     write_text(figure, meaning, EDGE, below + LINE_OF_TEXT, NOTE_SIZE, color=LANGUAGE_COLOUR)
 
 
@@ -152,8 +156,8 @@ def _places(text: str, left: float) -> list[tuple[str, Box]]:
 
 def _first_place(places: list[tuple[str, Box]], word: str, *, last: bool = False) -> Box:
     """The box of a word; with `last` that of its last occurrence, which is the pronoun behind the conjunction."""
-    found = [box for text, box in places if text.strip(".,").lower() == word]
-    return found[-1 if last else 0]
+    boxes = [box for text, box in places if text.strip(".,").lower() == word]
+    return boxes[-1 if last else 0]
 
 
 def _draw_line(

@@ -63,11 +63,12 @@ class Looks:
 
     def best_offset(self) -> int:
         """The distance that is right most often, negative for earlier keys; of several, the shortest."""
-        shares = self.offsets.double().mean(0)
-        return min(
-            range(-FAR, FAR + 1),
-            key=lambda offset: (-float(shares[FAR + offset]), abs(offset), offset),
-        )
+        shares = self.offsets.double().mean(0).tolist()
+
+        def rank(offset: int) -> tuple[float, int, int]:
+            return (-shares[FAR + offset], abs(offset), offset)
+
+        return min(range(-FAR, FAR + 1), key=rank)
 
 
 def looks_of(
@@ -89,34 +90,31 @@ def looks_of(
     ([True, False], [1.0, 0.5], -1)
     """
     length = weights.shape[-1]
-    queries = torch.tensor([query for query, _ in links], dtype=torch.long)
     right = torch.zeros(len(links), length, dtype=torch.bool)
     offsets = torch.zeros(len(links), 2 * FAR + 1, dtype=torch.bool)
     for row, (query, keys) in enumerate(links):
-        if (
-            not keys
-            or query in keys
-            or not 0 <= min(keys) <= max(keys) < (query if causal else length)
-        ):
+        stop = query if causal else length  # of the keys that the query may look at
+        if not keys or query in keys or min(keys) < 0 or max(keys) >= stop:
             rule = "earlier" if causal else "other"
             raise ArgumentError(
                 f"query {query} of {length} has the keys {sorted(keys)}; give {rule} keys of this text"
             )
         right[row, list(keys)] = True
-        offsets[row, [FAR + key - query for key in keys if abs(key - query) <= FAR]] = True
+        distances = [key - query for key in keys if abs(key - query) <= FAR]
+        offsets[row, [FAR + distance for distance in distances]] = True
+
+    queries = torch.tensor([query for query, _ in links], dtype=torch.long)
+    is_query = torch.zeros_like(right)
+    is_query[torch.arange(len(links)), queries] = True
     rows = weights[:, :, queries]  # (layers, heads, links, length)
-    own = torch.zeros_like(right)
-    own[torch.arange(len(links)), queries] = True
-    best, rival = (
-        rows.masked_fill(own | other, -1.0).amax(-1) for other in (~right, right)
-    )  # (layers, heads, links)
-    hits = best > rival
+    best_right = rows.masked_fill(is_query | ~right, -1.0).amax(-1)  # (layers, heads, links)
+    best_wrong = rows.masked_fill(is_query | right, -1.0).amax(-1)
     mass = (rows.double() * right).sum(-1)
-    choices = (
-        queries.double() if causal else torch.full((len(links),), length - 1.0, dtype=torch.float64)
-    )
+    choices = torch.full((len(links),), length - 1.0, dtype=torch.float64)
+    if causal:
+        choices = queries.double()
     return Looks(
-        hits=hits.permute(2, 0, 1),
+        hits=(best_right > best_wrong).permute(2, 0, 1),
         mass=mass.permute(2, 0, 1),
         chance=right.sum(1) / choices,
         offsets=offsets,
@@ -130,10 +128,16 @@ def join(looks: Iterable[Looks]) -> Looks:
     Raises:
         DataError: there is no link in any of them.
     """
-    parts = [vars(one).values() for one in looks if len(one)]
+    parts = [of_text for of_text in looks if len(of_text)]
     if not parts:
         raise DataError("the texts have no such pair of words; give more texts")
-    return Looks(*(torch.cat(columns) for columns in zip(*parts, strict=True)))
+    return Looks(
+        hits=torch.cat([part.hits for part in parts]),
+        mass=torch.cat([part.mass for part in parts]),
+        chance=torch.cat([part.chance for part in parts]),
+        offsets=torch.cat([part.offsets for part in parts]),
+        groups=torch.cat([part.groups for part in parts]),
+    )
 
 
 def random_labels(
@@ -202,14 +206,14 @@ def split_words(text: str) -> list[str]:
 def relations_in(words: Sequence[str]) -> dict[str, list[Link]]:
     """The links of every relation among the words of a text, those that look back first.
 
-    >>> found = relations_in("Return the sorted list of ( new ) names .".split())
-    >>> found["object to verb"], found["noun to modifier"], found["closing to opening bracket"]
+    >>> links = relations_in("Return the sorted list of ( new ) names .".split())
+    >>> links["object to verb"], links["noun to modifier"], links["closing to opening bracket"]
     ([(3, frozenset({0}))], [(3, frozenset({2}))], [(7, frozenset({5}))])
     """
-    found = {name: _one_each(label(words)) for name, label in LABELS.items()}
+    links = {name: _linked(label(words)) for name, label in LABELS.items()}
     for back, forward in FORWARD.items():
-        found[forward] = turned(found[back])
-    return found
+        links[forward] = turned(links[back])
+    return links
 
 
 def turned(links: Sequence[Link]) -> list[Link]:
@@ -218,10 +222,14 @@ def turned(links: Sequence[Link]) -> list[Link]:
     >>> turned([(3, frozenset({1, 2}))])
     [(1, frozenset({3})), (2, frozenset({3}))]
     """
-    return _one_each((key, query) for query, keys in links for key in keys)
+    pairs = []
+    for query, keys in links:
+        pairs += [(key, query) for key in keys]
+    return _linked(pairs)
 
 
-def _one_each(pairs: Iterator[tuple[int, int]]) -> list[Link]:
+def _linked(pairs: Iterable[tuple[int, int]]) -> list[Link]:
+    """Pairs of a query and a key as one link for each query."""
     keys: dict[int, set[int]] = {}
     for query, key in pairs:
         keys.setdefault(query, set()).add(key)
@@ -237,9 +245,10 @@ def _begins_sentence(words: Sequence[str], place: int) -> bool:
     if not _is_word(words[place]):
         return False
     before = words[place - 1] if place else "<begin>"
-    return before == "<begin>" or (
-        words[place][0].isupper() and not _is_word(before) and bool(set(before) & set(".!?"))
-    )
+    if before == "<begin>":
+        return True
+    ends_sentence = not _is_word(before) and bool(set(before) & set(".!?"))
+    return ends_sentence and words[place][0].isupper()
 
 
 def _phrases(words: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -251,12 +260,9 @@ def _phrases(words: Sequence[str]) -> Iterator[tuple[int, int]]:
         while stop < len(words) and _is_word(words[stop]) and words[stop].lower() not in FUNCTION:
             stop += 1
         noun = stop - 1
-        ended = stop == len(words) or not _is_word(words[stop]) or words[stop].lower() in CLOSING
-        if (
-            ended
-            and 1 <= noun - article <= MOST_MODIFIERS + 1
-            and not words[noun].endswith(NO_NOUNS)
-        ):
+        is_ended = stop == len(words) or not _is_word(words[stop]) or words[stop].lower() in CLOSING
+        has_noun = 1 <= noun - article <= MOST_MODIFIERS + 1
+        if is_ended and has_noun and not words[noun].endswith(NO_NOUNS):
             yield article, noun
 
 
@@ -271,9 +277,10 @@ def _repeated(words: Sequence[str]) -> Iterator[tuple[int, int]]:
     places: dict[str, list[int]] = {}
     for place, word in enumerate(words):
         if _is_word(word) and len(word) >= SHORTEST_REPEATED:
-            earlier = places.setdefault(word.lower(), [])
-            yield from ((place, one) for one in earlier)
-            earlier.append(place)
+            earlier_places = places.setdefault(word.lower(), [])
+            for earlier in earlier_places:
+                yield place, earlier
+            earlier_places.append(place)
 
 
 def _brackets(words: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -290,12 +297,12 @@ def _brackets(words: Sequence[str]) -> Iterator[tuple[int, int]]:
 
 def _quotes(words: Sequence[str]) -> Iterator[tuple[int, int]]:
     """Double quotes in turn open and close."""
-    quotes = [place for place, word in enumerate(words) for _ in range(word.count('"'))]
-    return (
-        (stop, start)
-        for start, stop in zip(quotes[::2], quotes[1::2], strict=False)
-        if start != stop
-    )
+    places: list[int] = []
+    for place, word in enumerate(words):
+        places += [place] * word.count('"')
+    for start, stop in zip(places[::2], places[1::2], strict=False):
+        if start != stop:
+            yield stop, start
 
 
 def _object_to_verb(words: Sequence[str]) -> Iterator[tuple[int, int]]:
@@ -312,9 +319,8 @@ def _verb_to_subject(words: Sequence[str]) -> Iterator[tuple[int, int]]:
         if article and words[article - 1].lower() in PREPOSITIONS | VERBS:
             continue
         end = subject
-        while (
-            end + 2 < len(words) and words[end + 1].lower() in PREPOSITIONS and end + 2 in phrases
-        ):
+        # A preposition joins the next phrase to this one.
+        while end + 2 in phrases and words[end + 1].lower() in PREPOSITIONS:
             end = phrases[end + 2]
         if end + 1 < len(words) and words[end + 1] in VERBS:
             yield end + 1, subject
@@ -337,20 +343,33 @@ def _is_punctuation(words: Sequence[str], place: int) -> bool:
 
 
 # Pairs of a query and a key that is right for it.
+def _after_repeated(words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    for place, earlier in _repeated(words):
+        if earlier + 1 < place:
+            yield place, earlier + 1
+
+
+def _noun_to_article(words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    for article, noun in _phrases(words):
+        yield noun, article
+
+
+def _noun_to_modifier(words: Sequence[str]) -> Iterator[tuple[int, int]]:
+    for article, noun in _phrases(words):
+        for modifier in range(article + 1, noun):
+            yield noun, modifier
+
+
 LABELS: dict[str, Callable[[Sequence[str]], Iterator[tuple[int, int]]]] = {
     "previous word": _previous,
     "same word earlier": _repeated,
-    "after the same word": lambda words: (
-        (place, one + 1) for place, one in _repeated(words) if one + 1 < place
-    ),
+    "after the same word": _after_repeated,
     "last punctuation": lambda words: _to_last(words, _is_punctuation),
     "start of the sentence": lambda words: _to_last(words, _begins_sentence),
     "closing to opening bracket": _brackets,
     "closing to opening quote": _quotes,
-    "noun to article": lambda words: ((noun, article) for article, noun in _phrases(words)),
-    "noun to modifier": lambda words: (
-        (noun, one) for article, noun in _phrases(words) for one in range(article + 1, noun)
-    ),
+    "noun to article": _noun_to_article,
+    "noun to modifier": _noun_to_modifier,
     "object to verb": _object_to_verb,
     "verb to subject": _verb_to_subject,
 }

@@ -49,8 +49,10 @@ def fitted(text: str, width: int, end: str = "…") -> str:
 
 
 def _shown(character: str) -> str:
-    hidden = unicodedata.category(character)[0] in "CZ" and character != " "
-    return character.encode("unicode_escape").decode("ascii") if hidden else character
+    is_hidden = unicodedata.category(character)[0] in "CZ" and character != " "
+    if is_hidden:
+        return character.encode("unicode_escape").decode("ascii")
+    return character
 
 
 STEPS = (0.75, 0.5, 0.25, 0.05)  # the least weight of each shade
@@ -99,10 +101,8 @@ def terminal_map(
     # from 0.75  * 0.50  + 0.25  . 0.05
     """
     check_tensor("weights", weights)
-    rows, columns = (
-        a_list(n, labels, str, "a list of labels")
-        for n, labels in (("rows", rows), ("columns", columns))
-    )
+    rows = a_list("rows", rows, str, "a list of labels")
+    columns = a_list("columns", columns, str, "a list of labels")
     width = whole("width", width)
     if weights.shape != (len(rows), len(columns)):
         raise ShapeError(
@@ -116,37 +116,47 @@ def terminal_map(
         raise ArgumentError(
             f"encoding {encoding!r} is unknown; give one such as 'utf-8' or 'ascii'"
         ) from None
+
     shades = SHADES if has(encoding, SHADES) else PLAIN_SHADES
+    end = plain("…", encoding)
 
     def label(word: str, longest: int) -> str:
-        return fitted(plain(visible(word), encoding), longest, plain("…", encoding))
+        return fitted(plain(visible(word), encoding), longest, end)
 
     names = [label(row, min(LONGEST, width // 3)) for row in rows]
+    heads = [label(column, 12) for column in columns]
     margin = max(map(cell_len, names), default=0)
     at_once = (width - margin - 1) // CELL
     lines = []
     for start in range(0, max(len(columns), 1), at_once):
-        lines += _header([label(column, 12) for column in columns[start : start + at_once]], margin)
-        for name, row in zip(names, weights[:, start : start + at_once].tolist(), strict=True):
+        block = slice(start, start + at_once)
+        lines += _header(heads[block], margin)
+        for name, row in zip(names, weights[:, block].tolist(), strict=True):
             cells = "".join(_shade(weight, shades) * CELL for weight in row)
             lines.append(f"{set_cell_size(name, margin)} {cells}".rstrip(" "))
     legend = LEGEND.format(*shades)
-    return "\n".join([*lines, legend if len(legend) <= width else SHORT_LEGEND.format(*shades)])
+    if len(legend) > width:
+        legend = SHORT_LEGEND.format(*shades)
+    return "\n".join([*lines, legend])
 
 
 def _header(columns: Sequence[str], margin: int) -> list[str]:
     """The column labels, which fit, written vertically above their columns."""
     words = [_letters(column) for column in columns]
     height = max(map(len, words), default=0)
-    rows = zip(*([" "] * (height - len(word)) + word for word in words), strict=True)
-    return [
-        f"{'':{margin}} {''.join(set_cell_size(letter, CELL) for letter in row)}".rstrip(" ")
-        for row in rows
-    ]
+    padded = [[" "] * (height - len(word)) + word for word in words]
+    lines = []
+    for letters in zip(*padded, strict=True):
+        cells = "".join(set_cell_size(letter, CELL) for letter in letters)
+        lines.append(f"{'':{margin}} {cells}".rstrip(" "))
+    return lines
 
 
 def _shade(weight: float, shades: str) -> str:
-    return next((shade for least, shade in zip(STEPS, shades, strict=True) if weight >= least), " ")
+    for least, shade in zip(STEPS, shades, strict=True):
+        if weight >= least:
+            return shade
+    return " "
 
 
 def _letters(label: str) -> list[str]:

@@ -67,7 +67,7 @@ def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str
     """Add the steps from `{prefix}ids` to vectors, with sinusoidal positions if requested; return their name."""
     dim = walker.values["table"].shape[1]
     x = "c" if prefix else "x"
-    of = " of the context" if prefix else ""
+    of_context = " of the context" if prefix else ""
     embeddings = x
     letter = x
     if positions == "sinusoidal":
@@ -75,7 +75,7 @@ def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str
         letter = "e"
     walker.step(
         f"{embeddings} = F.embedding({prefix}ids, table)",
-        f"Embeddings{of}",
+        f"Embeddings{of_context}",
         "Each id selects its row of the table: the vector of the word.",
         f"{letter}_i = E_{{id_i}}",
         axes=(words,),
@@ -86,21 +86,21 @@ def embed_words(walker: Walker, prefix: str, words: Axis, positions: str) -> str
     speeds = f"10000 ** (-torch.arange(0, {dim}, 2).double() / {dim})"
     angles = walker.step(
         f"{prefix}positions_angles = torch.arange({len(words)})[:, None] * {speeds}",
-        f"Angles{of}",
+        f"Angles{of_context}",
         "The position times frequencies from 1 down to about 1 / 10000.",
         "θ_{ic} = i · 10000^{-2c/d}",
         axes=(words,),
     )
     walker.step(
         f"{prefix}positions = torch.stack([{angles}.sin(), {angles}.cos()], dim=-1).flatten(1)",
-        f"Positions{of}",
+        f"Positions{of_context}",
         "A sine and a cosine for each angle: fast and slow waves that encode the position of a word.",
         "p_i = [sin θ_{i0} ; cos θ_{i0} ; sin θ_{i1} ; …]",
         axes=(words,),
     )
     return walker.step(
         f"{x} = {embeddings} + {prefix}positions",
-        f"Embeddings with positions{of}",
+        f"Embeddings with positions{of_context}",
         "The sum encodes the word and its position.",
         f"{x}_i = e_i + p_i",
         axes=(words,),
@@ -135,17 +135,17 @@ def read_pieces(
     labels = tuple(tokeniser.pieces(eval(f"[{ids}]", walker.values)))
     words = Axis("words", labels, find_word(word, labels))
 
-    of = " of the context" if prefix else ""
+    of_context = " of the context" if prefix else ""
     walker.step(
         f"{prefix}ids = torch.tensor([{ids}])",
-        f"Ids{of}",
+        f"Ids{of_context}",
         "The tokeniser of the model splits the text into learned sub-words, each with a number.",
         axes=(words,),
         scale="none",
     )
     walker.step(
         f"{prefix}words = tokeniser.pieces({prefix}ids.tolist())",
-        f"Sub-words{of}",
+        f"Sub-words{of_context}",
         "The same as text.",
         axes=(words,),
     )
@@ -162,7 +162,7 @@ def embed_run(
 ) -> str:
     """Add the steps that compute the input of the first layer from `{prefix}ids`; return its name."""
     config = model.config
-    of = " of the context" if prefix else ""
+    of_context = " of the context" if prefix else ""
     translates = isinstance(model, TranslationTransformer)
     table = "embedding"
     if translates and written and model.target_embedding is not None:
@@ -175,20 +175,20 @@ def embed_run(
         line += f" * math.sqrt({config.dim})"
         says += f" Its numbers are multiplied by √{config.dim}, as in the original Transformer."
         formula += " √{d}"
-    name = walker.step(line, f"Embeddings{of}", says, formula, axes=(words,))
+    name = walker.step(line, f"Embeddings{of_context}", says, formula, axes=(words,))
     if model.positions is None:
         return name
 
     walker.step(
         f"{prefix}positions = model.positions(torch.arange({len(words)})).double()",
-        f"Positions{of}",
+        f"Positions{of_context}",
         f"The position of each word as a vector ({config.positions}).",
         "p_i",
         axes=(words,),
     )
     return walker.step(
         f"{result} = {name} + {prefix}positions",
-        f"Embeddings with positions{of}",
+        f"Embeddings with positions{of_context}",
         "The sum encodes the word and its position.",
         f"{result[0]}_i = e_i + p_i",
         axes=(words,),

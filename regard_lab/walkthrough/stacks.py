@@ -368,15 +368,15 @@ def _encoder_parts(stage: Stage, layer: EncoderLayer, number: int) -> tuple[Part
 
 
 def _decoder_parts(stage: Stage, layer: DecoderLayer, number: int, seen: Axis) -> tuple[Part, ...]:
-    own = f"_d{number}"
+    tag = f"_d{number}"
     cross = f"_c{number}"
     return (
         _part(
             "self-attention",
             layer.around_self_attention,
-            inner=f"x{own}",
+            inner=f"x{tag}",
             after=f"g{number}a",
-            run=partial(attend, stage, layer.self_attention, own, "Masked self-attention"),
+            run=partial(attend, stage, layer.self_attention, tag, "Masked self-attention"),
         ),
         _part(
             "cross-attention",
@@ -388,9 +388,9 @@ def _decoder_parts(stage: Stage, layer: DecoderLayer, number: int, seen: Axis) -
         _part(
             "feed-forward",
             layer.around_feed_forward,
-            inner=f"y{own}",
+            inner=f"y{tag}",
             after=f"g{number + 1}",
-            run=partial(feed, stage, layer.feed_forward, own),
+            run=partial(feed, stage, layer.feed_forward, tag),
         ),
     )
 

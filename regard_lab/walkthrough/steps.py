@@ -303,7 +303,7 @@ class Walk:
         >>> names["words"]
         ['Life', 'is', 'short']
         """
-        return LANGUAGE | {one.name: one.value for one in self.given}
+        return LANGUAGE | {variable.name: variable.value for variable in self.given}
 
     def __getitem__(self, name: str) -> Any:
         """The value of a step."""
@@ -423,9 +423,9 @@ class Walker:
         Raises:
             RegardError: the results differ by more than rounding.
         """
-        other = eval(expression, self.values)
+        recomputed = eval(expression, self.values)
         value = self.values[name]
-        difference = float((other - value).abs().max())
+        difference = float((recomputed - value).abs().max())
         if not difference <= TOLERANCE * max(1.0, float(value.abs().max())):
             raise RegardError(
                 f"{expression} and the step {name} differ by {difference:.1e}; this is a mistake of regard"

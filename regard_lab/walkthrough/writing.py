@@ -155,8 +155,8 @@ def lines(walk: Walk, width: int) -> Iterator[str]:
             yield from ("", *_step(step, f"{number}.{place}", width, walk))
 
     yield from ("", _ruled("Checks", width))
-    for one in walk.checks:
-        said = f"{one.line} equals {one.name}; the largest difference is {one.difference:.1e}"
+    for check in walk.checks:
+        said = f"{check.line} equals {check.name}; the largest difference is {check.difference:.1e}"
         yield from _wrapped(said, width)
 
 
@@ -192,7 +192,8 @@ def _opening(walk: Walk, width: int) -> Iterator[str]:
 
 def _counted_weights(walk: Walk) -> str:
     """How many weights there are, and whose numbers a brief walkthrough shows."""
-    weights = [one.value for one in walk.given if isinstance(one.value, torch.Tensor)]
+    values = [variable.value for variable in walk.given]
+    weights = [value for value in values if isinstance(value, torch.Tensor)]
     tensors = count_of(len(weights), "tensors")
     numbers = count_of(sum(weight.numel() for weight in weights), "numbers", ",")
     words = f"“{visible(walk.chosen)}”{elsewhere(walk)}"
@@ -216,9 +217,9 @@ def _variable(variable: Given, width: int) -> Iterator[str]:
 def _step(step: Step, number: str, width: int, walk: Walk) -> Iterator[str]:
     room = width - len(INDENT)
     word = whose(step) if walk.brief else None
-    of = "" if word is None else f"; of “{visible(word)}”"
+    of_word = "" if word is None else f"; of “{visible(word)}”"
     heading = f"{number:<5}{step.title}"
-    shape = f"   {step.shape}{of}"
+    shape = f"   {step.shape}{of_word}"
     if cell_len(heading + shape) <= width:
         yield f"{heading}{shape}"
     else:
@@ -431,7 +432,7 @@ def to_json(walk: Walk) -> str:
         "word": {"number": walk.word + 1, "text": walk.chosen},
         "settings": walk.settings,
         "notes": walk.notes,
-        "given": [_given_record(one, walk.brief) for one in walk.given],
+        "given": [_given_record(variable, walk.brief) for variable in walk.given],
         "steps": [_step_record(step) for step in walk.steps],
         "checks": [vars(check) for check in walk.checks],
     }

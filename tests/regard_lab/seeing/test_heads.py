@@ -24,7 +24,7 @@ from regard_lab.seeing import look_text
 from regard_lab.seeing.heads import Head, ablate, head_scores, patch, score_parts
 from regard_lab.seeing.heads.replacing import recording, replacing
 from regard_lab.seeing.lenses import Contrast
-from regard_lab.text import BEGIN, END, UNKNOWN, score
+from regard_lab.text import BEGIN, END, UNKNOWN, Pair, score
 
 PAIRS = [(one.source, one.target) for one in SENTENCES[:3]]
 TEXTS = [one.source for one in SENTENCES[:3]]
@@ -418,3 +418,21 @@ def test_effects_over_more_and_more_texts_end_with_those_of_all():
 def test_what_cannot_be_measured_is_refused(call, error, says):
     with pytest.raises(error, match=says):
         call()
+
+
+@pytest.mark.parametrize("text", [("a", "b", "c"), ("a",), ()])
+def test_a_tuple_that_is_no_pair_is_refused_with_a_sentence(text):
+    with pytest.raises(ArgumentError, match="is no text for a TranslationTransformer"):
+        ablate(small_model(), TOKENISER, [text])
+
+
+def test_a_classifier_refuses_a_pair_of_texts():
+    classifier = encoder(head="classes", classes=3)
+    with pytest.raises(ArgumentError, match="is no text for a TextEncoder whose head is 'classes'"):
+        ablate(classifier, TOKENISER, [Pair("a", "b")])
+
+
+@pytest.mark.parametrize("pair", [("a", "b"), (CONTRASTS[0],), (*CONTRASTS[:2], CONTRASTS[0])])
+def test_only_pairs_of_contrasts_are_patched(pair):
+    with pytest.raises(ArgumentError, match="it needs pairs of contrasts"):
+        patch(small_model(), TOKENISER, [pair])

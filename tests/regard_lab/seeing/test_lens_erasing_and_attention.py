@@ -107,6 +107,14 @@ def test_rollout_is_the_product_of_the_layers():
     assert "weak" in record.note
 
 
+def test_a_head_of_cross_attention_needs_no_encoder_of_equal_depth():
+    deeper = small_model(encoder_layers=1, decoder_layers=3)
+    (record,) = explain_contrasts(deeper, TOKENISER, CONTRASTS[:1], "attention", head=(2, 1))
+    assert sum(record.source_scores) == pytest.approx(1.0, abs=1e-5)
+    with pytest.raises(ArgumentError, match="there are layers 0 to 2"):
+        explain_contrasts(deeper, TOKENISER, CONTRASTS[:1], "attention", head=(3, 1))
+
+
 def test_a_lens_refuses_a_model_that_has_nothing_to_show():
     with pytest.raises(UnsupportedError, match="attention='none'"):
         explain_contrasts(recurrent(attention="none"), TOKENISER, CONTRASTS[:1], "attention")
