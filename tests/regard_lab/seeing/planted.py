@@ -27,11 +27,15 @@ def induction_model(previous, induction, seed=0, noise=0.02, vocab=24):
         max_length=PLACES,
         norm="rms",
     )
+
+    def rows(head, size):
+        return slice(head_dim * head, head_dim * head + size)
+
     torch.manual_seed(seed)
     model = LanguageModel(config).double().eval()
-    word, place, before = (
-        slice(at, at + size) for at, size in ((0, vocab), (vocab, PLACES), (vocab + PLACES, vocab))
-    )
+    word = slice(0, vocab)
+    place = slice(vocab, vocab + PLACES)
+    before = slice(vocab + PLACES, dim)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if "to_" in name or ("feed_forward" in name and "norm" not in name):
@@ -39,16 +43,13 @@ def induction_model(previous, induction, seed=0, noise=0.02, vocab=24):
         model.embedding.weight.zero_()[:, word] = torch.eye(vocab).double()
         model.positions.weight.zero_()[:, place] = torch.eye(PLACES).double()
         first, second = (block.attention for block in model.blocks)
-        rows = lambda head, size: slice(head_dim * head, head_dim * head + size)  # noqa: E731
         for layer, head in ((first, previous), (second, induction)):
             for projection in (layer.to_q, layer.to_k, layer.to_v):
                 projection.weight[rows(head, head_dim)] = 0
             layer.to_output.weight[:, rows(head, head_dim)] = 0
             layer.to_v.weight[rows(head, vocab), word] = torch.eye(vocab).double()
-        # the place before
-        first.to_q.weight[rows(previous, PLACES), place] = 60 * torch.eye(PLACES).double().roll(
-            -1, 0
-        )
+        place_before = torch.eye(PLACES).double().roll(-1, 0)
+        first.to_q.weight[rows(previous, PLACES), place] = 60 * place_before
         first.to_k.weight[rows(previous, PLACES), place] = torch.eye(PLACES).double()
         first.to_output.weight[before, rows(previous, vocab)] = torch.eye(vocab).double()
         second.to_q.weight[rows(induction, vocab), word] = 60 * torch.eye(vocab).double()

@@ -1,5 +1,7 @@
 """Untrained models, contrasts and translators that the tests share; some write the grammar's own translations."""
 
+from itertools import combinations
+
 import torch
 
 from regard_lab.decoding import Translation, Translator
@@ -9,9 +11,10 @@ from regard_lab.seeing.lenses import find_contrast
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.pronouns import PRONOUNS, make_split, swap_adjective, swap_other, swap_referent
 
-TOKENISER = Tokeniser.train(
-    [text for one in make_split("train", 40) for text in (one.source, one.target)], 420
-)
+TEXTS = []
+for sentence in make_split("train", 40):
+    TEXTS += [sentence.source, sentence.target]
+TOKENISER = Tokeniser.train(TEXTS, 420)
 
 
 def small_model(seed=0, **settings):
@@ -106,11 +109,12 @@ class GrammarTranslator(Translator):
     """Looks the grammar's own translations up instead of computing them."""
 
     def translate(self, lines, **options):
-        changes = (lambda one: one, swap_referent, swap_other, swap_adjective)
-        every = [
-            change(one) for one in (*TEST_SENTENCES, *make_split("valid", 12)) for change in changes
-        ]
-        targets = {one.source: one.target for one in every if one is not None}
+        targets = {}
+        for sentence in (*TEST_SENTENCES, *make_split("valid", 12)):
+            swapped = (swap_referent(sentence), swap_other(sentence), swap_adjective(sentence))
+            for version in (sentence, *swapped):
+                if version is not None:
+                    targets[version.source] = version.target
         return [self._written(line, targets[line]) for line in lines]
 
     def _written(self, line, text):
@@ -121,11 +125,11 @@ class GrammarTranslator(Translator):
 def assert_apart(figure):
     """No text of a figure meets another one or leaves it."""
     figure.canvas.draw()
-    boxes = [(text.get_window_extent(), text) for text in figure.texts]
     width, height = figure.bbox.size
-    for at, (box, text) in enumerate(boxes):
+    boxes = [(text.get_window_extent(), text) for text in figure.texts]
+    for box, text in boxes:
         assert min(box.x0, box.y0, width - box.x1, height - box.y1) >= 0, text
-        for other, neighbour in boxes[at + 1 :]:
-            across = min(box.x1, other.x1) - max(box.x0, other.x0)
-            down = min(box.y1, other.y1) - max(box.y0, other.y0)
-            assert across <= 1 or down <= 1, (text, neighbour)
+    for (box, text), (next_box, neighbour) in combinations(boxes, 2):
+        across = min(box.x1, next_box.x1) - max(box.x0, next_box.x0)
+        down = min(box.y1, next_box.y1) - max(box.y0, next_box.y0)
+        assert across <= 1 or down <= 1, (text, neighbour)

@@ -137,8 +137,9 @@ def test_the_picture_shows_the_layer_and_head_that_were_asked_for(drawn):
 def test_every_head_has_its_place_in_the_grid(drawn):
     maps = random_maps(words(4), words(5), layers=2, heads=3)
     draw_heads(maps, "heads.png", "cross")
-    found = [torch.tensor(axes.images[0].get_array().data) for axes in drawn[0].axes if axes.images]
-    torch.testing.assert_close(torch.stack(found).view(2, 3, 5, 4), maps.cross)
+    images = [axes.images[0] for axes in drawn[0].axes if axes.images]
+    weights = torch.stack([torch.tensor(image.get_array().data) for image in images])
+    torch.testing.assert_close(weights.view(2, 3, 5, 4), maps.cross)
 
 
 @pytest.mark.parametrize("draw", [draw_maps, draw_heads])
@@ -169,43 +170,38 @@ def test_pairs_that_no_head_may_look_at_are_grey_and_small_weights_are_not():
 
 
 def test_every_number_can_be_read_on_its_colour(drawn):
+    def linear(part):
+        return part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4
+
     def luminance(colour):
-        return sum(
-            factor * (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4)
-            for factor, part in zip((0.2126, 0.7152, 0.0722), to_rgb(colour), strict=True)
-        )
+        red, green, blue = map(linear, to_rgb(colour))
+        return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
     maps = random_maps(words(4), words(4), layers=1, heads=1)
-    maps.cross[0, 0, :, :4] = torch.linspace(0.08, 1, 16)[: maps.cross[0, 0, :, :4].numel()].view(
-        -1, 4
-    )
+    maps.cross[0, 0] = torch.linspace(0.08, 1, 16).view(4, 4)
     draw_maps(maps, "maps.png")
     image = drawn[0].axes[0].images[0]
     numbers = [text for text in drawn[0].axes[0].texts if text.get_text().startswith((".", "1"))]
     assert len(numbers) > 10
     for text in numbers:
-        paper = image.cmap(
-            float(image.get_array()[int(text.get_position()[1]), int(text.get_position()[0])])
-        )
+        column, row = map(int, text.get_position())
+        paper = image.cmap(float(image.get_array()[row, column]))
         light, dark = sorted((luminance(paper), luminance(text.get_color())), reverse=True)
         assert (light + 0.05) / (dark + 0.05) >= 4.5
 
 
 def test_letters_that_the_own_font_lacks_come_from_an_installed_one(tmp_path):
     letter = "\N{MATHEMATICAL SCRIPT CAPITAL A}"
-    fonts = canvas._fonts_of("a\N{MATHEMATICAL SCRIPT CAPITAL A}")
+    fonts = canvas._fonts_of(f"a{letter}")
     assert canvas.drawable(letter) == letter
     assert fonts[0] == canvas.FONT != fonts[1]
-    names = [
-        tmp_path / f"{name}.{kind}" for kind in ("pdf", "svg", "png") for name in ("one", "two")
-    ]
-    for name in names:
-        draw_maps(random_maps([letter, "b"], ["c", letter]), name)
-    assert all(
-        one.read_bytes() == two.read_bytes()
-        for one, two in zip(names[::2], names[1::2], strict=True)
-    )
-    assert names[0].read_bytes().startswith(b"%PDF")
+    for kind in ("pdf", "svg", "png"):
+        first = tmp_path / f"first.{kind}"
+        second = tmp_path / f"second.{kind}"
+        for path in (first, second):
+            draw_maps(random_maps([letter, "b"], ["c", letter]), path)
+        assert first.read_bytes() == second.read_bytes()
+    assert (tmp_path / "first.pdf").read_bytes().startswith(b"%PDF")
 
 
 def test_letters_that_no_font_has_are_named_and_drawn_as_code_points(monkeypatch):
