@@ -126,8 +126,8 @@ def _stacks(model: Any, source: Sequence[str], target: Sequence[str]) -> list[_S
     if isinstance(model, RecurrentTranslator):
         return [_Stack("Cross-attention", target, source, 0, [model.cell.attention.pattern])]
     if not isinstance(model, TranslationTransformer):
-        own = [block.attention.pattern for block in model.blocks]
-        return [_Stack("Self-attention", source, source, 0, own)]
+        patterns = [block.attention.pattern for block in model.blocks]
+        return [_Stack("Self-attention", source, source, 0, patterns)]
 
     blocks: list[Any] = list(model.decoder)
     encoder = [block.attention.pattern for block in model.encoder]
