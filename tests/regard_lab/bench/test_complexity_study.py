@@ -184,8 +184,7 @@ def test_memory_is_what_a_call_holds_at_most(row):
     assert bytes_per_position == pytest.approx([4000, 4000], rel=0.1)
 
 
-def test_memory_is_measured_from_any_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_memory_is_measured_in_a_process_of_its_own():
     (point,) = measure_memory("conv-3", [9216])
     assert point["length"] == 9216
     assert point["bytes"] > 9216 * 64 * 4  # the output
