@@ -44,7 +44,9 @@ from regard_lab.text import Tokeniser
 from regard_lab.text.cleaning import tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 from regard_lab.text.seen_words import SeenWords
+from regard_lab.text.translation_data import PRONOUNS as PRONOUN_TASK
 from regard_lab.training.recipes.classification import CLASSES_FILE
+from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.walkthrough.walks import walk_whole_run
 from regard_lab.walkthrough.writing import shown_walk
 
@@ -303,6 +305,22 @@ class OpenedTranslator(OpenedRun):
     def translator(self) -> Translator:
         return Translator(self.model, self.tokeniser, self.words)
 
+    @cached_property
+    def writes_pronouns(self) -> bool:
+        """Whether the run learned German pronouns, of which one is then shown first."""
+        try:
+            settings = read_settings(self.run) or {}
+        except (RegardError, OSError):  # which word is first is not worth an error
+            return False
+        return settings.get("data") == [PRONOUN_TASK]
+
+    def pronoun(self, text: str, ids: Sequence[int]) -> dict[str, Any]:
+        """The question about the pronoun of a translation, if its task asks it: what it stands for is not obvious."""
+        pronoun = pronoun_of(text) if self.writes_pronouns else None
+        words = [word.lower() for word, _ in self.tokeniser.words(list(ids))]
+        # "sie-sie" is two words of it
+        return {"of": pronoun} if pronoun and words.count(pronoun) == 1 else {}
+
     def play(self, text: str, precision: str | None) -> Exploration:
         (translation,) = self.translator.translate([text])
         first = None
@@ -316,7 +334,7 @@ class OpenedTranslator(OpenedRun):
             target_ids=translation.ids,
             precision=precision,
             asked=first,
-            pronouns=PRONOUNS,
+            pronouns=PRONOUNS if self.writes_pronouns else (),
         )
 
     def _first_question(self, text: str, ids: Sequence[int]) -> dict[str, Any]:
@@ -348,14 +366,14 @@ class OpenedTranslator(OpenedRun):
             text,
             ids,
             title=f"{tidy(text)} → {tidy_target(written)}",
-            **(self.asked or _pronoun(written, self.tokeniser, ids)),
+            **(self.asked or self.pronoun(written, ids)),
         )
         return replace(exploration, notes=(*exploration.notes, *notes), written_text=written)
 
     def steps(self, text: str) -> ShownWalk:
         (translation,) = self.translator.translate([text])
         words = self.tokeniser.words(list(translation.ids))
-        pronoun = _pronoun(translation.text, self.tokeniser, translation.ids).get("of")
+        pronoun = self.pronoun(translation.text, translation.ids).get("of")
         place = None
         for word, ids in words:
             if word.lower() == pronoun:
@@ -417,15 +435,6 @@ def open_run(run: Path, asked: Mapping[str, Any] | None = None) -> OpenedRun:
         )
     classes = json.loads(saved.extra_files.get(CLASSES_FILE, "[]"))
     return OpenedRun(run, model, tokeniser, asked, words, classes)
-
-
-def _pronoun(text: str, tokeniser: Tokeniser, ids: Sequence[int]) -> dict[str, Any]:
-    """The question about the pronoun of a German sentence, if it has one: what it stands for is not obvious."""
-    pronoun = pronoun_of(text)
-    words = [word.lower() for word, _ in tokeniser.words(list(ids))]  # "sie-sie" is two words of it
-    if pronoun is None or words.count(pronoun) != 1:
-        return {}
-    return {"of": pronoun, "instead_of": [other for other in PRONOUNS if other != pronoun]}
 
 
 def _serve(server: ExplorerServer, browser: bool) -> None:

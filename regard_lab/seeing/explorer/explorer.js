@@ -1,13 +1,15 @@
-/* sources 9c1d5052c34e8ac649b42a9dad43872931d693d965b3f1ad6347fff10a72d32c */
-var ie=globalThis,Je=e=>e,_t=ie.trustedTypes,Ye=_t?_t.createPolicy("lit-html",{createHTML:e=>e}):void 0,ae="$lit$",D=`lit$${Math.random().toFixed(9).slice(2)}$`,le="?"+D,Tn=`<${le}>`,tt=document,mt=()=>tt.createComment(""),$t=e=>e===null||typeof e!="object"&&typeof e!="function",ce=Array.isArray,ns=e=>ce(e)||typeof e?.[Symbol.iterator]=="function",re=`[ 	
-\f\r]`,ft=/<(?:(!--|\/[^a-zA-Z])|(\/?[a-zA-Z][^>\s]*)|(\/?$))/g,Xe=/-->/g,Ze=/>/g,X=RegExp(`>|${re}(?:([^\\s"'>=/]+)(${re}*=${re}*(?:[^ 	
-\f\r"'\`<>=]|("|')|))|$)`,"g"),ts=/'/g,es=/"/g,os=/^(?:script|style|textarea|title)$/i,he=e=>(t,...s)=>({_$litType$:e,strings:t,values:s}),u=he(1),br=he(2),pr=he(3),wt=Symbol.for("lit-noChange"),p=Symbol.for("lit-nothing"),ss=new WeakMap,Z=tt.createTreeWalker(tt,129);function rs(e,t){if(!ce(e)||!e.hasOwnProperty("raw"))throw Error("invalid template strings array");return Ye!==void 0?Ye.createHTML(t):t}var is=(e,t)=>{let s=e.length-1,n=[],o,r=t===2?"<svg>":t===3?"<math>":"",i=ft;for(let l=0;l<s;l++){let a=e[l],c,d,h=-1,f=0;for(;f<a.length&&(i.lastIndex=f,d=i.exec(a),d!==null);)f=i.lastIndex,i===ft?d[1]==="!--"?i=Xe:d[1]!==void 0?i=Ze:d[2]!==void 0?(os.test(d[2])&&(o=RegExp("</"+d[2],"g")),i=X):d[3]!==void 0&&(i=X):i===X?d[0]===">"?(i=o??ft,h=-1):d[1]===void 0?h=-2:(h=i.lastIndex-d[2].length,c=d[1],i=d[3]===void 0?X:d[3]==='"'?es:ts):i===es||i===ts?i=X:i===Xe||i===Ze?i=ft:(i=X,o=void 0);let m=i===X&&e[l+1].startsWith("/>")?" ":"";r+=i===ft?a+Tn:h>=0?(n.push(c),a.slice(0,h)+ae+a.slice(h)+D+m):a+D+(h===-2?l:m)}return[rs(e,r+(e[s]||"<?>")+(t===2?"</svg>":t===3?"</math>":"")),n]},gt=class e{constructor({strings:t,_$litType$:s},n){let o;this.parts=[];let r=0,i=0,l=t.length-1,a=this.parts,[c,d]=is(t,s);if(this.el=e.createElement(c,n),Z.currentNode=this.el.content,s===2||s===3){let h=this.el.content.firstChild;h.replaceWith(...h.childNodes)}for(;(o=Z.nextNode())!==null&&a.length<l;){if(o.nodeType===1){if(o.hasAttributes())for(let h of o.getAttributeNames())if(h.endsWith(ae)){let f=d[i++],m=o.getAttribute(h).split(D),$=/([.?@])?(.*)/.exec(f);a.push({type:1,index:r,name:$[2],strings:m,ctor:$[1]==="."?Tt:$[1]==="?"?Et:$[1]==="@"?Ct:st}),o.removeAttribute(h)}else h.startsWith(D)&&(a.push({type:6,index:r}),o.removeAttribute(h));if(os.test(o.tagName)){let h=o.textContent.split(D),f=h.length-1;if(f>0){o.textContent=_t?_t.emptyScript:"";for(let m=0;m<f;m++)o.append(h[m],mt()),Z.nextNode(),a.push({type:2,index:++r});o.append(h[f],mt())}}}else if(o.nodeType===8)if(o.data===le)a.push({type:2,index:r});else{let h=-1;for(;(h=o.data.indexOf(D,h+1))!==-1;)a.push({type:7,index:r}),h+=D.length-1}r++}}static createElement(t,s){let n=tt.createElement("template");return n.innerHTML=t,n}};function et(e,t,s=e,n){if(t===wt)return t;let o=n!==void 0?s._$Co?.[n]:s._$Cl,r=$t(t)?void 0:t._$litDirective$;return o?.constructor!==r&&(o?._$AO?.(!1),r===void 0?o=void 0:(o=new r(e),o._$AT(e,s,n)),n!==void 0?(s._$Co??=[])[n]=o:s._$Cl=o),o!==void 0&&(t=et(e,o._$AS(e,t.values),o,n)),t}var St=class{constructor(t,s){this._$AV=[],this._$AN=void 0,this._$AD=t,this._$AM=s}get parentNode(){return this._$AM.parentNode}get _$AU(){return this._$AM._$AU}u(t){let{el:{content:s},parts:n}=this._$AD,o=(t?.creationScope??tt).importNode(s,!0);Z.currentNode=o;let r=Z.nextNode(),i=0,l=0,a=n[0];for(;a!==void 0;){if(i===a.index){let c;a.type===2?c=new rt(r,r.nextSibling,this,t):a.type===1?c=new a.ctor(r,a.name,a.strings,this,t):a.type===6&&(c=new Ot(r,this,t)),this._$AV.push(c),a=n[++l]}i!==a?.index&&(r=Z.nextNode(),i++)}return Z.currentNode=tt,o}p(t){let s=0;for(let n of this._$AV)n!==void 0&&(n.strings!==void 0?(n._$AI(t,n,s),s+=n.strings.length-2):n._$AI(t[s])),s++}},rt=class e{get _$AU(){return this._$AM?._$AU??this._$Cv}constructor(t,s,n,o){this.type=2,this._$AH=p,this._$AN=void 0,this._$AA=t,this._$AB=s,this._$AM=n,this.options=o,this._$Cv=o?.isConnected??!0}get parentNode(){let t=this._$AA.parentNode,s=this._$AM;return s!==void 0&&t?.nodeType===11&&(t=s.parentNode),t}get startNode(){return this._$AA}get endNode(){return this._$AB}_$AI(t,s=this){t=et(this,t,s),$t(t)?t===p||t==null||t===""?(this._$AH!==p&&this._$AR(),this._$AH=p):t!==this._$AH&&t!==wt&&this._(t):t._$litType$!==void 0?this.$(t):t.nodeType!==void 0?this.T(t):ns(t)?this.k(t):this._(t)}O(t){return this._$AA.parentNode.insertBefore(t,this._$AB)}T(t){this._$AH!==t&&(this._$AR(),this._$AH=this.O(t))}_(t){this._$AH!==p&&$t(this._$AH)?this._$AA.nextSibling.data=t:this.T(tt.createTextNode(t)),this._$AH=t}$(t){let{values:s,_$litType$:n}=t,o=typeof n=="number"?this._$AC(t):(n.el===void 0&&(n.el=gt.createElement(rs(n.h,n.h[0]),this.options)),n);if(this._$AH?._$AD===o)this._$AH.p(s);else{let r=new St(o,this),i=r.u(this.options);r.p(s),this.T(i),this._$AH=r}}_$AC(t){let s=ss.get(t.strings);return s===void 0&&ss.set(t.strings,s=new gt(t)),s}k(t){ce(this._$AH)||(this._$AH=[],this._$AR());let s=this._$AH,n,o=0;for(let r of t)o===s.length?s.push(n=new e(this.O(mt()),this.O(mt()),this,this.options)):n=s[o],n._$AI(r),o++;o<s.length&&(this._$AR(n&&n._$AB.nextSibling,o),s.length=o)}_$AR(t=this._$AA.nextSibling,s){for(this._$AP?.(!1,!0,s);t!==this._$AB;){let n=Je(t).nextSibling;Je(t).remove(),t=n}}setConnected(t){this._$AM===void 0&&(this._$Cv=t,this._$AP?.(t))}},st=class{get tagName(){return this.element.tagName}get _$AU(){return this._$AM._$AU}constructor(t,s,n,o,r){this.type=1,this._$AH=p,this._$AN=void 0,this.element=t,this.name=s,this._$AM=o,this.options=r,n.length>2||n[0]!==""||n[1]!==""?(this._$AH=Array(n.length-1).fill(new String),this.strings=n):this._$AH=p}_$AI(t,s=this,n,o){let r=this.strings,i=!1;if(r===void 0)t=et(this,t,s,0),i=!$t(t)||t!==this._$AH&&t!==wt,i&&(this._$AH=t);else{let l=t,a,c;for(t=r[0],a=0;a<r.length-1;a++)c=et(this,l[n+a],s,a),c===wt&&(c=this._$AH[a]),i||=!$t(c)||c!==this._$AH[a],c===p?t=p:t!==p&&(t+=(c??"")+r[a+1]),this._$AH[a]=c}i&&!o&&this.j(t)}j(t){t===p?this.element.removeAttribute(this.name):this.element.setAttribute(this.name,t??"")}},Tt=class extends st{constructor(){super(...arguments),this.type=3}j(t){this.element[this.name]=t===p?void 0:t}},Et=class extends st{constructor(){super(...arguments),this.type=4}j(t){this.element.toggleAttribute(this.name,!!t&&t!==p)}},Ct=class extends st{constructor(t,s,n,o,r){super(t,s,n,o,r),this.type=5}_$AI(t,s=this){if((t=et(this,t,s,0)??p)===wt)return;let n=this._$AH,o=t===p&&n!==p||t.capture!==n.capture||t.once!==n.once||t.passive!==n.passive,r=t!==p&&(n===p||o);o&&this.element.removeEventListener(this.name,this,n),r&&this.element.addEventListener(this.name,this,t),this._$AH=t}handleEvent(t){typeof this._$AH=="function"?this._$AH.call(this.options?.host??this.element,t):this._$AH.handleEvent(t)}},Ot=class{constructor(t,s,n){this.element=t,this.type=6,this._$AN=void 0,this._$AM=s,this.options=n}get _$AU(){return this._$AM._$AU}_$AI(t){et(this,t)}},as={M:ae,P:D,A:le,C:1,L:is,R:St,D:ns,V:et,I:rt,H:st,N:Et,U:Ct,B:Tt,F:Ot},En=ie.litHtmlPolyfillSupport;En?.(gt,rt),(ie.litHtmlVersions??=[]).push("3.3.3");var ls=(e,t,s)=>{let n=s?.renderBefore??t,o=n._$litPart$;if(o===void 0){let r=s?.renderBefore??null;n._$litPart$=o=new rt(t.insertBefore(mt(),r),r,void 0,s??{})}return o._$AI(e),o};var ue={light:["#ffffff","#cfdff2","#7fabdf","#2c68b4","#0b2a5b"],dark:["#14181f","#1d3252","#2f5c9b","#6ba3e8","#d3e6ff"]},fe={light:["#ffffff","#fbd9c9","#ee9a77","#c1452c","#6b1310"],dark:["#14181f","#4a2a22","#96452f","#e4795a","#ffd5c7"]},cs={light:{ink:"#1d2430",faint:"#5b6472",line:"#d5dae2",paper:"#ffffff",panel:"#f6f7f9",accent:"#1a5fb4","on-accent":"#ffffff",unseen:"#e4e4e4"},dark:{ink:"#e7eaf0",faint:"#a4adbb",line:"#3b4350",paper:"#14181f",panel:"#1d232c",accent:"#8ab8ff","on-accent":"#10151c",unseen:"#3a3f47"},both:{followed:"#e8441f",flying:"#b93213"}};var hs=cs.both.followed,ds={light:{weight:ue.light,against:fe.light},dark:{weight:ue.dark,against:fe.dark}};var Nt={linear:"0 to 1",root:"square root: small weights are visible",largest:"0 to the largest weight of each row"},us={};function fs(){let{theme:e}=document.documentElement.dataset,t=e==="dark"||e!=="light"&&matchMedia("(prefers-color-scheme: dark)").matches?"dark":"light";return us[t]??=Object.fromEntries(Object.entries(ds[t]).map(([s,n])=>[s,Cn(n)])),us[t]}function Cn(e){let t=e.map(s=>[1,3,5].map(n=>parseInt(s.slice(n,n+2),16)));return Uint8Array.from({length:768},(s,n)=>{let o=Math.floor(n/3)/255*(e.length-1),r=Math.min(Math.floor(o),e.length-2),[i,l]=[t[r][n%3],t[r+1][n%3]];return i+(l-i)*(o-r)})}function bt(e){return e>=1?255:e>0?Math.floor(e*256):0}function ms(e,t,s){return t==="root"?Math.sqrt(e):t==="largest"?s>0?e/s:0:e}function Ft(){let{weight:e}=fs(),t=new Uint32Array(256),s=new Uint8Array(t.buffer);for(let n=0;n<256;n+=1)s.set(e.subarray(3*n,3*n+3),4*n),s[4*n+3]=255;return t}function Lt(e){let{weight:t,against:s}=fs(),n=3*bt(Math.abs(e));return(e<0?s:t).subarray(n,n+3)}function It(e){return`rgb(${Lt(e)})`}function it(e,t){return at(t?e/t:0)}function at(e){let t=Lt(e);return`background:rgb(${t});color:${On(...t)?"#fff":"#000"}`}function On(e,t,s){let n=o=>o<=10?o/3294.6:((o/255+.055)/1.055)**2.4;return .2126*n(e)+.7152*n(t)+.0722*n(s)<.179}function O(e,t,s=()=>!0){let n=[];for(let o=0;o<e.length;o+=1){if(n.length===t&&!(e[o]>e[n[t-1]])||!s(o))continue;let r=n.length;for(;r>0&&e[o]>e[n[r-1]];)r-=1;n.splice(r,0,o),n.length>t&&n.pop()}return n}var Nn=48;function $s(e=document){let t=JSON.parse(e.getElementById("regard-header").textContent);return new F(t,e.getElementById("regard-arrays").textContent)}var F=class{constructor(t,s){this.header=t,this.arrays=s,this.kept=new Map}async bytes([t,s]){let n=atob(this.arrays.slice(t,t+s)),o=new Uint8Array(n.length);for(let i=0;i<n.length;i+=1)o[i]=n.charCodeAt(i);let r=new Blob([o]).stream().pipeThrough(new DecompressionStream("deflate"));return new Uint8Array(await new Response(r).arrayBuffer())}words(t){let{texts:s}=this.header;return{rows:s[t.rows],columns:s[t.columns]}}head(t,s,n){let o=`${t}/${s}/${n}`,r=this.kept.get(o);return r?this.kept.delete(o):r=n==="mean"?this.#e(t,s):this.#t(t,s,n),this.kept.set(o,r),this.kept.size>Nn&&this.kept.delete(this.kept.keys().next().value),r}async#t(t,s,n){let o=this.header.attentions[t],[,,r,i]=o.shape;if(o.exact){let c=await this.bytes(o.exact[s][n]);return new B(new Float32Array(c.buffer),r,i,!0)}let l=await this.bytes(o.bytes[s][n]),a=new Float32Array(l.length);for(let c=0;c<l.length;c+=1)a[c]=Fn[l[c]];return new B(a,r,i,!1)}async#e(t,s){let n=this.header.attentions[t].shape[1],o=[];for(let i=0;i<n;i+=1)o.push(await this.#t(t,s,i));let r=new Float32Array(o[0].values.length);for(let i of o)for(let l=0;l<r.length;l+=1)r[l]+=i.values[l]/n;return new B(r,o[0].rows,o[0].columns,o[0].exact)}async thumbnails(t){let{shape:s,place:n}=this.header.attentions[t].thumbnails;return{rows:s[0],columns:s[1],bytes:await this.bytes(n)}}},Fn=Float32Array.from({length:256},(e,t)=>(t/255)**2),B=class{constructor(t,s,n,o){Object.assign(this,{values:t,rows:s,columns:n,exact:o})}row(t){return this.values.subarray(t*this.columns,(t+1)*this.columns)}at(t,s){return this.values[t*this.columns+s]}entropy(t){let s=0;for(let n of this.row(t))n>0&&(s-=n*Math.log(n));return s}get received(){return this.sums??=this.#t(),this.sums}#t(){let t=new Float32Array(this.columns);for(let s=0,n=0;s<this.rows;s+=1)for(let o=0;o<this.columns;o+=1,n+=1)t[o]+=this.values[n];return t}links(t,s,n){let o=this.row(t),r=O(o,n),i=0;for(let c of o)i+=c;let l=[],a=0;for(let c of r){if(!(o[c]>0)||a>=s*i-1e-9)break;a+=o[c],l.push({key:c,weight:o[c]})}return{links:l,hidden:Math.max(0,i-a)}}};var ws=48,V=class extends F{constructor(t,s,n,o=null){let{header:r,arrays:i}=t,{model:l}=r,a=l.kinds.map(m=>new me(m,n.attention[m.kind])),{texts:c,text:d,finished:h}=n,f=c.target?`${s.source} \u2192 ${d}`:s.source;super({...r,title:f,texts:c,attentions:a,explained:{},written:l.written,changes:l.follows&&In(l,n,o?.answer??n)},i),Object.assign(this,{stored:t,given:s,answer:n,base:o}),this.header.chosen=this.#t(),o&&(Object.assign(this,{second:o}).header.second={said:"the model as trained",header:o.header,matched:Ln(c,o.answer.texts)}),h===!1&&(this.header.notes=[...r.notes,"The model does not end this text."])}#t(){let{model:t,texts:s}=this.header;if(t.written!=="target")return Math.max(s[t.written||"text"].length-1,0);if(t.asked?.source===this.given.source&&s.target[t.asked.place]===t.asked.word)return t.asked.place;let n=s.target.flatMap((o,r)=>t.pronouns.includes(o.toLowerCase())?[r]:[]);return n.length===1?n[0]:0}others(t){let{model:s,texts:n}=this.header,o=n.target?.[t];return t!==this.header.chosen||!o?null:s.asked?.place===t&&s.asked.word===o&&s.asked.source===this.given.source?s.asked.others:s.pronouns.includes(o.toLowerCase())?s.pronouns.filter(r=>r!==o.toLowerCase()):null}explain(t,{lenses:s,changes:n}){let{header:o,answer:r}=this;s.length&&(o.explained[t]=s),o.changes&&n.forEach((i,l)=>o.changes.erased[r.erasable[l]]={...gs,...i})}measure(t,{kinds:s,...n}){this.effects={place:t,...n};for(let o of this.header.attentions){let{heads:r,layers:i}=s[o.kind]??{};o.layers=i,r?o.statistics.effect=r:delete o.statistics.effect}}head(t,s,n){let{shape:[,o,r,i],weights:l}=this.header.attentions[t],a=r*i,c=new Float32Array(a);for(let d=n==="mean"?0:n,h=n==="mean"?o:n+1;d<h;d+=1)for(let f=0,m=(s*o+d)*a;f<a;f+=1)c[f]+=l[m+f]/(n==="mean"?o:1);return new B(c,r,i,!0)}async thumbnails(t){let{shape:[s,n,o,r],weights:i}=this.header.attentions[t],[l,a]=[Math.min(o,ws),Math.min(r,ws)],c=new Uint8Array(s*n*l*a);for(let d=0;d<i.length;d+=1){let h=d%r,f=Math.floor(d/r)%o,$=(Math.floor(d/r/o)*l+Math.floor(f*l/o))*a+Math.floor(h*a/r);c[$]=Math.max(c[$],Math.round(255*Math.sqrt(i[d])))}return await new Promise(requestAnimationFrame),{rows:l,columns:a,bytes:c}}};function Ln(e,t){return Object.fromEntries(Object.entries(e).map(([s,n])=>{let o=t[s],r=Array.from({length:n.length+1},()=>new Uint16Array(o.length+1)),i=[[],[]];for(let l=n.length-1;l>=0;l-=1)for(let a=o.length-1;a>=0;a-=1)r[l][a]=n[l]===o[a]?r[l+1][a+1]+1:Math.max(r[l+1][a],r[l][a+1]);for(let[l,a]=[0,0];l<n.length&&a<o.length;)n[l]===o[a]?(i[0].push(l++),i[1].push(a++)):r[l+1][a]>=r[l][a+1]?l+=1:a+=1;return[s,i]}))}var gs={probabilities:[],likeliest:[],translation:null,similarities:[]};function In({follows:e},t,s){let n=(r,i=r)=>({...gs,...i,translation:r.finished===void 0?[]:r.texts.target.slice(0,-1)}),o={similarities:s.texts[s.texts.target?"target":"text"].map(()=>1)};return{follows:e,unchanged:{...n(s),...o},now:t===s?null:{...n(t,t.against),...o},erased:{}}}var me=class{constructor(t,{shape:s,weights:n}){Object.assign(this,{links:{},says:"",...t,shape:s,weights:n})}get sums(){let[,,,t]=this.shape,{weights:s}=this;for(let n=0;n<s.length;n+=t)if(Math.abs(s.subarray(n,n+t).reduce((o,r)=>o+r,0)-1)>.01)return"Rows of words that may look at no word sum to 0.";return""}get statistics(){return this.measured??=this.#t()}#t(){let[t,s,n,o]=this.shape,r=[this.rows,this.columns].sort().join(),i=this.rows===this.columns||r==="read,target",l={entropy:[],first:[],received:[],...i?{distance:[]}:{}};for(let a=0;a<t;a+=1){for(let c of Object.values(l))c.push([]);for(let c=0;c<s;c+=1){let d=new Float64Array(o),[h,f,m]=[0,0,0];for(let $=0;$<n;$+=1)for(let w=0;w<o;w+=1){let x=this.weights[((a*s+c)*n+$)*o+w];x>0&&(h-=x*Math.log(x)/n),w===0&&(f+=x/n),m+=x*Math.abs($-w)/n,d[w]+=x/n}for(let[$,w]of Object.entries({entropy:h,first:f,distance:m,received:Math.max(...d)}))l[$]?.[a].push(w)}}return l}};async function z(e,t,s=performance.now()){if(Object.assign(e.state,t),e.playing)return e.waits=s;e.playing=!0;do{e.waits=null;try{let n=e.state.text.trim()?await e.engine.play(e.stored,e.state):null;e.state.busy=n?"":"The sentence is empty; write one.",n&&e.waits===null&&await e.replace(n),window.regard.shown.push(performance.now()-s)}catch(n){e.state.busy=n.message}s=e.waits??s}while(e.waits!==null);return e.playing=!1,await e.draw(),ct(e,s)}var Wn={lenses:[],changes:[]},lt=({state:e,source:t})=>Number(e.place??t.header.chosen);async function ct(e,t=performance.now()){let{source:s}=e,{header:n}=s,o=lt(e);if(!(s instanceof V)||n.explained[o]||e.asking===s)return;e.asking=s;let r=Wn;try{r=await e.engine.ask("lens",{...s.given,place:o,others:s.others(o)})}catch(i){e.state.busy=i.message}if(e.asking=null,!(e.source!==s||e.playing)){if(!r)return ct(e,t);s.explain(o,r),n.explained[o]??=[],await e.draw(),window.regard.coloured.push(performance.now()-t)}}async function bs(e){let{source:t}=e,s=lt(e);if(!(t instanceof V)||t.effects?.place===s||(t.effects&&t.measure(null,{kinds:{}}),e.asking||e.playing))return;e.asking=t;let n={kinds:{}};try{n=await e.engine.ask("effects",{...t.given,place:s,others:t.others(s)})}catch(o){e.state.busy=o.message}e.asking=null,n&&t.measure(s,n),e.source===t&&!e.playing&&await e.draw()}var K={erase:"",off:"",factor:"1",warmth:"1",masks:""},Wt=class{constructor({model:t},s=document){let n=l=>s.getElementById(l).textContent,[o,r]=[n("regard-model"),n("regard-tensors")],i=this.waiting=new Map;this.model=t,this.words=JSON.parse(o).words??[],this.worker=window.regardWorker,this.worker.onmessage=({data:{id:l,answer:a,error:c}})=>{let{done:d,fail:h}=i.get(l);i.delete(l),c===void 0?d(a):h(new Error(c))},this.ready=this.#t("load",{text:o,packed:r,digest:t.digest}),this.ready.catch(()=>{}),this.last=0}#t(t,s){return new Promise((n,o)=>{let r=this.last=(this.last??0)+1;this.waiting.set(r,{done:n,fail:o}),this.worker.postMessage({...s,id:r,ask:t})})}async ask(t,s){return await this.ready,this.#t(t,s)}async run(t){let{target:s,probabilities:n,text:o,unknown:r,attention:i}=await this.ask("run",t),l=([c,...d],h)=>Array.from({length:c},(f,m)=>{let $=h.subarray(m*h.length/c,(m+1)*h.length/c);return d.length?l(d,$):$[0]}),a=Object.entries(i).map(([c,{shape:d,weights:h}])=>[c,l(d,h)]);return{target:s,probabilities:n,text:o,unknown:r,attention:Object.fromEntries(a)}}async play(t,s){let{changed:n,...o}=we(s);this.plain?.given.source!==o.source&&(this.plain=new V(t,o,await this.ask("run",o)));let{plain:r}=this;if(!Object.keys(n).length)return r;let i={...o,...n},l=r.answer.follows===void 0?r.answer.ids.target:[r.answer.follows];return new V(t,i,await this.ask("run",{...i,against:l}),r)}},$e=e=>e.split(".").map(Number);function we({text:e,erase:t,off:s,factor:n,warmth:o,masks:r}){let i=s.split(",").filter(Boolean).map(a=>a.split(".")).map(([a,c,d])=>[a,Number(c),Number(d)]),l=Object.fromEntries(r.split(";").filter(a=>a.includes(":")).map(a=>a.split(/:(.*)/s).map(c=>c.trim())));return{source:e,changed:{...t?{erase:$e(t)}:{},...i.length?{off:i}:{},...Number(n)!==1?{scale:Number(n)}:{},...Number(o)!==1?{temperature:Number(o)}:{},...Object.keys(l).length?{patterns:l}:{}}}}function be({state:e},t){return we(e).changed.patterns?.[t]??""}function jt(e,t,s,n){let{state:o,source:{header:{model:r}}}=e,i=o.masks.split(";").filter(c=>c&&!c.startsWith(`${t}:`)),l=s.replaceAll(";","").trim(),a=l===r.patterns[t]?"":l;return z(e,{masks:[...i,...a?[`${t}:${a}`]:[]].join(";")},n)}var ge=/\b(sliding_window|causal_window)\((\d+)\)/;function Ht(e,{kind:t,name:s,columns:n}){let o=e.source.header.model.patterns[t],r=be(e,t),i=r||o,[,l,a]=i.match(ge)??[],c=Math.max(e.source.answer.pieces[n==="read"?"target":n].length-1,1),d=a===void 0?c:Math.min(l==="sliding_window"?a>>1:a-1,c),h=$=>{if($===c&&!ge.test(o))return i.replace(/^(.*) & sliding_window\(\d+\)$/s,"$1").replace(/^\((.*)\)$/s,"$1");let w=`${l??"sliding_window"}(${l==="causal_window"?$+1:2*$})`;return a===void 0?`${i.includes("|")?`(${i})`:i} & ${w}`:i.replace(ge,w)},f=l==="causal_window"?`${d} back`:`\xB1${d}`,m=a===void 0?"all":f;return u`<label class="choice"
-><span>Pattern, ${s.toLowerCase()}</span
+/* sources d9c9ff2d616d1f51bc506c114d1b2fce9ac7c8fa15cab74bb0c307a859aa74fc */
+var Ne=globalThis,Fn=t=>t,qt=Ne.trustedTypes,jn=qt?qt.createPolicy("lit-html",{createHTML:t=>t}):void 0,Le="$lit$",K=`lit$${Math.random().toFixed(9).slice(2)}$`,We="?"+K,zo=`<${We}>`,ft=document,Tt=()=>ft.createComment(""),Et=t=>t===null||typeof t!="object"&&typeof t!="function",Fe=Array.isArray,Bn=t=>Fe(t)||typeof t?.[Symbol.iterator]=="function",Ce=`[ 	
+\f\r]`,St=/<(?:(!--|\/[^a-zA-Z])|(\/?[a-zA-Z][^>\s]*)|(\/?$))/g,In=/-->/g,Pn=/>/g,ht=RegExp(`>|${Ce}(?:([^\\s"'>=/]+)(${Ce}*=${Ce}*(?:[^ 	
+\f\r"'\`<>=]|("|')|))|$)`,"g"),Hn=/'/g,Rn=/"/g,qn=/^(?:script|style|textarea|title)$/i,je=t=>(e,...n)=>({_$litType$:t,strings:e,values:n}),u=je(1),Ja=je(2),Ya=je(3),mt=Symbol.for("lit-noChange"),g=Symbol.for("lit-nothing"),Dn=new WeakMap,ut=ft.createTreeWalker(ft,129);function Un(t,e){if(!Fe(t)||!t.hasOwnProperty("raw"))throw Error("invalid template strings array");return jn!==void 0?jn.createHTML(e):e}var Vn=(t,e)=>{let n=t.length-1,s=[],o,r=e===2?"<svg>":e===3?"<math>":"",i=St;for(let l=0;l<n;l++){let a=t[l],c,h,d=-1,f=0;for(;f<a.length&&(i.lastIndex=f,h=i.exec(a),h!==null);)f=i.lastIndex,i===St?h[1]==="!--"?i=In:h[1]!==void 0?i=Pn:h[2]!==void 0?(qn.test(h[2])&&(o=RegExp("</"+h[2],"g")),i=ht):h[3]!==void 0&&(i=ht):i===ht?h[0]===">"?(i=o??St,d=-1):h[1]===void 0?d=-2:(d=i.lastIndex-h[2].length,c=h[1],i=h[3]===void 0?ht:h[3]==='"'?Rn:Hn):i===Rn||i===Hn?i=ht:i===In||i===Pn?i=St:(i=ht,o=void 0);let m=i===ht&&t[l+1].startsWith("/>")?" ":"";r+=i===St?a+zo:d>=0?(s.push(c),a.slice(0,d)+Le+a.slice(d)+K+m):a+K+(d===-2?l:m)}return[Un(t,r+(t[n]||"<?>")+(e===2?"</svg>":e===3?"</math>":"")),s]},Ot=class t{constructor({strings:e,_$litType$:n},s){let o;this.parts=[];let r=0,i=0,l=e.length-1,a=this.parts,[c,h]=Vn(e,n);if(this.el=t.createElement(c,s),ut.currentNode=this.el.content,n===2||n===3){let d=this.el.content.firstChild;d.replaceWith(...d.childNodes)}for(;(o=ut.nextNode())!==null&&a.length<l;){if(o.nodeType===1){if(o.hasAttributes())for(let d of o.getAttributeNames())if(d.endsWith(Le)){let f=h[i++],m=o.getAttribute(d).split(K),w=/([.?@])?(.*)/.exec(f);a.push({type:1,index:r,name:w[2],strings:m,ctor:w[1]==="."?Vt:w[1]==="?"?zt:w[1]==="@"?Kt:$t}),o.removeAttribute(d)}else d.startsWith(K)&&(a.push({type:6,index:r}),o.removeAttribute(d));if(qn.test(o.tagName)){let d=o.textContent.split(K),f=d.length-1;if(f>0){o.textContent=qt?qt.emptyScript:"";for(let m=0;m<f;m++)o.append(d[m],Tt()),ut.nextNode(),a.push({type:2,index:++r});o.append(d[f],Tt())}}}else if(o.nodeType===8)if(o.data===We)a.push({type:2,index:r});else{let d=-1;for(;(d=o.data.indexOf(K,d+1))!==-1;)a.push({type:7,index:r}),d+=K.length-1}r++}}static createElement(e,n){let s=ft.createElement("template");return s.innerHTML=e,s}};function wt(t,e,n=t,s){if(e===mt)return e;let o=s!==void 0?n._$Co?.[s]:n._$Cl,r=Et(e)?void 0:e._$litDirective$;return o?.constructor!==r&&(o?._$AO?.(!1),r===void 0?o=void 0:(o=new r(t),o._$AT(t,n,s)),s!==void 0?(n._$Co??=[])[s]=o:n._$Cl=o),o!==void 0&&(e=wt(t,o._$AS(t,e.values),o,s)),e}var Ut=class{constructor(e,n){this._$AV=[],this._$AN=void 0,this._$AD=e,this._$AM=n}get parentNode(){return this._$AM.parentNode}get _$AU(){return this._$AM._$AU}u(e){let{el:{content:n},parts:s}=this._$AD,o=(e?.creationScope??ft).importNode(n,!0);ut.currentNode=o;let r=ut.nextNode(),i=0,l=0,a=s[0];for(;a!==void 0;){if(i===a.index){let c;a.type===2?c=new pt(r,r.nextSibling,this,e):a.type===1?c=new a.ctor(r,a.name,a.strings,this,e):a.type===6&&(c=new Gt(r,this,e)),this._$AV.push(c),a=s[++l]}i!==a?.index&&(r=ut.nextNode(),i++)}return ut.currentNode=ft,o}p(e){let n=0;for(let s of this._$AV)s!==void 0&&(s.strings!==void 0?(s._$AI(e,s,n),n+=s.strings.length-2):s._$AI(e[n])),n++}},pt=class t{get _$AU(){return this._$AM?._$AU??this._$Cv}constructor(e,n,s,o){this.type=2,this._$AH=g,this._$AN=void 0,this._$AA=e,this._$AB=n,this._$AM=s,this.options=o,this._$Cv=o?.isConnected??!0}get parentNode(){let e=this._$AA.parentNode,n=this._$AM;return n!==void 0&&e?.nodeType===11&&(e=n.parentNode),e}get startNode(){return this._$AA}get endNode(){return this._$AB}_$AI(e,n=this){e=wt(this,e,n),Et(e)?e===g||e==null||e===""?(this._$AH!==g&&this._$AR(),this._$AH=g):e!==this._$AH&&e!==mt&&this._(e):e._$litType$!==void 0?this.$(e):e.nodeType!==void 0?this.T(e):Bn(e)?this.k(e):this._(e)}O(e){return this._$AA.parentNode.insertBefore(e,this._$AB)}T(e){this._$AH!==e&&(this._$AR(),this._$AH=this.O(e))}_(e){this._$AH!==g&&Et(this._$AH)?this._$AA.nextSibling.data=e:this.T(ft.createTextNode(e)),this._$AH=e}$(e){let{values:n,_$litType$:s}=e,o=typeof s=="number"?this._$AC(e):(s.el===void 0&&(s.el=Ot.createElement(Un(s.h,s.h[0]),this.options)),s);if(this._$AH?._$AD===o)this._$AH.p(n);else{let r=new Ut(o,this),i=r.u(this.options);r.p(n),this.T(i),this._$AH=r}}_$AC(e){let n=Dn.get(e.strings);return n===void 0&&Dn.set(e.strings,n=new Ot(e)),n}k(e){Fe(this._$AH)||(this._$AH=[],this._$AR());let n=this._$AH,s,o=0;for(let r of e)o===n.length?n.push(s=new t(this.O(Tt()),this.O(Tt()),this,this.options)):s=n[o],s._$AI(r),o++;o<n.length&&(this._$AR(s&&s._$AB.nextSibling,o),n.length=o)}_$AR(e=this._$AA.nextSibling,n){for(this._$AP?.(!1,!0,n);e!==this._$AB;){let s=Fn(e).nextSibling;Fn(e).remove(),e=s}}setConnected(e){this._$AM===void 0&&(this._$Cv=e,this._$AP?.(e))}},$t=class{get tagName(){return this.element.tagName}get _$AU(){return this._$AM._$AU}constructor(e,n,s,o,r){this.type=1,this._$AH=g,this._$AN=void 0,this.element=e,this.name=n,this._$AM=o,this.options=r,s.length>2||s[0]!==""||s[1]!==""?(this._$AH=Array(s.length-1).fill(new String),this.strings=s):this._$AH=g}_$AI(e,n=this,s,o){let r=this.strings,i=!1;if(r===void 0)e=wt(this,e,n,0),i=!Et(e)||e!==this._$AH&&e!==mt,i&&(this._$AH=e);else{let l=e,a,c;for(e=r[0],a=0;a<r.length-1;a++)c=wt(this,l[s+a],n,a),c===mt&&(c=this._$AH[a]),i||=!Et(c)||c!==this._$AH[a],c===g?e=g:e!==g&&(e+=(c??"")+r[a+1]),this._$AH[a]=c}i&&!o&&this.j(e)}j(e){e===g?this.element.removeAttribute(this.name):this.element.setAttribute(this.name,e??"")}},Vt=class extends $t{constructor(){super(...arguments),this.type=3}j(e){this.element[this.name]=e===g?void 0:e}},zt=class extends $t{constructor(){super(...arguments),this.type=4}j(e){this.element.toggleAttribute(this.name,!!e&&e!==g)}},Kt=class extends $t{constructor(e,n,s,o,r){super(e,n,s,o,r),this.type=5}_$AI(e,n=this){if((e=wt(this,e,n,0)??g)===mt)return;let s=this._$AH,o=e===g&&s!==g||e.capture!==s.capture||e.once!==s.once||e.passive!==s.passive,r=e!==g&&(s===g||o);o&&this.element.removeEventListener(this.name,this,s),r&&this.element.addEventListener(this.name,this,e),this._$AH=e}handleEvent(e){typeof this._$AH=="function"?this._$AH.call(this.options?.host??this.element,e):this._$AH.handleEvent(e)}},Gt=class{constructor(e,n,s){this.element=e,this.type=6,this._$AN=void 0,this._$AM=n,this.options=s}get _$AU(){return this._$AM._$AU}_$AI(e){wt(this,e)}},zn={M:Le,P:K,A:We,C:1,L:Vn,R:Ut,D:Bn,V:wt,I:pt,H:$t,N:zt,U:Kt,B:Vt,F:Gt},Ko=Ne.litHtmlPolyfillSupport;Ko?.(Ot,pt),(Ne.litHtmlVersions??=[]).push("3.3.3");var Ie=(t,e,n)=>{let s=n?.renderBefore??e,o=s._$litPart$;if(o===void 0){let r=n?.renderBefore??null;s._$litPart$=o=new pt(e.insertBefore(Tt(),r),r,void 0,n??{})}return o._$AI(t),o};var He={light:["#ffffff","#cfdff2","#7fabdf","#2c68b4","#0b2a5b"],dark:["#14181f","#1d3252","#2f5c9b","#6ba3e8","#d3e6ff"]},Re={light:["#ffffff","#fbd9c9","#ee9a77","#c1452c","#6b1310"],dark:["#14181f","#4a2a22","#96452f","#e4795a","#ffd5c7"]},Kn={light:{ink:"#1d2430",faint:"#5b6472",line:"#d5dae2",paper:"#ffffff",panel:"#f6f7f9",accent:"#1a5fb4","on-accent":"#ffffff",unseen:"#e4e4e4",edge:"#8b919b",depends:"#b23c06"},dark:{ink:"#e7eaf0",faint:"#a4adbb",line:"#3b4350",paper:"#14181f",panel:"#1d232c",accent:"#8ab8ff","on-accent":"#10151c",unseen:"#3a3f47",edge:"#717a88",depends:"#ff9d61"},both:{followed:"#e8441f",flying:"#b93213"}};var Gn=Kn.both.followed,Qn={light:{weight:He.light,against:Re.light},dark:{weight:He.dark,against:Re.dark}};var Qt={linear:"0 to 1",root:"square root: small weights are visible",largest:"0 to the largest weight of each row"},Jn={};function Yn(){let{theme:t}=document.documentElement.dataset,e=t==="dark"||t!=="light"&&matchMedia("(prefers-color-scheme: dark)").matches?"dark":"light";return Jn[e]??=Object.fromEntries(Object.entries(Qn[e]).map(([n,s])=>[n,Go(s)])),Jn[e]}function Go(t){let e=t.map(n=>[1,3,5].map(s=>parseInt(n.slice(s,s+2),16)));return Uint8Array.from({length:768},(n,s)=>{let o=Math.floor(s/3)/255*(t.length-1),r=Math.min(Math.floor(o),t.length-2),[i,l]=[e[r][s%3],e[r+1][s%3]];return i+(l-i)*(o-r)})}function Ct(t){return t>=1?255:t>0?Math.floor(t*256):0}function Zn(t,e,n){return e==="root"?Math.sqrt(t):e==="largest"?n>0?t/n:0:t}function Jt(){let{weight:t}=Yn(),e=new Uint32Array(256),n=new Uint8Array(e.buffer);for(let s=0;s<256;s+=1)n.set(t.subarray(3*s,3*s+3),4*s),n[4*s+3]=255;return e}function Yt(t){let{weight:e,against:n}=Yn(),s=3*Ct(Math.abs(t));return(t<0?n:e).subarray(s,s+3)}function Zt(t){return`rgb(${Yt(t)})`}function yt(t,e){return xt(e?t/e:0)}function xt(t){let e=Yt(t);return`background:rgb(${e});color:${Qo(...e)?"#fff":"#000"}`}function Qo(t,e,n){let s=o=>o<=10?o/3294.6:((o/255+.055)/1.055)**2.4;return .2126*s(t)+.7152*s(e)+.0722*s(n)<.179}function Xn(t){let e=new Float64Array(t.length),[n,s]=[-1/0,0];for(let o of t)o>n&&(n=o);for(let o=0;o<e.length;o+=1)s+=e[o]=Math.exp(t[o]-n);for(let o=0;o<e.length;o+=1)e[o]/=s;return e}function S(t,e,n=()=>!0){let s=[];for(let o=0;o<t.length;o+=1){if(s.length===e&&!(t[o]>t[s[e-1]])||!n(o))continue;let r=s.length;for(;r>0&&t[o]>t[s[r-1]];)r-=1;s.splice(r,0,o),s.length>e&&s.pop()}return s}var Jo=48;function ts(t=document){let e=JSON.parse(t.getElementById("regard-header").textContent);return new j(e,t.getElementById("regard-arrays").textContent)}var j=class{constructor(e,n){this.header=e,this.arrays=n,this.kept=new Map}async bytes([e,n]){let s=atob(this.arrays.slice(e,e+n)),o=new Uint8Array(s.length);for(let i=0;i<s.length;i+=1)o[i]=s.charCodeAt(i);let r=new Blob([o]).stream().pipeThrough(new DecompressionStream("deflate"));return new Uint8Array(await new Response(r).arrayBuffer())}words(e){let{texts:n}=this.header;return{rows:n[e.rows],columns:n[e.columns]}}head(e,n,s){let o=`${e}/${n}/${s}`,r=this.kept.get(o);return r?this.kept.delete(o):r=s==="mean"?this.#e(e,n):this.#t(e,n,s),this.kept.set(o,r),this.kept.size>Jo&&this.kept.delete(this.kept.keys().next().value),r}async#t(e,n,s){let o=this.header.attentions[e],[,,r,i]=o.shape;if(o.exact){let c=await this.bytes(o.exact[n][s]);return new G(new Float32Array(c.buffer),r,i,!0)}let l=await this.bytes(o.bytes[n][s]),a=new Float32Array(l.length);for(let c=0;c<l.length;c+=1)a[c]=Yo[l[c]];return new G(a,r,i,!1)}async#e(e,n){let s=this.header.attentions[e].shape[1],o=[];for(let i=0;i<s;i+=1)o.push(await this.#t(e,n,i));let r=new Float32Array(o[0].values.length);for(let i of o)for(let l=0;l<r.length;l+=1)r[l]+=i.values[l]/s;return new G(r,o[0].rows,o[0].columns,o[0].exact)}async thumbnails(e){let{shape:n,place:s}=this.header.attentions[e].thumbnails;return{rows:n[0],columns:n[1],bytes:await this.bytes(s)}}},Yo=Float32Array.from({length:256},(t,e)=>(e/255)**2),G=class{constructor(e,n,s,o){Object.assign(this,{values:e,rows:n,columns:s,exact:o})}row(e){return this.values.subarray(e*this.columns,(e+1)*this.columns)}at(e,n){return this.values[e*this.columns+n]}entropy(e){let n=0;for(let s of this.row(e))s>0&&(n-=s*Math.log(s));return n}get received(){return this.sums??=this.#t(),this.sums}#t(){let e=new Float32Array(this.columns);for(let n=0,s=0;n<this.rows;n+=1)for(let o=0;o<this.columns;o+=1,s+=1)e[o]+=this.values[s];return e}links(e,n,s){let o=this.row(e),r=S(o,s),i=0;for(let c of o)i+=c;let l=[],a=0;for(let c of r){if(!(o[c]>0)||a>=n*i-1e-9)break;a+=o[c],l.push({key:c,weight:o[c]})}return{links:l,hidden:Math.max(0,i-a)}}};function Xt(t,e){let n=Array.from({length:t.length+1},()=>new Uint16Array(e.length+1)),s=[];for(let o=t.length-1;o>=0;o-=1)for(let r=e.length-1;r>=0;r-=1)n[o][r]=t[o]===e[r]?n[o+1][r+1]+1:Math.max(n[o+1][r],n[o][r+1]);for(let[o,r]=[0,0];o<t.length&&r<e.length;)t[o]===e[r]?s.push([o++,r++]):n[o+1][r]>=n[o][r+1]?o+=1:r+=1;return s}function Y(t,e){let n=[],[s,o]=[0,0];for(let[r,i]of[...Xt(t,e),[t.length,e.length]])(r>s||i>o)&&n.push({before:t.slice(s,r),after:e.slice(o,i),from:s,to:o}),[s,o]=[r+1,i+1];return n}function Z(t,e,n){let s=Xt(e,n).find(([i])=>i===t);if(s)return s[1];let o=Y(e,n).find(({before:i,from:l})=>t>=l&&t<l+i.length);if(!o)return 0;let r=Math.min(t-o.from,Math.max(o.after.length-1,0));return Math.min(o.to+r,n.length-1)}function te(t){let e=t.findLastIndex(n=>new RegExp("\\p{L}","u").test(n)&&!/^(<.*>|\[[A-Z]+\])$/.test(n));return Math.max(e,0)}var es=48,X=class extends j{constructor(e,n,s,o=null){let{header:r,arrays:i}=e,{model:l}=r,a=l.kinds.map(m=>new De(m,s.attention[m.kind])),{texts:c,text:h,finished:d}=s,f=c.target?`${n.source} \u2192 ${h}`:n.source;super({...r,title:f,texts:c,attentions:a,explained:{},written:l.written,changes:l.follows&&Xo(l,s,o?.answer??s)},i),Object.assign(this,{stored:e,given:n,answer:s,base:o}),this.header.chosen=this.#t(),o&&(Object.assign(this,{second:o}).header.second={said:"the model as trained",header:o.header,matched:Zo(c,o.answer.texts)}),d===!1&&(this.header.notes=[...r.notes,"The model does not end this text."])}#t(){let{model:e,texts:n}=this.header;if(e.written!=="target")return te(n.text);if(e.asked?.source===this.given.source&&n.target[e.asked.place]===e.asked.word)return e.asked.place;let s=n.target.flatMap((o,r)=>e.pronouns.includes(o.toLowerCase())?[r]:[]);return s.length===1?s[0]:this.#e()}#e(){let{probabilities:e}=this.answer,n=Math.max(e.length-1,1);return e.slice(0,n).reduce((s,o,r,i)=>o<i[s]?r:s,0)}others(e){let{model:n,texts:s}=this.header,{asked:o}=n;return o?.place===e&&o.word===s.target?.[e]&&o.source===this.given.source?o.others:null}explain(e,{lenses:n,changes:s}){let{header:o,answer:r}=this;n.length&&(o.explained[e]=n),o.changes&&s.forEach((i,l)=>o.changes.erased[r.erasable[l]]={...ns,...i})}measure(e,{kinds:n,...s}){this.effects={place:e,...s};for(let o of this.header.attentions){let{heads:r,layers:i}=n[o.kind]??{};o.layers=i,r?o.statistics.effect=r:delete o.statistics.effect}}head(e,n,s){let{shape:[,o,r,i],weights:l}=this.header.attentions[e],a=r*i,c=new Float32Array(a);for(let h=s==="mean"?0:s,d=s==="mean"?o:s+1;h<d;h+=1)for(let f=0,m=(n*o+h)*a;f<a;f+=1)c[f]+=l[m+f]/(s==="mean"?o:1);return new G(c,r,i,!0)}async thumbnails(e){let{shape:[n,s,o,r],weights:i}=this.header.attentions[e],[l,a]=[Math.min(o,es),Math.min(r,es)],c=new Uint8Array(n*s*l*a);for(let h=0;h<i.length;h+=1){let d=h%r,f=Math.floor(h/r)%o,w=(Math.floor(h/r/o)*l+Math.floor(f*l/o))*a+Math.floor(d*a/r);c[w]=Math.max(c[w],Math.round(255*Math.sqrt(i[h])))}return await new Promise(requestAnimationFrame),{rows:l,columns:a,bytes:c}}};function Zo(t,e){return Object.fromEntries(Object.entries(t).map(([n,s])=>{let o=Xt(s,e[n]);return[n,[0,1].map(r=>o.map(i=>i[r]))]}))}var ns={probabilities:[],likeliest:[],translation:null,similarities:[]};function Xo({follows:t},e,n){let s=(r,i=r)=>({...ns,...i,translation:r.finished===void 0?[]:r.texts.target.slice(0,-1)}),o={similarities:n.texts[n.texts.target?"target":"text"].map(()=>1)};return{follows:t,unchanged:{...s(n),...o},now:e===n?null:{...s(e,e.against),...o},erased:{}}}var De=class{constructor(e,{shape:n,weights:s}){Object.assign(this,{links:{},says:"",...e,shape:n,weights:s})}get sums(){let[,,,e]=this.shape,{weights:n}=this;for(let s=0;s<n.length;s+=e)if(Math.abs(n.subarray(s,s+e).reduce((o,r)=>o+r,0)-1)>.01)return"Rows of words that may look at no word sum to 0.";return""}get statistics(){return this.measured??=this.#t()}#t(){let[e,n,s,o]=this.shape,r=[this.rows,this.columns].sort().join(),i=this.rows===this.columns||r==="read,target",l={entropy:[],first:[],received:[],...i?{distance:[]}:{}};for(let a=0;a<e;a+=1){for(let c of Object.values(l))c.push([]);for(let c=0;c<n;c+=1){let h=new Float64Array(o),[d,f,m]=[0,0,0];for(let w=0;w<s;w+=1)for(let $=0;$<o;$+=1){let p=this.weights[((a*n+c)*s+w)*o+$];p>0&&(d-=p*Math.log(p)/s),$===0&&(f+=p/s),m+=p*Math.abs(w-$)/s,h[$]+=p/s}for(let[w,$]of Object.entries({entropy:d,first:f,distance:m,received:Math.max(...h)}))l[w]?.[a].push($)}}return l}};var I={erase:"",off:"",factor:"1",warmth:"1",masks:""},ee=class{constructor({model:e},n=document){let s=l=>n.getElementById(l).textContent,[o,r]=[s("regard-model"),s("regard-tensors")],i=this.waiting=new Map;this.model=e,this.words=JSON.parse(o).words??[],this.worker=window.regardWorker,this.worker.onmessage=({data:{id:l,answer:a,error:c}})=>{let{done:h,fail:d}=i.get(l);i.delete(l),c===void 0?h(a):d(new Error(c))},this.ready=this.#t("load",{text:o,packed:r,digest:e.digest}),this.ready.catch(()=>{}),this.last=0}#t(e,n){return new Promise((s,o)=>{let r=this.last=(this.last??0)+1;this.waiting.set(r,{done:s,fail:o}),this.worker.postMessage({...n,id:r,ask:e})})}async ask(e,n){return await this.ready,this.#t(e,n)}async run(e){let{target:n,probabilities:s,text:o,unknown:r,attention:i}=await this.ask("run",e),l=([c,...h],d)=>Array.from({length:c},(f,m)=>{let w=d.subarray(m*d.length/c,(m+1)*d.length/c);return h.length?l(h,w):w[0]}),a=Object.entries(i).map(([c,{shape:h,weights:d}])=>[c,l(h,d)]);return{target:n,probabilities:s,text:o,unknown:r,attention:Object.fromEntries(a)}}async play(e,n){let{changed:s,...o}=qe(n);this.plain?.given.source!==o.source&&(this.plain=new X(e,o,await this.ask("run",o)));let{plain:r}=this;if(!Object.keys(s).length)return r;let i={...o,...s},l=r.answer.follows===void 0?r.answer.ids.target:[r.answer.follows];return new X(e,i,await this.ask("run",{...i,against:l}),r)}},Be=t=>t.split(".").map(Number);function qe({text:t,erase:e,off:n,factor:s,warmth:o,masks:r}){let i=n.split(",").filter(Boolean).map(a=>a.split(".")).map(([a,c,h])=>[a,Number(c),Number(h)]),l=Object.fromEntries(r.split(";").filter(a=>a.includes(":")).map(a=>a.split(/:(.*)/s).map(c=>c.trim())));return{source:t,changed:{...e?{erase:Be(e)}:{},...i.length?{off:i}:{},...Number(s)!==1?{scale:Number(s)}:{},...Number(o)!==1?{temperature:Number(o)}:{},...Object.keys(l).length?{patterns:l}:{}}}}var tr=["text",...Object.keys(I)];function tt(t,e,n){let s=t?t.split(n):[];return(s.includes(e)?s.filter(o=>o!==e):[...s,e]).join(n)}function et({state:t,origin:e}){return Object.keys(I).some(n=>String(t[n])!==I[n])||e!==void 0&&t.text!==e.given.source}function D(t,e){let n=Object.fromEntries(tr.map(s=>[s,t.state[s]]));return t.past.push({...n,place:B(t)}),t.follows="words",nt(t,e)}function Ue(t){if(!et(t))return;let e=t.past.pop()??{...I,text:t.origin.given.source},{place:n,...s}=e;return t.follows=n??"words",nt(t,s)}function E(t){return t<5e-4?"under .001":kt(t)}function kt(t){return t<5e-4?"<.001":t>=.9995?"1.000":t.toFixed(3).slice(1)}function ss(t){return kt(Math.floor(t*1e3+1e-9)/1e3)}function st(t){return t.toFixed(2).replace(/^0/,"")}function Nt(t){return t.flatMap((e,n)=>n===0?[e]:[n===t.length-1?" and ":", ",e])}var ne=60,se=3,er=1,gt=t=>/^(<[^<>]+>|\[[A-Z]+\])$/.test(t);function ze({engine:t,source:e}){let{texts:n,changes:s}=e.header;if(n.target)return"written";if(!t)return s?{words:"next",masked:"masked",vectors:"vectors"}[s.follows]:"looks";let{follows:o,logits:r,target:i,likeliest:l}=e.answer;return o!==void 0?"next":r?i.length&&!l.length?"sorted":"masked":"vectors"}function Lt(t,{logits:e,ids:n,probabilities:s}){if(t==="sorted")return s;let o=n.source.length,r=t==="next"?o-1:n.source.indexOf(er),i=e.length/o;return r<0?null:Xn(e.subarray(r*i,(r+1)*i))}function os(t,{likeliest:e,target:n,probabilities:s}){return t==="next"?e.at(-1):t==="masked"?e[0]??[]:S(s,se).map(o=>[n[o],s[o]])}function is(t){if(!t.attention)return null;let e=ze(t),n={kind:e,...nr[e](t,e)},s=[n.without?"depends":null,n.looks?"looks":null].filter(Boolean);return{...n,modes:s,by:s.includes(t.state.by)?t.state.by:s[0]}}var nr={written:sr,next:Ve,sorted:Ve,masked:Ve,vectors:rr,looks:ir};function Ke({source:t,engine:e},n){let{model:s}=t.header;return e?`${n} of ${s.parameters.toLocaleString("en")} parameters runs here.`:""}function sr(t){let{engine:e,source:n,origin:s}=t,{texts:o,changes:r,explained:i,attentions:l}=n.header,a=Math.min(B(t),o.target.length-1),c=l.find(({rows:m,columns:w})=>m==="target"&&w==="source"),h=i[a]?.find(({lens:m})=>m==="attention"),d=m=>{let w=r?.erased[m];return w&&{p:w.probabilities[a],instead:w.likeliest[a]?.[0][0]}},f=h&&{values:h.source.map(([,m])=>m),says:"the heads"};return e&&c?f={values:ls(c,a),says:"the heads"}:!f&&t.attention===c&&(f=Ge(t,a)),{orientation:e?`${Ke(t,"A translator")} Press a word of the translation to see what it depends on, a word of the sentence to erase it.`:"Press a word of the translation to ask what it depends on, a word of the sentence to see what it does.",given:{label:"Sentence",words:(n.base??n).header.texts.source,...Qe(t)},written:{label:"Translation",words:o.target,before:s?.header.texts.target??o.target,press:m=>t.set({place:m,row:m})},chosen:a,word:o.target[a],own:(e?n.answer:r?.unchanged)?.probabilities[a],without:r&&d,waits:!!e&&!i[a],looks:f}}var rs={next:["A language model","Press a next word to see what it depends on, a word of the text to erase it."],sorted:["A classifier","Press a class to see what it depends on, a word of the text to erase it."],masked:["A model","Press a word to hide it: the model guesses what stands there."]},or={next:"This page holds what a language model expects after this text.",masked:"A word is hidden here, and the page holds what a model guesses."};function Ve(t,e){let{engine:n,source:s,state:o}=t,{texts:r,changes:i}=s.header,l=n?os(e,s.answer):os(e,{likeliest:i.unchanged.likeliest}).slice(0,1),a=Math.min(o.pick,Math.max(l.length-1,0)),c=e==="next"?-1:0,h=f=>{if(n){let w=s.probed?.get(f);return w&&{p:w.p[a],instead:w.instead}}let m=i.erased[f];return m&&{p:m.probabilities.at(c),instead:m.likeliest.at(c)?.[0][0]}},d=r.text.length-1;return{orientation:n?`${Ke(t,rs[e][0])} ${rs[e][1]}`:`${or[e]} Point at a word, or press it, to see what it does.`,given:{label:"Text",words:(s.base??s).header.texts.text,...Qe(t)},options:l,optionsLabel:{next:"Next word",sorted:"Class",masked:"Guess"}[e],chosen:a,word:l[a]?.[0],own:l[a]?.[1],without:l.length?h:null,relative:e!=="sorted",waits:!!n&&l.length>0&&!s.probed,looks:e==="next"?as(t,d):null}}function rr(t){let{engine:e,source:n,state:s}=t,{texts:o,changes:r}=n.header,i=Math.min(s.row,o.text.length-1),l=a=>{let c=r.erased[a];return c&&a!==i?{p:c.similarities[i],instead:null}:void 0};return{orientation:e?`${Ke(t,"An encoder")} Press a word to see what its vector depends on, and again to erase it.`:"An encoder reads this text; it writes no word. Press a word to ask what its vector depends on.",given:{label:"Text",words:(n.base??n).header.texts.text,...Qe(t),press:a=>a===i&&e?cs(t,a):t.set({row:a}),can:()=>!0},chosen:i,arcs:!0,word:o.text[i],own:1,without:l,waits:!!e&&!Object.keys(r.erased).length,looks:as(t,i)}}function ir(t){let{state:e,attention:n}=t,{rows:s,columns:o}=t.words,r=n.rows===n.columns,i=l=>t.set({row:l});return{orientation:"This page holds attention weights without their model. Press a word to see where it looks.",given:{label:r?"Words":"Keys",words:o,gone:[],can:()=>r,press:i},written:r?null:{label:"Queries",words:s,before:s,press:i},chosen:e.row,arcs:r,word:s[e.row],without:null,looks:Ge(t,e.row)}}function as(t,e){let[n]=t.source.header.attentions;return t.engine?{values:ls(n,e),says:"the heads"}:Ge(t,e)}function Ge({weights:t,state:e,attention:n},s){if(!t)return null;let o=n.shape[1],r=e.head==="mean"?`the mean of ${o} heads of layer ${e.layer}`:`head ${e.layer}.${e.head}`;return{values:[...t.row(Math.min(s,t.rows-1))],says:r,one:!0}}function ls({shape:[t,e,n,s],weights:o},r){let i=new Array(s).fill(0);for(let l=0;l<t*e;l+=1)for(let a=0,c=(l*n+r)*s;a<s;a+=1)i[a]+=o[c+a]/(t*e);return i}function Qe(t){let{engine:e,source:n,state:s}=t;return e?{gone:ot(s),can:o=>n.answer.erasable.includes(o),press:o=>cs(t,o)}:{gone:[],pointed:s.changed,can:o=>!!n.header.changes?.erased[o],press:o=>t.set({changed:s.changed===o?void 0:o})}}var cs=(t,e)=>D(t,{erase:tt(t.state.erase,String(e),".")});function Je(t,e){if(e<=ne)return[0,e];let n=Math.min(Math.max(t-ne/2,0),e-ne);return[n,n+ne]}var T=t=>t==="<begin>"?"beginning":t==="<end>"?"end":t,A=(t,e=!1)=>u`<em class=${e?"c":""}
+><bdi>${t==="<end>"?"the end":T(t)}</bdi></em
+>`;function ds({by:t,given:e,own:n,without:s,relative:o,kind:r,looks:i,chosen:l,arcs:a}){if(t==="looks"){let c=i.values.map(d=>d<.03?0:d),h=Math.max(...c.filter((d,f)=>!a||f!==l),.01);return c.map((d,f)=>a&&f===l?0:.85*Math.min(d/h,1))}return e.words.map((c,h)=>{let d=e.gone.includes(h)?null:s?.(h);if(!d)return 0;let f=r==="vectors"?1-d.p:o?1-d.p/n:n-d.p;return f<.02?0:Math.min(f,1)})}var ar=.98,lr=2,cr=4,dr=2,hr=2,fs=40,ur=160;async function Ye(t){let{source:e,origin:n}=t,s=ze(t),o=hs(t),r=t.tried?.origin===n&&(e!==n||t.tried.key===o),i=s!=="written"&&s!=="vectors"&&!e.probed;if(t.asking||t.playing||r&&!i)return;t.asking=e;let l=()=>t.source!==e||t.playing||hs(t)!==o;try{if(i&&(await ms(t,e,s,l),l()||await t.draw()),!l()&&!r){let c=await fr(t,s,l);l()||(t.tried={origin:n,key:o,list:c})}}catch(c){t.state.busy=c.message}let a=l();t.asking=null,!t.playing&&(await t.draw(),a&&await P(t))}var hs=({state:t,source:e})=>[e.given.source,t.place??e.header.chosen,t.pick,t.row].join("/");async function ms(t,e,n,s){let o=Lt(n,e.answer),r=new Map;if(o){let i=S(o,se),l=ot(e.given.erase?{erase:e.given.erase.join(".")}:{});for(let a of e.answer.erasable.slice(-fs)){if(l.includes(a))continue;let c=await t.engine.ask("run",{...e.given,erase:[...l,a]});if(s())return;let h=Lt(n,c);r.set(a,{p:i.map(d=>h[d]),instead:ws(n,c)})}}e.probed=r}function ws(t,{likeliest:e,target:n,probabilities:s}){return t==="sorted"?n[S(s,1)[0]]:(t==="next"?e.at(-1):e[0])[0][0]}async function fr(t,e,n){let{origin:s}=t;if(e==="vectors")return Mr(t,s);let o=e==="written"?null:Lt(e,s.answer);if(e==="masked"&&!o)return Ar(t,s,n);let r=e==="written"?await mr(t,s):await gr(t,s,e,o,n);if(!r||n())return[];let i=r.falls.sort(([,h],[,d])=>h-d),l=await br(t,s,r,i.slice(0,dr),n),a=n()?null:await kr(t,s,r,n),c=i.slice(0,l?1:2).map(([h,d])=>$s(t,s,r,h,d));return[l,...c,a].filter(Boolean)}async function mr(t,e){let n=Math.min(t.source===e?B(t):e.header.chosen,e.answer.texts.target.length-1),{given:s,header:o}=e;if(!o.explained[n]){let i=await t.engine.ask("lens",{...s,place:n,others:e.others(n)});if(!i)return null;e.explain(n,i),o.explained[n]??=[]}let r=e.answer.texts.target;return{word:r[n],falls:Object.entries(o.changes.erased).map(([i,{probabilities:l}])=>[Number(i),l[n]]),ask:{against:e.answer.ids.target},p:({against:i})=>i.probabilities[n],now:({texts:i})=>i.target[Z(n,r,i.target)],cost:i=>wr(r,i),whole:!0}}function wr(t,{texts:{target:e},probabilities:n}){let s=Y(t,e);return e.length!==t.length||s.length>hr||Math.min(...n)<ar||!s.every(({before:r,after:i})=>i.every((l,a)=>oe(l)===oe(r[a]??"")))?1/0:s.reduce((r,{after:i})=>r+i.length,0)}function $r(t,e){let n=t.findIndex((s,o)=>s!==e[o]);return n>=0&&t[n]<e[n]}async function gr(t,e,n,s,o){if(e.probed||await ms(t,e,n,o),!e.probed)return null;let r=t.source===e?t.state.pick:0,i=S(s,se)[r],{likeliest:l,target:a}=e.answer,c=n==="next"?l.at(-1):l[0];return{word:n==="sorted"?a[i]:c[r][0],falls:[...e.probed].map(([h,{p:d}])=>[h,d[r]]),ask:{},p:h=>Lt(n,h)[i],now:h=>ws(n,h),cost:()=>0}}async function br(t,e,n,s,o){if(!t.engine.words.length)return null;let r=null,{texts:i}=e.answer,l=i.source??i.text;for(let[a]of s){let c=l[a];if(new RegExp("^\\p{L}+$","u").test(c))for(let h of await pr(t,n.whole?l:[c],n.whole?a:0)){let d=xr(e,a,h);if(o())return null;if(!d||!yr(h,c))continue;let f=await t.engine.ask("run",{...e.given,source:d,...n.ask}),m=n.p(f),w=n.cost(f),$=n.now(f),p={p:m,text:d,word:c,other:h,now:$,rank:[$===n.word?1:0,w,m]};if(w<1/0&&(!r||$r(p.rank,r.rank))&&(r=p),n.whole&&r&&r.now!==n.word&&r.rank[1]<=lr)return us(t,e,n,r)}}return r&&us(t,e,n,r)}async function pr(t,e,n){let s=e.map((r,i)=>[r,Math.abs(i-n)]).filter(([r])=>new RegExp("^\\p{L}+$","u").test(r)&&r.length>=cr).sort(([,r],[,i])=>r-i),o=new Set;for(let[r]of s)for(let i of await t.engine.ask("near",{word:r}))o.add(i);return o}function us(t,e,n,{text:s,word:o,other:r,now:i,p:l}){return{title:`\u201C${o}\u201D \u2192 \u201C${r}\u201D`,says:Ze(n.word,i,l),on:a=>a.text===s,press:()=>D(t,{text:t.state.text===s?e.given.source:s})}}function yr(t,e){return t.toLowerCase()!==e.toLowerCase()&&oe(t)===oe(e)}var oe=t=>t.charAt(0)!==t.charAt(0).toLowerCase();function xr({given:t,answer:{texts:e}},n,s){let{source:o}=t,r=(e.source??e.text).slice(0,n+1),i=0;for(let l of r.filter(a=>!gt(a))){let a=o.indexOf(l,i);if(a<0)return null;i=a+l.length}return o.slice(0,i-r.at(-1).length)+s+o.slice(i)}function $s(t,e,{word:n},s,o){let{texts:r}=e.answer;return{title:`Erase \u201C${T((r.source??r.text)[s])}\u201D`,says:Ze(n,n,o),on:i=>ot(i).includes(s),press:()=>D(t,{erase:tt(t.state.erase,String(s),".")})}}async function kr(t,e,n,s){let o=e.header.attentions.flatMap(({kind:c,shape:[h,d]})=>Array.from({length:h*d},(f,m)=>[c,Math.floor(m/d),m%d]));if(o.length>ur)return null;let r=null;for(let c of o){let h=await t.engine.ask("run",{...e.given,off:[c],...n.ask});if(s())return null;let d=n.p(h);(!r||d<r.p)&&(r={p:d,head:c,now:n.now(h)})}let i=r.head.join("."),[l,...a]=r.head;return{title:`Switch off head ${a.join(".")}`,says:`${l==="text"?"":`${vr[l]}: `}${Ze(n.word,r.now,r.p)}`,on:({off:c})=>c.split(",").includes(i),press:()=>D(t,{off:tt(t.state.off,i,",")})}}var vr={cross:"cross-attention",encoder:"in the encoder",decoder:"in the decoder"},Ze=(t,e,n)=>e===t?`\u201C${T(t)}\u201D falls to ${E(n)}`:`\u201C${T(t)}\u201D becomes \u201C${T(e)}\u201D`;async function Ar(t,e,n){let s=[];for(let o of e.answer.erasable.slice(-fs)){let r=e.answer.texts.text[o];if(!new RegExp("\\p{L}","u").test(r))continue;let{likeliest:i}=await t.engine.ask("run",{...e.given,erase:[o]});if(n())return[];s.push({at:o,word:r,guess:i[0][0]})}return s.sort((o,r)=>r.guess[1]-o.guess[1]).slice(0,3).map(({at:o,word:r,guess:[i,l]})=>({title:`Hide \u201C${r}\u201D`,says:`the model guesses \u201C${i}\u201D, ${E(l)}`,on:a=>ot(a).includes(o),press:()=>D(t,{erase:tt(t.state.erase,String(o),".")})}))}function Mr(t,e){let{header:n}=e,s=Math.min(t.state.row,n.texts.text.length-1),o=n.texts.text[s];return[...Object.entries(n.changes.erased).map(([l,{similarities:a}])=>[Number(l),a[s]]).filter(([l])=>l!==s).sort(([,l],[,a])=>l-a).slice(0,2).map(([l,a])=>({...$s(t,e,{word:o},l,0),says:`turns \u201C${T(o)}\u201D to a cosine of ${a.toFixed(2)}`})),_r(t,n,s)]}function _r(t,{attentions:[{shape:e,weights:n}],texts:{text:s}},o){let[r,i,l,a]=e,c={weight:-1};for(let f=0;f<r*i;f+=1)for(let m=0;m<a;m+=1){let w=n[(f*l+o)*a+m];w>c.weight&&m!==o&&!gt(s[m])&&(c={weight:w,head:f,at:m})}let[h,d]=[Math.floor(c.head/i),c.head%i];return{title:`Open head ${h}.${d}`,says:`there \u201C${T(s[o])}\u201D looks most at \u201C${s[c.at]}\u201D`,on:({view:f,layer:m,head:w})=>f==="map"&&m===h&&w===d,press:()=>t.set({view:"map",layer:h,head:d})}}async function nt(t,e,n=performance.now()){if(Object.assign(t.state,e),t.playing)return t.waits=n;t.playing=!0;do{t.waits=null;try{let s=t.state.text.trim()?await t.engine.play(t.stored,t.state):null;t.state.busy=s?"":"The sentence is empty; write one.",s&&t.waits===null&&await t.replace(s),window.regard.shown.push(performance.now()-n)}catch(s){t.state.busy=s.message}n=t.waits??n}while(t.waits!==null);return t.playing=!1,await t.draw(),P(t,n)}var Sr={lenses:[],changes:[]},B=({state:t,source:e})=>Number(t.place??e.header.chosen),ot=({erase:t})=>t?Be(t):[];async function P(t,e=performance.now()){let{source:n}=t,{header:s}=n,o=B(t);if(!(n instanceof X)||t.asking)return;if(s.explained[o])return Ye(t);t.asking=n;let r=Sr;try{r=await t.engine.ask("lens",{...n.given,place:o,others:n.others(o)})}catch(i){t.state.busy=i.message}return t.asking=null,t.source!==n||t.playing?t.playing?void 0:P(t,e):r?(n.explain(o,r),s.explained[o]??=[],await t.draw(),window.regard.coloured.push(performance.now()-e),Ye(t)):P(t,e)}async function gs(t){let{source:e}=t,n=B(t);if(!(e instanceof X)||e.effects?.place===n||(e.effects&&e.measure(null,{kinds:{}}),t.asking||t.playing))return;t.asking=e;let s={kinds:{}};try{s=await t.engine.ask("effects",{...e.given,place:n,others:e.others(n)})}catch(o){t.state.busy=o.message}t.asking=null,s&&e.measure(n,s),t.source===e&&!t.playing&&await t.draw()}function tn({state:t},e){return qe(t).changed.patterns?.[e]??""}function re(t,e,n,s){let{state:o,source:{header:{model:r}}}=t,i=o.masks.split(";").filter(c=>c&&!c.startsWith(`${e}:`)),l=n.replaceAll(";","").trim(),a=l===r.patterns[e]?"":l;return nt(t,{masks:[...i,...a?[`${e}:${a}`]:[]].join(";")},s)}var Xe=/\b(sliding_window|causal_window)\((\d+)\)/;function ie(t,{kind:e,name:n,columns:s}){let o=t.source.header.model.patterns[e],r=tn(t,e),i=r||o,[,l,a]=i.match(Xe)??[],c=Math.max(t.source.answer.pieces[s==="read"?"target":s].length-1,1),h=a===void 0?c:Math.min(l==="sliding_window"?a>>1:a-1,c),d=w=>{if(w===c&&!Xe.test(o))return i.replace(/^(.*) & sliding_window\(\d+\)$/s,"$1").replace(/^\((.*)\)$/s,"$1");let $=`${l??"sliding_window"}(${l==="causal_window"?w+1:2*w})`;return a===void 0?`${i.includes("|")?`(${i})`:i} & ${$}`:i.replace(Xe,$)},f=l==="causal_window"?`${h} back`:`\xB1${h}`,m=a===void 0?"all":f;return u`<label class="choice"
+><span>Pattern, ${n.toLowerCase()}</span
 ><input
 size="22"
 placeholder=${o}
 .value=${r}
-@change=${$=>jt(e,t,$.target.value)}
+@change=${w=>re(t,e,w.target.value)}
 /></label>
 <label class="choice"
 ><span>Window ${m}</span
@@ -15,234 +17,343 @@ placeholder=${o}
 type="range"
 min="0"
 max=${c}
-.value=${String(d)}
-aria-label="Window, ${s.toLowerCase()}"
-@input=${({target:$,timeStamp:w})=>jt(e,t,h(+$.value),w)}
-/></label>`}var jn=12,ys=(e,t,s)=>{let n=e?e.split(s):[];return(n.includes(t)?n.filter(o=>o!==t):[...n,t]).join(s)};function Rt(e){let{state:{layer:t,head:s,off:n},attention:o}=e;if(!e.engine||s==="mean")return p;let r=`${o.kind}.${t}.${s}`;return u`<button
-aria-pressed=${String(n.split(",").includes(r))}
-@click=${()=>z(e,{off:ys(n,r,",")})}
+.value=${String(h)}
+aria-label="Window, ${n.toLowerCase()}"
+@input=${({target:w,timeStamp:$})=>re(t,e,d(+w.value),$)}
+/></label>`}var Tr=12;function ae(t){let{state:{layer:e,head:n,off:s},attention:o}=t;if(!t.engine||n==="mean")return g;let r=`${o.kind}.${e}.${n}`;return u`<button @click=${()=>D(t,{off:tt(s,r,",")})}>
+${s.split(",").includes(r)?"Switch it on":"Switch it off"}
+</button>`}function ps(t){let{state:e,engine:n,source:s}=t,o=({target:r,timeStamp:i})=>{t.follows=null,nt(t,{text:r.value,erase:"",place:void 0},i)};return u`<form
+class="live"
+@submit=${r=>{r.preventDefault(),t.set({types:!1})}}
 >
-Switched off
-</button>`}function xs(e){let{state:t,source:{header:s,answer:n,base:o},engine:r}=e,{texts:i,model:l}=s,a=(o??e.source).header.texts,c=i.source??i.text,d=t.erase?$e(t.erase):[],h=n.unknown??[],f=Object.keys(K).some(g=>String(t[g])!==K[g]),m=(g,y)=>{e.lit=y===null?null:{text:g,at:y},e.light?.()},$=(g,y)=>({enter:()=>m(g,y),leave:()=>m(g,null)}),w=(g,y,_,C,P)=>{let{enter:ut,leave:Y}=$(g,y);return u`<button
-class="word ${g==="target"?"":"erased"}"
-aria-pressed=${String(C)}
-@click=${P}
-@pointerenter=${ut}
-@pointerleave=${Y}
-@focus=${ut}
-@blur=${Y}
->
-<bdi>${_}</bdi>
-</button>`},x=(g,y)=>w("target",y,g,y===lt(e),()=>e.set({row:y,place:y})),k=t.off.replaceAll(",",", "),A=i.source?"source":"text",b=g=>g.map(([y,_])=>u`<bdi>${y}</bdi> ${_.toFixed(3)} `);return u`<form class="live" @submit=${g=>g.preventDefault()}>
-<label for="sentence">${l.label}</label>
+<label for="sentence">${s.header.model.label}</label>
 <input
 id="sentence"
 name="text"
-.value=${t.text}
+.value=${e.text}
 maxlength="1000"
 autocomplete="off"
 spellcheck="false"
 list="known"
-@input=${({target:g,timeStamp:y})=>z(e,{text:g.value,erase:"",place:void 0},y)}
+@input=${o}
 />
 <datalist id="known">
-${Pn(t.text,r.words).map(g=>u`<option value=${g}></option>`)}
+${Or(e.text,n.words).map(r=>u`<option value=${r}></option>`)}
 </datalist>
-<span role="alert">${t.busy}</span>
-</form>
-${h.length?Hn(h):p}
-<div class="played">
-<span>reads</span>
-<div class="words" role="group" aria-label="Words that are read; press one to erase it">
-${c.map((g,y)=>n.erasable.includes(y)?w(A,y,a[A][y]??g,d.includes(y),()=>z(e,{erase:ys(t.erase,String(y),".")})):u`<span class="word plain"><bdi>${g}</bdi></span>`)}
-</div>
-${i.target?u`<span>writes</span>
-<div
-class="words"
-role="group"
-aria-label="Words that are written; press one to explain it"
+<button>Done</button>
+</form>`}function ys(t){let{state:e,source:{header:{model:n}}}=t,s=et(t);return u`<details class="tweaks">
+<summary>Change the model</summary>
+<div class="sheet" data-apart>
+${bs(t,"factor","Scores \xD7","Factor of all attention scores")}
+${bs(t,"warmth","Temperature","What the logits of words are divided by")}
+${n.kinds.map(o=>ie(t,o))}
+<p class="hint">
+${e.off?`Heads that are off: ${e.off.replaceAll(",",", ")}`:"No head is off."}
+</p>
+<button
+type="button"
+?disabled=${!s}
+@click=${()=>D(t,{...I,text:t.origin.given.source})}
 >
-${i.target.map(x)}
-</div>`:n.follows!==void 0?u`<span>next</span>
-<p>${b(n.likeliest.at(-1))}</p>`:n.likeliest.length?u`<span>masked</span>
-<p>${n.likeliest.map(g=>u`${b(g)}<br />`)}</p>`:n.target.length?u`<span>class</span>
-<p>${b(n.target.map((g,y)=>[g,n.probabilities[y]]))}</p>`:p}
-</div>
-<details class="tweaks" ?open=${f}>
-<summary>Change the model${f?" (changed)":""}</summary>
-<div class="bar">
-${ps(e,"factor","Scores \xD7","Factor of all attention scores")}
-${ps(e,"warmth","Temperature","What the logits of words are divided by")}
-${l.kinds.map(g=>Ht(e,g))}
-${t.off?u`<span class="badge">off: ${k}</span>`:p}
-<button type="button" ?disabled=${!f} @click=${()=>z(e,K)}>
 As trained
 </button>
 </div>
-</details>`}function Hn(e){return u`<p class="unknown" role="status">
-Not in the training of this model: <bdi>${e.join(", ")}</bdi>; what it makes of such words
-is a guess.
-</p>`}var Rn=e=>(2**e).toFixed(3).replace(/\.?0+$/,"");function ps(e,t,s,n){return u`<label class="choice"
-><span>${s} ${Number(e.state[t]).toFixed(2)}</span
+</details>`}var Er=t=>(2**t).toFixed(3).replace(/\.?0+$/,"");function bs(t,e,n,s){return u`<label class="choice"
+><span>${n} ${Number(t.state[e]).toFixed(2)}</span
 ><input
 type="range"
 min="-3"
 max="3"
 step="0.1"
-.value=${String(Math.log2(e.state[t]))}
-aria-label=${n}
-@input=${({target:o,timeStamp:r})=>z(e,{[t]:Rn(o.value)},r)}
-/></label>`}function Pn(e,t){let[,s,n]=e.match(/^(.*?)([\p{L}\p{N}']+)$/su)??[null,"",""],o=[];for(let r=0;n&&r<t.length&&o.length<jn;r+=1)t[r].length>n.length&&t[r].toLowerCase().startsWith(n.toLowerCase())&&o.push(`${s}${t[r]}`);return o}var{I:Vr}=as;var ks=e=>e.strings===void 0;var As={ATTRIBUTE:1,CHILD:2,PROPERTY:3,BOOLEAN_ATTRIBUTE:4,EVENT:5,ELEMENT:6},pe=e=>(...t)=>({_$litDirective$:e,values:t}),Pt=class{constructor(t){}get _$AU(){return this._$AM._$AU}_$AT(t,s,n){this._$Ct=t,this._$AM=s,this._$Ci=n}_$AS(t,s){return this.update(t,s)}update(t,s){return this.render(...s)}};var pt=(e,t)=>{let s=e._$AN;if(s===void 0)return!1;for(let n of s)n._$AO?.(t,!1),pt(n,t);return!0},Dt=e=>{let t,s;do{if((t=e._$AM)===void 0)break;s=t._$AN,s.delete(e),e=t}while(s?.size===0)},vs=e=>{for(let t;t=e._$AM;e=t){let s=t._$AN;if(s===void 0)t._$AN=s=new Set;else if(s.has(e))break;s.add(e),Un(t)}};function Dn(e){this._$AN!==void 0?(Dt(this),this._$AM=e,vs(this)):this._$AM=e}function Bn(e,t=!1,s=0){let n=this._$AH,o=this._$AN;if(o!==void 0&&o.size!==0)if(t)if(Array.isArray(n))for(let r=s;r<n.length;r++)pt(n[r],!1),Dt(n[r]);else n!=null&&(pt(n,!1),Dt(n));else pt(this,e)}var Un=e=>{e.type==As.CHILD&&(e._$AP??=Bn,e._$AQ??=Dn)},Bt=class extends Pt{constructor(){super(...arguments),this._$AN=void 0}_$AT(t,s,n){super._$AT(t,s,n),vs(this),this.isConnected=t._$AU}_$AO(t,s=!0){t!==this.isConnected&&(this.isConnected=t,t?this.reconnected?.():this.disconnected?.()),s&&(pt(this,t),Dt(this))}setValue(t){if(ks(this._$Ct))this._$Ct._$AI(t,this);else{let s=[...this._$Ct._$AH];s[this._$Ci]=t,this._$Ct._$AI(s,this,0)}}disconnected(){}reconnected(){}};var qn="system-ui, sans-serif",M=pe(class extends Bt{render(){}update(e,[t]){queueMicrotask(()=>this.isConnected&&t(e.element))}});function W(e,t,s){let n=window.devicePixelRatio||1,[o,r]=[Math.round(t*n),Math.round(s*n)];e.width!==o&&(e.width=o),e.height!==r&&(e.height=r),e.style.width=`${t}px`,e.style.height=`${s}px`;let i=e.getContext("2d");return i.setTransform(n,0,0,n,0,0),i.clearRect(0,0,t,s),i.textBaseline="middle",i}function U(e,t,s="normal"){e.font=`${s} ${t}px ${qn}`}function L(e){let t=getComputedStyle(e),s=n=>t.getPropertyValue(n).trim();return{ink:s("--ink"),faint:s("--faint"),line:s("--line"),accent:s("--accent"),unseen:s("--unseen"),lit:hs,paper:s("--paper")}}function G(e,t,s){if(e.measureText(t).width<=s)return t;let[n,o]=[0,t.length];for(;n<o;){let r=n+o+1>>1;e.measureText(`${t.slice(0,r)}\u2026`).width<=s?n=r:o=r-1}return`${t.slice(0,n)}\u2026`}function Ut(e,t){for(let s of e.childNodes)s.nodeType===Node.TEXT_NODE&&(s.data=t)}function Q(e){let t=e.currentTarget.getBoundingClientRect();return[e.clientX-t.left,e.clientY-t.top]}var ye={ArrowLeft:[0,-1],ArrowRight:[0,1],ArrowUp:[-1,0],ArrowDown:[1,0],PageUp:[-10,0],PageDown:[10,0]};function N(e,[t,s],[n,o]){let r=null;return e.key in ye?r=[t+ye[e.key][0],s+ye[e.key][1]]:e.key==="Home"?r=[e.ctrlKey?0:t,0]:e.key==="End"&&(r=[e.ctrlKey?n-1:t,o-1]),r===null?null:(e.preventDefault(),[Math.min(Math.max(r[0],0),n-1),Math.min(Math.max(r[1],0),o-1)])}function v(e,t,s,n){return u`<label class="choice"
-><span>${e}</span>
-<select @change=${o=>n(o.target.value)}>
-${t.map(([o,r])=>u`<option
+.value=${String(Math.log2(t.state[e]))}
+aria-label=${s}
+@input=${({target:o,timeStamp:r})=>nt(t,{[e]:Er(o.value)},r)}
+/></label>`}function Or(t,e){let[,n,s]=t.match(/^(.*?)([\p{L}\p{N}']+)$/su)??[null,"",""],o=[];for(let r=0;s&&r<e.length&&o.length<Tr;r+=1)e[r].length>s.length&&e[r].toLowerCase().startsWith(s.toLowerCase())&&o.push(`${n}${e[r]}`);return o}var{I:Cr}=zn,xs=t=>t;var vs=t=>t.strings===void 0,ks=()=>document.createComment(""),vt=(t,e,n)=>{let s=t._$AA.parentNode,o=e===void 0?t._$AB:e._$AA;if(n===void 0){let r=s.insertBefore(ks(),o),i=s.insertBefore(ks(),o);n=new Cr(r,i,t,t.options)}else{let r=n._$AB.nextSibling,i=n._$AM,l=i!==t;if(l){let a;n._$AQ?.(t),n._$AM=t,n._$AP!==void 0&&(a=t._$AU)!==i._$AU&&n._$AP(a)}if(r!==o||l){let a=n._$AA;for(;a!==r;){let c=xs(a).nextSibling;xs(s).insertBefore(a,o),a=c}}}return n},rt=(t,e,n=t)=>(t._$AI(e,n),t),Nr={},As=(t,e=Nr)=>t._$AH=e,Ms=t=>t._$AH,le=t=>{t._$AR(),t._$AA.remove()};var ce={ATTRIBUTE:1,CHILD:2,PROPERTY:3,BOOLEAN_ATTRIBUTE:4,EVENT:5,ELEMENT:6},Wt=t=>(...e)=>({_$litDirective$:t,values:e}),At=class{constructor(e){}get _$AU(){return this._$AM._$AU}_$AT(e,n,s){this._$Ct=e,this._$AM=n,this._$Ci=s}_$AS(e,n){return this.update(e,n)}update(e,n){return this.render(...n)}};var Ft=(t,e)=>{let n=t._$AN;if(n===void 0)return!1;for(let s of n)s._$AO?.(e,!1),Ft(s,e);return!0},de=t=>{let e,n;do{if((e=t._$AM)===void 0)break;n=e._$AN,n.delete(t),t=e}while(n?.size===0)},_s=t=>{for(let e;e=t._$AM;t=e){let n=e._$AN;if(n===void 0)e._$AN=n=new Set;else if(n.has(t))break;n.add(t),Fr(e)}};function Lr(t){this._$AN!==void 0?(de(this),this._$AM=t,_s(this)):this._$AM=t}function Wr(t,e=!1,n=0){let s=this._$AH,o=this._$AN;if(o!==void 0&&o.size!==0)if(e)if(Array.isArray(s))for(let r=n;r<s.length;r++)Ft(s[r],!1),de(s[r]);else s!=null&&(Ft(s,!1),de(s));else Ft(this,t)}var Fr=t=>{t.type==ce.CHILD&&(t._$AP??=Wr,t._$AQ??=Lr)},he=class extends At{constructor(){super(...arguments),this._$AN=void 0}_$AT(e,n,s){super._$AT(e,n,s),_s(this),this.isConnected=e._$AU}_$AO(e,n=!0){e!==this.isConnected&&(this.isConnected=e,e?this.reconnected?.():this.disconnected?.()),n&&(Ft(this,e),de(this))}setValue(e){if(vs(this._$Ct))this._$Ct._$AI(e,this);else{let n=[...this._$Ct._$AH];n[this._$Ci]=e,this._$Ct._$AI(n,this,0)}}disconnected(){}reconnected(){}};var jr="system-ui, sans-serif",M=Wt(class extends he{render(){}update(t,[e]){queueMicrotask(()=>this.isConnected&&e(t.element))}});function q(t,e,n){let s=window.devicePixelRatio||1,[o,r]=[Math.round(e*s),Math.round(n*s)];t.width!==o&&(t.width=o),t.height!==r&&(t.height=r),t.style.width=`${e}px`,t.style.height=`${n}px`;let i=t.getContext("2d");return i.setTransform(s,0,0,s,0,0),i.clearRect(0,0,e,n),i.textBaseline="middle",i}function Q(t,e,n="normal"){t.font=`${n} ${e}px ${jr}`}function H(t){let e=getComputedStyle(t),n=s=>e.getPropertyValue(s).trim();return{ink:n("--ink"),faint:n("--faint"),line:n("--line"),accent:n("--accent"),unseen:n("--unseen"),lit:Gn,paper:n("--paper")}}function it(t,e,n){if(t.measureText(e).width<=n)return e;let[s,o]=[0,e.length];for(;s<o;){let r=s+o+1>>1;t.measureText(`${e.slice(0,r)}\u2026`).width<=n?s=r:o=r-1}return`${e.slice(0,s)}\u2026`}function ue(t,e){for(let n of t.childNodes)n.nodeType===Node.TEXT_NODE&&(n.data=e)}function at(t){let e=t.currentTarget.getBoundingClientRect();return[t.clientX-e.left,t.clientY-e.top]}var en={ArrowLeft:[0,-1],ArrowRight:[0,1],ArrowUp:[-1,0],ArrowDown:[1,0],PageUp:[-10,0],PageDown:[10,0]};function F(t,[e,n],[s,o]){let r=null;return t.key in en?r=[e+en[t.key][0],n+en[t.key][1]]:t.key==="Home"?r=[t.ctrlKey?0:e,0]:t.key==="End"&&(r=[t.ctrlKey?s-1:e,o-1]),r===null?null:(t.preventDefault(),[Math.min(Math.max(r[0],0),s-1),Math.min(Math.max(r[1],0),o-1)])}function _(t,e,n,s){return u`<label class="choice"
+><span>${t}</span>
+<select @change=${o=>s(o.target.value)}>
+${e.map(([o,r])=>u`<option
 value=${o}
-?selected=${String(o)===String(s)}
-.selected=${String(o)===String(s)}
+?selected=${String(o)===String(n)}
+.selected=${String(o)===String(n)}
 >
 ${r}
 </option>`)}
 </select></label
->`}function j(e,{mean:t=!0,kinds:s=!0}={}){let{state:n,source:o}=e,[r,i]=e.attention.shape,l=c=>Array.from({length:c},(d,h)=>[h,String(h)]),a=t&&i>1?[["mean",`mean of ${i}`]]:[];return u`
-${s&&o.header.attentions.length>1?v("Attention",o.header.attentions.map((c,d)=>[d,c.name]),n.kind,c=>e.set({kind:c,layer:o.header.attentions[c].shape[0]-1})):p}
-${v("Layer",l(r),n.layer,c=>e.set({layer:c}))}
-${v("Head",[...a,...l(i)],n.head,c=>e.set({head:c}))}
-${Rt(e)}
-`}function qt(e,t=!0){let{state:s}=e,n=Object.entries(Nt).filter(([o])=>t||o!=="largest");return u` ${v("Scale",n,s.scale,o=>e.set({scale:o}))} `}function xe([e,t],{place:s=o=>o,note:n=""}={}){return u`<p class="legend">
-<span>${e}</span
+>`}function U(t,{mean:e=!0,kinds:n=!0}={}){let{state:s,source:o}=t,[r,i]=t.attention.shape,l=c=>Array.from({length:c},(h,d)=>[d,String(d)]),a=e&&i>1?[["mean",`mean of ${i}`]]:[];return u`
+${n&&o.header.attentions.length>1?_("Attention",o.header.attentions.map((c,h)=>[h,c.name]),s.kind,c=>t.set({kind:c,layer:o.header.attentions[c].shape[0]-1})):g}
+${_("Layer",l(r),s.layer,c=>t.set({layer:c}))}
+${_("Head",[...a,...l(i)],s.head,c=>t.set({head:c}))}
+${ae(t)}
+`}function fe(t,e=!0){let{state:n}=t,s=Object.entries(Qt).filter(([o])=>e||o!=="largest");return u` ${_("Scale",s,n.scale,o=>t.set({scale:o}))} `}function nn([t,e],{place:n=o=>o,note:s=""}={}){return u`<p class="legend">
+<span>${t}</span
 ><canvas
 width="160"
 height="12"
 role="img"
-aria-label="Colours from ${e} to ${t}"
-${M(o=>{let r=o.getContext("2d");for(let i=0;i<160;i+=1)r.fillStyle=It(s(i/159)),r.fillRect(i,0,1,12)})}
+aria-label="Colours from ${t} to ${e}"
+${M(o=>{let r=o.getContext("2d");for(let i=0;i<160;i+=1)r.fillStyle=Zt(n(i/159)),r.fillRect(i,0,1,12)})}
 ></canvas
-><span>${t}</span>${n?u`<span>${n}</span>`:p}
-</p>`}var Vn="(0.25 is in the middle)";function Vt({state:{scale:e}},t=!0){return xe(["0",t&&e==="largest"?"the row's largest weight":"1"],{note:e==="root"?Vn:""})}function Ms(e){return e.sums||"The weights of each row sum to 1."}function I(e){return e.exact?u`<span class="badge" title="Weights are stored as 32-bit floating-point numbers."
+><span>${e}</span>${s?u`<span>${s}</span>`:g}
+</p>`}var Ir="(0.25 is in the middle)";function me({state:{scale:t}},e=!0){return nn(["0",e&&t==="largest"?"the row's largest weight":"1"],{note:t==="root"?Ir:""})}function Ss(t){return t.sums||"The weights of each row sum to 1."}function R(t){return t.exact?u`<span class="badge" title="Weights are stored as 32-bit floating-point numbers."
 >exact</span
 >`:u`<span class="badge" title="Weights are stored as one byte each on a square-root scale."
 >rounded to 0.004 or better</span
->`}function S(e,t){return u`<div class="scroll" tabindex="0" role="region" aria-label=${e}>${t}</div>`}function T(...e){return u`<thead>
+>`}function O(t,e){return u`<div class="scroll" tabindex="0" role="region" aria-label=${t}>${e}</div>`}function C(...t){return u`<thead>
 <tr>
-${e.map(t=>u`<th scope="col">${t}</th>`)}
+${t.map(e=>u`<th scope="col">${e}</th>`)}
 </tr>
-</thead>`}var zn=620;function Es(e,t){let{state:s,source:n}=e,{second:o}=n.header,r=Cs(e),[i,l]=r.attention?r.attention.shape:[0,0],a=[];for(let d=0;d<i;d+=1){r.outside&&l>1&&a.push([`${d}.mean`,`layer ${d}, mean of ${l}`]);for(let h=0;h<l;h+=1)a.push([`${d}.${h}`,`layer ${d}, head ${h}`])}let c=e.compared?.key===ke(e)&&e.compared.source===n?e.compared:null;return!c&&r.attention&&Kn(e,t,r),u`
+</thead>`}var Pr=620;function Cs(t,e){let{state:n,source:s}=t,{second:o}=s.header,r=Ns(t),[i,l]=r.attention?r.attention.shape:[0,0],a=[];for(let h=0;h<i;h+=1){r.outside&&l>1&&a.push([`${h}.mean`,`layer ${h}, mean of ${l}`]);for(let d=0;d<l;d+=1)a.push([`${h}.${d}`,`layer ${h}, head ${d}`])}let c=t.compared?.key===sn(t)&&t.compared.source===s?t.compared:null;return!c&&r.attention&&Hr(t,e,r),u`
 <h2>${o?"Compare":"Compare two heads"}</h2>
 <div class="bar">
-${j(e)} ${I(t)}
-${o?v("With",[["other",o.said],["own","another head of the same"]],r.outside?"other":"own",d=>e.set({against:d,other:void 0})):p}
-${a.length?v(o?"Its head":"With",a,`${r.layer}.${r.head}`,d=>e.set({other:d.split(".")})):p}
-${c?I(c.second):p}
+${U(t)} ${R(e)}
+${o?_("With",[["other",o.said],["own","another head of the same"]],r.outside?"other":"own",h=>t.set({against:h,other:void 0})):g}
+${a.length?_(o?"Its head":"With",a,`${r.layer}.${r.head}`,h=>t.set({other:h.split(".")})):g}
+${c?R(c.second):g}
 </div>
 ${r.outside?u`<p class="hint">
-The page shows: <bdi>${n.header.title}</bdi>; the other is:
+The page shows: <bdi>${s.header.title}</bdi>; the other is:
 <bdi>${o.header.title}</bdi>
-${o.header.notes.map(d=>u`<bdi>${d}</bdi> `)}
-</p>`:p}
+${o.header.notes.map(h=>u`<bdi>${h}</bdi> `)}
+</p>`:g}
 <p class="hint">
 Blue: the first head has more weight there; red: the second. Beside each row its
 Jensen-Shannon distance, from 0 (equal) to 1 (no key in common).
 </p>
-${r.attention?c?Qn(e,c):u`<p class="hint">Comparing…</p>`:u`<p class="hint">The other has no ${e.attention.name.toLowerCase()}.</p>`}
-${Xn(e,r)?Zn(n.header,o):p}
-`}function Cs(e){let{header:t}=e.source,s=!!t.second&&e.state.against!=="own",n=s?t.second.header.attentions:t.attentions,o=s?n.findIndex(({name:h})=>h===e.attention.name):e.state.kind,r=n[o];if(!r)return{outside:s,attention:r,kind:o};let[i,l]=r.shape,[a,c]=e.state.other??(s?[e.state.layer,e.state.head]:[0,0]),d=(h,f)=>Math.min(Math.max(Math.trunc(Number(h))||0,0),f-1);return{outside:s,attention:r,kind:o,layer:d(a,i),head:s&&c==="mean"&&l>1?"mean":d(c,l)}}function ke(e){let{outside:t,kind:s,layer:n,head:o}=Cs(e);return[e.state.kind,e.state.layer,e.state.head,t,s,n,o].join("/")}async function Kn(e,t,{outside:s,attention:n,kind:o,layer:r,head:i}){let l=ke(e),{source:a}=e,c=s?a.second??=new F(a.header.second.header,a.arrays):a,d=await c.head(o,r,i);if(l!==ke(e)||e.source!==a||e.state.view!=="compare")return;let{matched:h}=a.header.second??{},f=b=>Array.from({length:b},(g,y)=>y),[m,$]=[[e.attention.rows,t.rows],[e.attention.columns,t.columns]].map(([b,g])=>s?h[b]:[f(g),f(g)]),w=[_s(t,m[0],$[0]),_s(d,m[1],$[1])],x=w[0].weights.values.map((b,g)=>b-w[1].weights.values[g]),k=x.reduce((b,g)=>Math.max(b,Math.abs(g)),0),A=m[0].map((b,g)=>Gn(...w.map(({weights:y,rest:_})=>[...y.row(g),_[g]])));e.compared={key:l,source:a,first:w[0].weights,second:w[1].weights,values:x,largest:k,distances:A,outside:s,hidden:w.map(({rest:b})=>ve(b)),left:t.rows-m[0].length,words:{rows:Ae(e.words.rows,c.words(n).rows,m),columns:Ae(e.words.columns,c.words(n).columns,$)}},e.draw()}function Ae(e,t,[s,n]){return s.map((o,r)=>e[o]===t[n[r]]?e[o]:`${e[o]} / ${t[n[r]]}`)}function _s(e,t,s){let n=new Float32Array(t.length*s.length),o=t.map((r,i)=>{let l=e.row(r),a=0;for(let c of l)a+=c;return s.forEach((c,d)=>{n[i*s.length+d]=l[c],a-=l[c]}),Math.max(a,0)});return{weights:new B(n,t.length,s.length,e.exact),rest:o}}function ve(e){return e.length?e.reduce((t,s)=>t+s,0)/e.length:0}function Gn(e,t){let s=0;for(let n=0;n<e.length;n+=1){let o=(e[n]+t[n])/2;e[n]>0&&(s+=e[n]*Math.log2(e[n]/o)/2),t[n]>0&&(s+=t[n]*Math.log2(t[n]/o)/2)}return Math.sqrt(Math.max(s,0))}function Qn(e,t){if(!t.first.rows||!t.first.columns)return u`<p class="hint">
+${r.attention?c?Dr(t,c):u`<p class="hint">Comparing…</p>`:u`<p class="hint">The other has no ${t.attention.name.toLowerCase()}.</p>`}
+${Ur(t,r)?Vr(s.header,o):g}
+`}function Ns(t){let{header:e}=t.source,n=!!e.second&&t.state.against!=="own",s=n?e.second.header.attentions:e.attentions,o=n?s.findIndex(({name:d})=>d===t.attention.name):t.state.kind,r=s[o];if(!r)return{outside:n,attention:r,kind:o};let[i,l]=r.shape,[a,c]=t.state.other??(n?[t.state.layer,t.state.head]:[0,0]),h=(d,f)=>Math.min(Math.max(Math.trunc(Number(d))||0,0),f-1);return{outside:n,attention:r,kind:o,layer:h(a,i),head:n&&c==="mean"&&l>1?"mean":h(c,l)}}function sn(t){let{outside:e,kind:n,layer:s,head:o}=Ns(t);return[t.state.kind,t.state.layer,t.state.head,e,n,s,o].join("/")}async function Hr(t,e,{outside:n,attention:s,kind:o,layer:r,head:i}){let l=sn(t),{source:a}=t,c=n?a.second??=new j(a.header.second.header,a.arrays):a,h=await c.head(o,r,i);if(l!==sn(t)||t.source!==a||t.state.view!=="compare")return;let{matched:d}=a.header.second??{},f=b=>Array.from({length:b},(x,k)=>k),[m,w]=[[t.attention.rows,e.rows],[t.attention.columns,e.columns]].map(([b,x])=>n?d[b]:[f(x),f(x)]),$=[Ts(e,m[0],w[0]),Ts(h,m[1],w[1])],p=$[0].weights.values.map((b,x)=>b-$[1].weights.values[x]),y=p.reduce((b,x)=>Math.max(b,Math.abs(x)),0),v=m[0].map((b,x)=>Rr(...$.map(({weights:k,rest:L})=>[...k.row(x),L[x]])));t.compared={key:l,source:a,first:$[0].weights,second:$[1].weights,values:p,largest:y,distances:v,outside:n,hidden:$.map(({rest:b})=>rn(b)),left:e.rows-m[0].length,words:{rows:on(t.words.rows,c.words(s).rows,m),columns:on(t.words.columns,c.words(s).columns,w)}},t.draw()}function on(t,e,[n,s]){return n.map((o,r)=>t[o]===e[s[r]]?t[o]:`${t[o]} / ${e[s[r]]}`)}function Ts(t,e,n){let s=new Float32Array(e.length*n.length),o=e.map((r,i)=>{let l=t.row(r),a=0;for(let c of l)a+=c;return n.forEach((c,h)=>{s[i*n.length+h]=l[c],a-=l[c]}),Math.max(a,0)});return{weights:new G(s,e.length,n.length,t.exact),rest:o}}function rn(t){return t.length?t.reduce((e,n)=>e+n,0)/t.length:0}function Rr(t,e){let n=0;for(let s=0;s<t.length;s+=1){let o=(t[s]+e[s])/2;t[s]>0&&(n+=t[s]*Math.log2(t[s]/o)/2),e[s]>0&&(n+=e[s]*Math.log2(e[s]/o)/2)}return Math.sqrt(Math.max(n,0))}function Dr(t,e){if(!e.first.rows||!e.first.columns)return u`<p class="hint">
 The two have no words in common there, so there is nothing to compare.
-</p>`;let s=Ts(e,t),n=t.largest.toFixed(3);return u` <p class="summary" data-distance>
-Mean distance of the rows: ${ve(t.distances).toFixed(3)}; the largest difference of a
-weight is ${t.largest.toFixed(3)}.
+</p>`;let n=Os(t,e),s=e.largest.toFixed(3);return u` <p class="summary" data-distance>
+Mean distance of the rows: ${rn(e.distances).toFixed(3)}; the largest difference of a
+weight is ${e.largest.toFixed(3)}.
 </p>
-${t.outside?u`<p class="hint" data-hidden>
-Hidden: ${Ss(t.hidden[0])} of the first and ${Ss(t.hidden[1])} of the
+${e.outside?u`<p class="hint" data-hidden>
+Hidden: ${Es(e.hidden[0])} of the first and ${Es(e.hidden[1])} of the
 second are on words without a partner in the other; they count as one more word.
-${Jn(t.left)}
-</p>`:p}
+${Br(e.left)}
+</p>`:g}
 <canvas
 class="difference"
 tabindex="0"
 role="application"
 aria-roledescription="map of differences"
-aria-label="Differences; arrow keys move. ${s}"
-${M(o=>to(e,o,t))}
-@click=${o=>eo(e,o,t)}
-@keydown=${o=>{let r=N(o,zt(e,t),[t.first.rows,t.first.columns]);r&&e.set({pair:r}).then(()=>e.set({said:Ts(e,t)}))}}
+aria-label="Differences; arrow keys move. ${n}"
+${M(o=>zr(t,o,e))}
+@click=${o=>Kr(t,o,e)}
+@keydown=${o=>{let r=F(o,we(t,e),[e.first.rows,e.first.columns]);r&&t.set({pair:r}).then(()=>t.set({said:Os(t,e)}))}}
 ></canvas>
-<p class="readout">${s}</p>
-${xe([`the second has ${n} more`,`the first has ${n} more`],{place:o=>2*o-1})}
+<p class="readout">${n}</p>
+${nn([`the second has ${s} more`,`the first has ${s} more`],{place:o=>2*o-1})}
 <details class="twin">
 <summary>The row as a table</summary>
-${Yn(e,t)}
-</details>`}var Ss=e=>`${(100*e).toFixed(0)} %`;function Jn(e){return e?`${e} ${e===1?"row of the first has":"rows of the first have"} no partner.`:""}function zt(e,{first:t}){let[s,n]=e.state.pair??[0,0];return[Math.min(s,t.rows-1),Math.min(n,t.columns-1)]}function Ts(e,t){let{first:s,second:n,distances:o,words:r}=t,[i,l]=zt(e,t),[a,c]=[s,n].map(d=>d.at(i,l).toFixed(4));return`${r.rows[i]} looks at ${r.columns[l]} with ${a} in the first head and ${c} in the second; distance of the row ${o[i].toFixed(3)}.`}function Yn(e,t){let[s]=zt(e,t),{first:n,second:o,words:r}=t;return S("The row as a table",u`<table>
-${T("Word","First","Second","Difference")}
+${qr(t,e)}
+</details>`}var Es=t=>`${(100*t).toFixed(0)} %`;function Br(t){return t?`${t} ${t===1?"row of the first has":"rows of the first have"} no partner.`:""}function we(t,{first:e}){let[n,s]=t.state.pair??[0,0];return[Math.min(n,e.rows-1),Math.min(s,e.columns-1)]}function Os(t,e){let{first:n,second:s,distances:o,words:r}=e,[i,l]=we(t,e),[a,c]=[n,s].map(h=>h.at(i,l).toFixed(4));return`${r.rows[i]} looks at ${r.columns[l]} with ${a} in the first head and ${c} in the second; distance of the row ${o[i].toFixed(3)}.`}function qr(t,e){let[n]=we(t,e),{first:s,second:o,words:r}=e;return O("The row as a table",u`<table>
+${C("Word","First","Second","Difference")}
 <tbody>
 ${r.columns.slice(0,100).map((i,l)=>u`<tr>
 <th scope="row"><bdi>${i}</bdi></th>
-<td>${n.at(s,l).toFixed(4)}</td>
-<td>${o.at(s,l).toFixed(4)}</td>
-<td>${(n.at(s,l)-o.at(s,l)).toFixed(4)}</td>
+<td>${s.at(n,l).toFixed(4)}</td>
+<td>${o.at(n,l).toFixed(4)}</td>
+<td>${(s.at(n,l)-o.at(n,l)).toFixed(4)}</td>
 </tr>`)}
 </tbody>
-</table>`)}function Xn({engine:e,source:{header:t}},{outside:s}){let{texts:n,changes:o,second:r}=t;return s&&!e&&n.target&&o&&r.header.changes}function Zn(e,t){let s=(t.matched.target??[[],[]])[0].map((r,i)=>[r,t.matched.target[1][i]]),n=[e.texts.target,t.header.texts.target],o=(r,i)=>Ae(...n,[[r],[i]])[0];return u`<details class="twin" open>
+</table>`)}function Ur({engine:t,source:{header:e}},{outside:n}){let{texts:s,changes:o,second:r}=e;return n&&!t&&s.target&&o&&r.header.changes}function Vr(t,e){let n=(e.matched.target??[[],[]])[0].map((r,i)=>[r,e.matched.target[1][i]]),s=[t.texts.target,e.header.texts.target],o=(r,i)=>on(...s,[[r],[i]])[0];return u`<details class="twin" open>
 <summary>The probability of each written word</summary>
-${S("Probabilities of written words",u`<table data-written>
-${T("Word","First","Second")}
+${O("Probabilities of written words",u`<table data-written>
+${C("Word","First","Second")}
 <tbody>
-${s.map(([r,i])=>u`<tr>
+${n.map(([r,i])=>u`<tr>
 <th scope="row">
 <bdi>${o(r,i)}</bdi>
 </th>
-<td>${e.changes.unchanged.probabilities[r].toFixed(3)}</td>
-<td>${t.header.changes.unchanged.probabilities[i].toFixed(3)}</td>
+<td>${t.changes.unchanged.probabilities[r].toFixed(3)}</td>
+<td>${e.header.changes.unchanged.probabilities[i].toFixed(3)}</td>
 </tr>`)}
 </tbody>
 </table>`)}
-</details>`}function to(e,t,s){let{first:n,values:o,largest:r,distances:i,words:l}=s,a=L(t),c=Math.max(t.parentElement.clientWidth-2,240),d=90,h=64,f=Math.max(Math.min((c-d-70)/n.columns,zn/n.rows,30),.1),[m,$]=[f*n.columns,f*n.rows],w=W(t,d+m+66,h+$+4);t.place={left:d,top:h,cell:f};let x=new OffscreenCanvas(n.columns,n.rows),k=new ImageData(n.columns,n.rows);o.forEach((y,_)=>{k.data.set([...Lt(r?y/r:0),255],4*_)}),x.getContext("2d").putImageData(k,0,0),w.imageSmoothingEnabled=f<1,w.drawImage(x,d,h,m,$),U(w,f<9?10:Math.min(Math.max(f*.6,8),12));let A=f<9?Math.ceil(20/f):Math.ceil(11/f);w.textAlign="left",w.fillStyle=a.ink;for(let y=0;y<n.columns;y+=A)w.save(),w.translate(d+(y+.5)*f,h-4),w.rotate(-Math.PI/4),w.fillText(G(w,l.columns[y],80),0,0),w.restore();for(let y=0;y<n.rows;y+=A)w.fillStyle=a.ink,w.textAlign="right",w.fillText(G(w,l.rows[y],d-8),d-5,h+(y+.5)*f),w.fillStyle=a.accent,w.fillRect(d+m+4,h+y*f,50*ve(i.slice(y,y+A)),Math.max(f*A-1,1));let[b,g]=zt(e,s);w.strokeStyle=a.accent,w.lineWidth=2,w.strokeRect(d+g*f,h+b*f,Math.max(f,4),Math.max(f,4))}function eo(e,t,{first:s}){let{left:n,top:o,cell:r}=t.currentTarget.place,[i,l]=Q(t),[a,c]=[Math.floor((l-o)/r),Math.floor((i-n)/r)];a>=0&&a<s.rows&&c>=0&&c<s.columns&&e.set({pair:[a,c]})}var _e={layer:{title:"layer and head",says:""},entropy:{title:"entropy",says:"low: each word looks at few others; high: at all alike",unit:"nats"},distance:{title:"distance",says:"the mean distance between a word and what it looks at",unit:"words"},first:{title:"weight of the first word",says:"a head that looks there does little (an attention sink)"},received:{title:"most received",says:"the largest share of all weight that one word receives"},effect:{title:"effect on the word",says:"how far the log odds of the word fall when the head gives nothing; one head alone: of two that do the same, neither may have an effect"},apart:{title:"distance from the other",says:"the mean Jensen-Shannon distance from the same head of what is compared: 0 equal, 1 no key in common"}},so=new Set(["apart","effect"]);function Kt(e,t){if(_e[t]||!Object.hasOwn(e.links,t))return _e[t]??{title:t,says:""};let[s,n]=e.links[t];return{title:`relation: ${t}`,says:`the mean weight on the right word, over ${s} link${s===1?"":"s"} of this text that rules for English find; ${n.toFixed(2)} if all words had the same weight; one text says little about a head in general`}}var J=14,H=15,Se=3,no=56,Me=100;function Os(e){let{state:t,attention:s}={state:e.state,attention:e.attention};bs(e);let n=["layer",...Object.keys(s.statistics)],o=n.includes(t.sort)?t.sort:"layer",r=Kt(s,o),i=Ns(s,o),l=Fs(o)?"highest":"lowest",a=r.says?`Sorted by ${r.title} (${r.says}), the ${l} first. `:"",c=e.source.header.attentions,[d,h]=s.shape,f=Math.max(i.findIndex(([m,$])=>m===t.layer&&$===t.head),0);return u`
+</details>`}function zr(t,e,n){let{first:s,values:o,largest:r,distances:i,words:l}=n,a=H(e),c=Math.max(e.parentElement.clientWidth-2,240),h=90,d=64,f=Math.max(Math.min((c-h-70)/s.columns,Pr/s.rows,30),.1),[m,w]=[f*s.columns,f*s.rows],$=q(e,h+m+66,d+w+4);e.place={left:h,top:d,cell:f};let p=new OffscreenCanvas(s.columns,s.rows),y=new ImageData(s.columns,s.rows);o.forEach((k,L)=>{y.data.set([...Yt(r?k/r:0),255],4*L)}),p.getContext("2d").putImageData(y,0,0),$.imageSmoothingEnabled=f<1,$.drawImage(p,h,d,m,w),Q($,f<9?10:Math.min(Math.max(f*.6,8),12));let v=f<9?Math.ceil(20/f):Math.ceil(11/f);$.textAlign="left",$.fillStyle=a.ink;for(let k=0;k<s.columns;k+=v)$.save(),$.translate(h+(k+.5)*f,d-4),$.rotate(-Math.PI/4),$.fillText(it($,l.columns[k],80),0,0),$.restore();for(let k=0;k<s.rows;k+=v)$.fillStyle=a.ink,$.textAlign="right",$.fillText(it($,l.rows[k],h-8),h-5,d+(k+.5)*f),$.fillStyle=a.accent,$.fillRect(h+m+4,d+k*f,50*rn(i.slice(k,k+v)),Math.max(f*v-1,1));let[b,x]=we(t,n);$.strokeStyle=a.accent,$.lineWidth=2,$.strokeRect(h+x*f,d+b*f,Math.max(f,4),Math.max(f,4))}function Kr(t,e,{first:n}){let{left:s,top:o,cell:r}=e.currentTarget.place,[i,l]=at(e),[a,c]=[Math.floor((l-o)/r),Math.floor((i-s)/r)];a>=0&&a<n.rows&&c>=0&&c<n.columns&&t.set({pair:[a,c]})}var Ls=(t,e,n)=>{let s=new Map;for(let o=e;o<=n;o++)s.set(t[o],o);return s},Ws=Wt(class extends At{constructor(t){if(super(t),t.type!==ce.CHILD)throw Error("repeat() can only be used in text expressions")}dt(t,e,n){let s;n===void 0?n=e:e!==void 0&&(s=e);let o=[],r=[],i=0;for(let l of t)o[i]=s?s(l,i):i,r[i]=n(l,i),i++;return{values:r,keys:o}}render(t,e,n){return this.dt(t,e,n).values}update(t,[e,n,s]){let o=Ms(t),{values:r,keys:i}=this.dt(e,n,s);if(!Array.isArray(o))return this.ut=i,r;let l=this.ut??=[],a=[],c,h,d=0,f=o.length-1,m=0,w=r.length-1;for(;d<=f&&m<=w;)if(o[d]===null)d++;else if(o[f]===null)f--;else if(l[d]===i[m])a[m]=rt(o[d],r[m]),d++,m++;else if(l[f]===i[w])a[w]=rt(o[f],r[w]),f--,w--;else if(l[d]===i[w])a[w]=rt(o[d],r[w]),vt(t,a[w+1],o[d]),d++,w--;else if(l[f]===i[m])a[m]=rt(o[f],r[m]),vt(t,o[d],o[f]),f--,m++;else if(c===void 0&&(c=Ls(i,m,w),h=Ls(l,d,f)),c.has(l[d]))if(c.has(l[f])){let $=h.get(i[m]),p=$!==void 0?o[$]:null;if(p===null){let y=vt(t,o[d]);rt(y,r[m]),a[m]=y}else a[m]=rt(p,r[m]),vt(t,o[d],p),o[$]=null;m++}else le(o[f]),f--;else le(o[d]),d++;for(;m<=w;){let $=vt(t,a[w+1]);rt($,r[m]),a[m++]=$}for(;d<=f;){let $=o[d++];$!==null&&le($)}return this.ut=i,As(t,a),mt}});var Gr=2,Qr={written:"write",next:"continue with",sorted:"answer",masked:"guess"};function Fs(t,e,n){let{by:s,given:o,word:r,gone:i}=e;if(r===void 0)return"Press a word: the model will guess what stands in its place.";let l=t.hot??o.pointed??null,a=l!==null&&!o.gone.includes(l)?l:null,c=a===null?Jr(n):[a];return s==="looks"?ti(e,c,a!==null):s?e.waits&&!c.length?u`What does ${A(r,!0)} depend on? Erasing one word after the other…`:e.kind==="vectors"?Xr(e,c):Yr(e,c,n):u`The page knows no weights of ${A(r,!0)}.`}function Jr(t){return t.map((e,n)=>[e,n]).filter(([e])=>e>0).sort(([e],[n])=>n-e).slice(0,Gr).map(([,e])=>e)}function Yr({kind:t,given:e,word:n,own:s,without:o},[r,i],l){let a=Qr[t],c=w=>A(e.words[w]),h=A(n,!0);if(r===void 0)return Zr({given:e,own:s,without:o,chosen:h,kind:t});let d=o(r);if(!d)return u`Without ${c(r)} the model was not asked.`;if(!(l[r]>0))return u`Without ${c(r)}, the model would still ${a} ${h}, with probability
+${E(d.p)}.`;let f=i===void 0?g:u` <small>Without ${c(i)}, to ${E(o(i).p)}.</small>`,m=u`falls from ${E(s)} to ${E(d.p)}.${f}`;return d.instead===n||d.instead===void 0?u`Without ${c(r)}, the model would be less sure of ${h}: its probability
+${m}`:u`Without ${c(r)}, the model would ${a} ${A(d.instead)}: the probability of
+${h} ${m}`}function Zr({given:t,own:e,without:n,chosen:s,kind:o}){let r=t.words.map((c,h)=>n(h)?.p).filter(c=>c!==void 0);if(!r.length)return u`There is no word that could be erased.`;let i=Math.min(e,...r),l=i>=.9995?"at 1.000":`above ${ss(i)}`;return u`No single word of ${o==="written"?"the sentence":"the text"} decides ${s}: erase any one of them and its
+probability stays ${l}.`}function Xr({given:t,word:e,without:n,waits:s},[o,r]){let i=A(e,!0),l=c=>st(n(c).p);if(o===void 0||!n(o))return s?u`What does ${i} depend on?`:u`No single other word turns the vector of ${i} by much.`;let a=r===void 0?g:u` <small>Without ${A(t.words[r])}, ${l(r)}.</small>`;return u`Without ${A(t.words[o])}, the vector of ${i} turns to a cosine of
+${l(o)} with what it was.${a}`}function ti({kind:t,given:e,word:n,looks:s},[o,r],i){let l=A(n,!0),a={written:u`While it writes ${l}, ${s.says}`,next:u`Before the next word, ${s.says}`}[t]??u`From ${l}, ${s.says}`,c=s.one?"looks":"look",h=m=>u`${A(e.words[m])} (${st(s.values[m])})`;if(o===void 0)return u`${a} ${c} at no word in particular.`;let d=r===void 0?g:u`, then at ${h(r)}`,f=t==="looks"?"It says where a word looks, not what it uses.":"To look at a word is not yet to use it.";return u`${a} ${c} ${i?"":"most "}at ${h(o)}${d}.
+<small>${f}</small>`}var ei=.02,ni=2e6;function js(t,e){return e.kind==="written"?si(t,e):oi(t,e)}function si(t,{given:e,without:n,word:s,own:o}){return n?e.words.map((r,i)=>({one:r,at:i,p:n(i)?.p})).filter(({p:r})=>r<o-ei).sort((r,i)=>r.p-i.p).slice(0,3).map(({one:r,at:i,p:l})=>({title:`Without \u201C${T(r)}\u201D`,says:`\u201C${T(s)}\u201D falls to ${E(l)}`,on:({changed:a})=>a===i,press:()=>e.press(i)})):[]}function oi(t,{chosen:e,word:n}){let{attention:s,state:o,words:r}=t,[i,l,a,c]=s.shape;if(i*l*a*c>ni)return[];let h=[o.kind,e].join("/");if(t.strongest?.key!==h||t.strongest.source!==t.source)return ri(t,h,e),null;let{layer:d,head:f,at:m,weight:w}=t.strongest,$=r.columns[m],p=l>1&&{title:`Mean of ${l} heads`,says:`of layer ${o.layer}: a mean hides what single heads do`,on:b=>b.head==="mean",press:()=>t.set({head:"mean"})},y=s.rows===s.columns&&{title:`Ask \u201C${T($)}\u201D`,says:"where does it look itself?",on:({row:b})=>b===m,press:()=>t.set({row:m})};return[{title:`Show head ${d}.${f}`,says:`there \u201C${T(n)}\u201D looks most at \u201C${T($)}\u201D (${st(w)})`,on:b=>Number(b.layer)===d&&b.head===f,press:()=>t.set({layer:d,head:f})},y,p].filter(Boolean)}async function ri(t,e,n){let{source:s,state:o,attention:r,words:i}=t;if(t.searched===e&&t.searching===s)return;Object.assign(t,{searched:e,searching:s});let[l,a]=r.shape,c=r.rows===r.columns,h={weight:-1};for(let d=0;d<l;d+=1)for(let f=0;f<a;f+=1)(await s.head(o.kind,d,f)).row(n).forEach((w,$)=>{!(c&&$===n)&&!gt(i.columns[$])&&w>h.weight&&(h={weight:w,layer:d,head:f,at:$})});t.source===s&&(t.strongest={...h,key:e,source:s},t.drawFirst())}function Is(t,e){if(!t.engine)return ai(t,e);if(!et(t))return ii(t,e);let n=li(t),s=di(t,e);return u`${n.length>1?"Together, ":""}${Nt(n)}:
+${s.length?Nt(s):u`nothing changes`}.`}function ii(t,{kind:e,word:n}){if(t.tried?.origin!==t.origin)return u`Looking for three experiments on this model…`;let{list:s}=t.tried;return s.length?e==="masked"&&n===void 0?u`Found by hiding one word after the other:`:u`Found by trying words and heads of this model: what moves ${A(n,!0)} most.`:u`No experiment was found for this text.`}function ai({source:t},{kind:e,given:{pointed:n,words:s}}){let o=t.header.changes?.erased[n];return e!=="written"?"Heads differ: found by searching all of them.":o?.translation?.length?u`Without ${A(s[n])} it writes:
+<em><bdi>${o.translation.join(" ")}</bdi></em>`:"What is written without the words that matter most:"}function li({state:t,origin:e}){let{texts:n}=e.header,s=n.source??n.text,o=[];if(t.text!==e.given.source)for(let{before:a,after:c}of ci(e.given.source,t.text))o.push(u`With ${A(c)} instead of ${A(a)}`);let r=ot(t).map(a=>A(s[a]??String(a)));r.length&&o.push(u`without ${Nt(r)}`);let i=t.off?t.off.split(","):[],l=i.map(a=>a.split(".").slice(1).join("."));return i.length&&o.push(u`with ${i.length>1?"heads":"head"} ${Nt(l)} switched off`),Number(t.factor)!==1&&o.push(u`with scores × ${t.factor}`),Number(t.warmth)!==1&&o.push(u`at temperature ${t.warmth}`),t.masks&&o.push(u`with another pattern`),o}function ci(t,e){return Y(t.split(" "),e.split(" ")).map(n=>({before:n.before.join(" ").replace(/[.,!?]$/,""),after:n.after.join(" ").replace(/[.,!?]$/,"")}))}function di(t,{kind:e,chosen:n,word:s,own:o,options:r}){let{origin:i,source:l}=t;if(e==="written"){let[d,f]=[i.header.texts.target,l.header.texts.target],m=Y(d,f).map(ui);if(m.length)return m;let w=i.answer.probabilities[Z(n,f,d)];return[u`the same is written, and ${A(s,!0)} has probability ${E(o)}
+instead of ${E(w)}`]}if(e==="vectors")return[u`the vectors of the text are others; see “What if”`];if(!r.length)return[];let[[a,c]]=r,h=hi(e,i.answer);return h?a===h[0]?[u`${A(a,!0)} has probability ${E(c)} instead of
+${E(h[1])}`]:[u`${A(h[0])} becomes ${A(a,!0)}, with probability ${E(c)}`]:[u`the model guesses ${A(a,!0)} with probability ${E(c)}`]}function hi(t,{likeliest:e,target:n,probabilities:s}){if(t==="next")return e.at(-1)[0];if(t==="masked")return e[0]?.[0];let o=s.indexOf(Math.max(...s));return[n[o],s[o]]}function ui({before:t,after:e}){return e.length?t.length?u`${A(t.join(" "))} becomes ${A(e.join(" "))}`:u`${A(e.join(" "))} is added`:u`${A(t.join(" "))} is gone`}var an="[role=toolbar], [role=radiogroup], [role=tablist]",$e=t=>[...t.querySelectorAll("button, summary")].filter(e=>!e.closest("[data-apart]"));function Ps(t){for(let e of t.querySelectorAll(an)){let n=$e(e),s=n.find(o=>o===e.last)??n.find(o=>o.matches("[aria-checked=true], [aria-selected=true], .chosen"))??n[0];for(let o of n)o.tabIndex=o===s?0:-1}}var fi=(t,e,n)=>({ArrowRight:(e+1)%n,ArrowLeft:(e-1+n)%n,Home:0,End:n-1})[t];function ge(t){let e=t.target.closest(an);if(!e||!t.target.matches("button, summary"))return;let n=$e(e),s={ArrowDown:"written",ArrowUp:"given"}[t.key],o=s&&e.dataset.line&&e.parentElement.querySelector(`[data-line=${s}]`),r=o&&o!==e?$e(o).find(l=>l.tabIndex===0):n[fi(t.key,n.indexOf(t.target),n.length)];if(!r)return;t.preventDefault();let i=r.closest(an);i.last=r;for(let l of $e(i))l.tabIndex=l===r?0:-1;r.focus(),i.matches("[role=radiogroup], [role=tablist]")&&r.click()}var Hs="Reading\u2026";function Rs(t){let{live:e}=t.source.header;return u`<form class="live" @submit=${n=>mi(t,n)}>
+<label for="sentence">${e.label}</label>
+<input id="sentence" name="text" .value=${e.text} maxlength="4000" autocomplete="off" />
+<button ?disabled=${t.state.busy===Hs}>Read</button>
+<span role="alert">${t.state.busy}</span>
+</form>`}async function ln(t,e){let n=await fetch(t,{method:"POST",headers:{"Content-Type":"application/json"},body:JSON.stringify({text:e})}).catch(()=>{throw new Error("The server has ended; start it again.")}),s=await n.json();if(!n.ok)throw new Error(s.error);return s}async function mi(t,e){e.preventDefault();let n=new FormData(e.target).get("text");if(!n.trim()){t.set({busy:"The sentence is empty; write one."});return}t.set({busy:Hs});try{let s=await ln("read",n);t.state.busy="",await t.replace(new j(s.header,s.arrays))}catch(s){t.set({busy:s.message})}}var wi="http://www.w3.org/2000/svg";function Ds(t,e,n){let s=`${e}/${t.clientWidth}`,o=[...t.querySelectorAll(".line")],r=()=>Math.max(...o.map(d=>d.scrollWidth));if(t.fitted===s&&r()<=t.clientWidth+12)return;t.fitted=s,t.classList.remove("wrapped");for(let d of o)d.style.minHeight="";t.style.setProperty("--s","40px");let i=parseFloat(getComputedStyle(t).fontSize),l=o.length>1?.88:.97,a=Math.min(1.85*i,40*t.clientWidth*l/r()),c=a<18;t.classList.toggle("wrapped",c),t.classList.toggle("arcs",n),t.style.setProperty("--s",`${c?1.3*i:a}px`),$i(t,c);let h=t.querySelector(".line.written");c&&h&&(h.style.minHeight=`${h.offsetHeight}px`)}function $i(t,e){let n=t.querySelector(".options.follows");if(!n)return;n.style.marginLeft="";let s=[...t.querySelectorAll(".given .w")].at(-1),o=s.offsetLeft+s.offsetWidth,r=t.clientWidth-n.scrollWidth;e||(n.style.marginLeft=`${Math.max(Math.min(o,r),0)}px`)}function Bs(t,{strengths:e,ghosts:n,pointed:s,arcs:o}){let r=t.querySelector("svg"),i=t.getBoundingClientRect(),l=d=>{let{left:f,width:m,top:w,bottom:$}=d.querySelector(".t").getBoundingClientRect();return{x:f+m/2-i.left,top:w-i.top,bottom:$-i.top}},a=t.querySelector(o?".given .chosen":".written .chosen, .options .chosen"),c=[...t.querySelectorAll(".given .w")],h=[];if(a)for(let d of c){let f=Number(d.dataset.at),m=e[f]??0,w=n.includes(f);if(d===a||!m&&!w)continue;let $=document.createElementNS(wi,"path");$.setAttribute("d",(o?bi:gi)(l(a),l(d))),w&&!m?$.setAttribute("class","ghost"):($.style.strokeWidth=1+7*m,$.style.opacity=(.3+.6*m)*(s===null||s===f?1:.35)),h.push($)}r.replaceChildren(...h)}function gi(t,e){let n=Math.max((t.top-e.bottom)*.55,24);return`M${t.x} ${t.top}C${t.x} ${t.top-n} ${e.x} ${e.bottom+n} ${e.x} ${e.bottom}`}function bi(t,e){if(t.top>e.bottom||e.top>t.bottom){let[o,r]=t.top<e.top?[t,e]:[e,t],i=(o.bottom+r.top)/2;return`M${o.x} ${o.bottom}C${o.x} ${i} ${r.x} ${i} ${r.x} ${r.top}`}let s=Math.min(Math.max(26,Math.abs(t.x-e.x)*.24),110);return`M${t.x} ${t.top}C${t.x} ${t.top-s} ${e.x} ${e.top-s} ${e.x} ${e.top}`}var pi={depends:"Depends on",looks:"Looks at"};function zs(t){let e=is(t);if(!e)return u`<h1><bdi>${t.source.header.title}</bdi></h1>`;e.waits&&queueMicrotask(()=>P(t));let n=ds(e),{busy:s,types:o}=t.state,r=t.source.answer?.unknown??[];return u`<div class="screen" data-by=${e.by} @keydown=${i=>Fi(t,i)}>
+<div class="top">
+${t.engine&&o?ps(t):yi(t,e)}
+<span role="alert">${s}</span>
+${r.length?xi(r):g}
+</div>
+<h1 class="answer">${Fs(t,e,n)}</h1>
+${ki(t,e,n)}
+<div class="told" ?hidden=${!Vs(t,e)}>
+<p><span aria-live="polite" class="outcome">${Is(t,e)}</span></p>
+<button
+class="undo ${t.engine&&et(t)?"on":""}"
+?disabled=${!(t.engine&&et(t))}
+@click=${()=>Ue(t)}
+>
+Undo
+</button>
+</div>
+${Vs(t,e)?Li(t,e):g}
+</div>`}function yi(t,{orientation:e,kind:n}){let{live:s,title:o}=t.source.header,r=!t.engine&&n!=="written";return u`${r?u`<p class="title"><bdi>${o}</bdi></p>`:g}
+<p class="orientation">${e}</p>
+${s&&!t.engine?Rs(t):g}`}function xi(t){return u`<p class="unknown">
+Not in the training of this model: <bdi>${t.join(", ")}</bdi>; what it makes of such words
+is a guess.
+</p>`}function ki(t,e,n){let{given:s,written:o,options:r,arcs:i}=e,l=[t.origin?.header.title??t.source.header.title,e.kind].join("/"),a=Ei(t,e,n);return u`<section
+class="stage"
+aria-label="The words, and links between them"
+${M(c=>{Ds(c,l,!!i);let h={strengths:n,ghosts:a,pointed:t.hot??null,arcs:i};Bs(c,h)})}
+>
+<svg aria-hidden="true"></svg>
+<div class="cap">
+<p class="note"><strong>${s.label}</strong> ${Si(e,n,a)}</p>
+${e.modes.length>1?vi(t,e):g}
+</div>
+${i?u`<div class="gap"></div>`:g} ${Ai(t,e,n)}
+${i||r?.length===0?g:u`<div class="gap"></div>`}
+${o?Mi(t,e):g} ${r?_i(t,e):g}
+<div class="cap below">
+<p class="note">${Ti(e)}</p>
+${t.engine?Oi(t):g}
+</div>
+</section>`}function vi(t,{by:e}){return u`<div class="switch" role="radiogroup" aria-label="Links show what the word">
+${Object.entries(pi).map(([n,s])=>u`<button
+role="radio"
+data-mode=${n}
+aria-checked=${String(n===e)}
+@click=${()=>t.set({by:n})}
+>
+${s}
+</button>`)}
+</div>`}function Ai(t,e,n){let{given:s,chosen:o,arcs:r,by:i,looks:l}=e,[a,c]=Je(r?o:s.words.length,s.words.length),h=t.attention.columns,d=w=>{if(!(n[w]>0))return"";if(i==="looks")return st(l.values[w]);let{p:$}=e.without(w);return e.kind==="vectors"?st($):kt($)},f=w=>s.gone.includes(w)||s.pointed===w||r&&w===o,m=(w,$)=>{let p=i==="looks"?"looked at with":"without it",y=s.gone.includes($)?", erased":"";return`${T(w)}${y}${d($)?`, ${p} ${d($)}`:""}`};return u`<div
+class="line given"
+data-line="given"
+role="toolbar"
+aria-label="Words that are read${t.engine&&!r?"; press one to erase it":""}"
+@pointerover=${w=>w.pointerType==="mouse"&&qs(t,w,h,s)}
+@pointerleave=${()=>Us(t)}
+@focusin=${w=>w.target.matches(":focus-visible")&&qs(t,w,h,s)}
+@focusout=${()=>Us(t)}
+>
+${Qs(s.words,[a,c],(w,$)=>u`<button
+class="w ${Gs(w)} ${cn({gone:s.gone.includes($),chosen:r&&$===o,hot:s.pointed===$,still:!s.can($)})}"
+data-at=${$}
+aria-label=${m(w,$)}
+aria-pressed=${s.can($)?String(f($)):g}
+aria-disabled=${s.can($)?g:"true"}
+.style="--k:${(n[$]??0).toFixed(3)}"
+@click=${()=>s.can($)&&s.press($)}
+>
+<span class="n">${d($)}</span><span class="t"><bdi>${T(w)}</bdi></span>
+</button>`)}
+</div>`}function Mi(t,{written:e,chosen:n}){let s=[];for(let{before:r,after:i,to:l}of Y(e.before,e.words)){let a=r.length===i.length,c=Math.max(i.length,1);for(let h=0;h<c;h+=1)s[l+h]=a?r[h]:h===0?r.join(" "):""}let o=t.attention.rows==="target"?"target":t.attention.rows;return u`<div
+class="line written"
+data-line="written"
+role="toolbar"
+aria-label="Words that are written; press one to explain it"
+@pointerover=${r=>r.pointerType==="mouse"&&be(t,r,o)}
+@pointerleave=${()=>be(t,null)}
+>
+${Qs(e.words,Je(n,e.words.length),(r,i)=>u`<button
+class="w ${Gs(r)} ${cn({chosen:i===n})}"
+data-at=${i}
+aria-pressed=${String(i===n)}
+@click=${()=>e.press(i)}
+>
+<span class="t"><bdi>${T(r)}</bdi></span>
+${s[i]?u`<span class="was"><bdi>${s[i]}</bdi></span>`:g}
+</button>`)}
+</div>`}function _i(t,{kind:e,options:n,chosen:s,optionsLabel:o}){let r=Math.max(...n.map(([,i])=>i));return u`<div
+class="options ${e==="next"?"follows":""}"
+data-line="written"
+role="toolbar"
+aria-label=${o}
+>
+${n.map(([i,l],a)=>u`<button
+class="w ${cn({chosen:a===s})}"
+aria-pressed=${String(a===s)}
+@click=${()=>t.set({pick:a})}
+>
+<span class="t"><bdi>${T(i)}</bdi></span>
+</button>
+<i
+class=${a===s?"chosen":""}
+.style="width:${(100*l/r).toFixed(1)}%"
+></i>
+<strong>${kt(l)}</strong>`)}
+</div>`}var cn=t=>Object.keys(t).filter(e=>t[e]).join(" "),Ks=t=>/^[\p{P}]$/u.test(t);function Gs(t){return gt(t)?"e":Ks(t)?"p":""}function Qs(t,[e,n],s){let o=[];for(let l=e;l<n;l+=1)Ks(t[l])&&o.length?o.at(-1).push(l):o.push([l]);let r=new Map,i=o.map(l=>{let a=t[l[0]],c=(r.get(a)??0)+1;return r.set(a,c),{group:l,key:`${a} ${c}`}});return Ws(i,({key:l})=>l,({group:l})=>u`<span class="g">${l.map(a=>s(t[a],a))}</span>`)}function qs(t,e,n,s){let o=e.target.closest(".w");if(!o)return;be(t,e,n);let r=Number(o.dataset.at);t.hot===r||!s.can(r)||s.gone.includes(r)||(t.hot=r,t.drawFirst())}function Us(t){be(t,null),t.hot!==null&&(t.hot=null,t.drawFirst())}function be(t,e,n){let s=e?.target.closest(".w");t.lit=s?{text:n,at:Number(s.dataset.at)}:null,t.light?.()}function Si({by:t,looks:e,kind:n,word:s,without:o},r,i){if(t===void 0)return"";if(t==="looks")return u`numbers: share of attention, ${e.says}`;let l=i.length?u`; dotted: what <em><bdi>${i.word}</bdi></em> depended on`:"";return!o||!r.some(a=>a>0)?i.length?u`dotted: what <em><bdi>${i.word}</bdi></em> depended on`:"":u`numbers:
+<span class="long">${n==="vectors"?"cosine of the vector of":"probability of"}</span>
+${A(s,!0)} without that word${l}`}function Ti({kind:t,written:e,optionsLabel:n,word:s,own:o}){let r=e?.label??n;return t==="looks"||t==="vectors"||s===void 0?r?u`<strong>${r}</strong>`:"":o===void 0?u`<strong>${r}</strong>`:u`<strong>${r}</strong> ${A(s,!0)} has
+<span class="o">probability ${kt(o)}</span>`}function Ei(t,{kind:e,by:n,chosen:s,written:o},r){let{origin:i,source:l}=t,a=Object.assign([],{word:""});if(e!=="written"||n!=="depends"||!i||i===l)return a;let c=Z(s,o.words,o.before),h=o.before[c];if(h===o.words[s]||i.header.texts.source.length!==l.header.texts.source.length)return a;let d=i.answer.probabilities[c],f=Object.entries(i.header.changes.erased).filter(([m,{probabilities:w}])=>d-w[c]>.05&&r[m]<.05).map(([m])=>Number(m));return Object.assign(f,{word:h})}function Oi(t){return u`<div class="tools" role="toolbar" aria-label="Text and model">
+<button class="plain" @click=${()=>Ci(t)}>
+Another ${t.source.header.texts.source?"sentence":"text"}
+</button>
+${ys(t)}
+</div>`}async function Ci(t){await t.set({types:!t.state.types}),t.element.querySelector("#sentence")?.select()}var Vs=(t,{kind:e})=>!!t.engine||e!=="next"&&e!=="masked",Ni=u`<button disabled>
+<strong>…</strong><span>trying words and heads</span>
+</button>`;function Li(t,e){let s=(t.engine?Wi(t):js(t,e))??[null,null,null];return u`<div class="try" role="toolbar" aria-label="Experiments">
+${s.map(o=>o?u`<button aria-pressed=${String(!!o.on(t.state))} @click=${o.press}>
+<strong>${o.title}</strong><span>${o.says}</span>
+</button>`:Ni)}
+</div>`}var Wi=({tried:t,origin:e})=>t?.origin===e?t.list:null;function Fi(t,e){let n=e.target.matches("input"),s=e.key==="z"&&(e.ctrlKey||e.metaKey)&&!n;e.key==="Escape"&&t.state.types?t.set({types:!1}):s||e.key==="Escape"&&!n?Ue(t):ge(e)}var hn={layer:{title:"layer and head",says:""},entropy:{title:"entropy",says:"low: each word looks at few others; high: at all alike",unit:"nats"},distance:{title:"distance",says:"the mean distance between a word and what it looks at",unit:"words"},first:{title:"weight of the first word",says:"a head that looks there does little (an attention sink)"},received:{title:"most received",says:"the largest share of all weight that one word receives"},effect:{title:"effect on the word",says:"how far the log odds of the word fall when the head gives nothing; one head alone: of two that do the same, neither may have an effect"},apart:{title:"distance from the other",says:"the mean Jensen-Shannon distance from the same head of what is compared: 0 equal, 1 no key in common"}},ji=new Set(["apart","effect"]);function pe(t,e){if(hn[e]||!Object.hasOwn(t.links,e))return hn[e]??{title:e,says:""};let[n,s]=t.links[e];return{title:`relation: ${e}`,says:`the mean weight on the right word, over ${n} link${n===1?"":"s"} of this text that rules for English find; ${s.toFixed(2)} if all words had the same weight; one text says little about a head in general`}}var lt=14,V=15,un=3,Ii=56,dn=100;function Js(t){let{state:e,attention:n}={state:t.state,attention:t.attention};gs(t);let s=["layer",...Object.keys(n.statistics)],o=s.includes(e.sort)?e.sort:"layer",r=pe(n,o),i=Ys(n,o),l=Zs(o)?"highest":"lowest",a=r.says?`Sorted by ${r.title} (${r.says}), the ${l} first. `:"",c=t.source.header.attentions,[h,d]=n.shape,f=Math.max(i.findIndex(([m,w])=>m===e.layer&&w===e.head),0);return u`
 <h2>What does each head do?</h2>
 <div class="bar">
-${c.length>1?v("Attention",c.map((m,$)=>[$,m.name]),t.kind,m=>e.set({kind:m})):""}
-${v("Sort by",n.map(m=>[m,Kt(s,m).title]),o,m=>e.set({sort:m}))}
-${qt(e,!1)} ${Rt(e)}
+${c.length>1?_("Attention",c.map((m,w)=>[w,m.name]),e.kind,m=>t.set({kind:m})):""}
+${_("Sort by",s.map(m=>[m,pe(n,m).title]),o,m=>t.set({sort:m}))}
+${fe(t,!1)} ${ae(t)}
 </div>
 <p class="hint">
-${s.name}. Rows: ${s.row_title}. Columns: ${s.column_title}.
-${s.sums??""} ${a}Choose a head to see it large; each small map shows the largest
+${n.name}. Rows: ${n.row_title}. Columns: ${n.column_title}.
+${n.sums??""} ${a}Choose a head to see it large; each small map shows the largest
 weight of each part. Above each map: layer.head, both counted from 0, so
-${d-1}.${h-1} is head ${h-1} of layer
-${d-1}${o==="layer"?"":`; then the ${r.title}`}.
+${h-1}.${d-1} is head ${d-1} of layer
+${h-1}${o==="layer"?"":`; then the ${r.title}`}.
 </p>
-${oo(e)} ${Vt(e,!1)}
+${Pi(t)} ${me(t,!1)}
 <canvas
 class="heads"
 tabindex="0"
 role="application"
 aria-roledescription="map of heads"
-aria-label="Heads; arrow keys move, Enter opens a head. ${Ls(s,i,f)}"
+aria-label="Heads; arrow keys move, Enter opens a head. ${Xs(n,i,f)}"
 data-chosen=${f}
-${M(m=>Is(e,m,i,f,o))}
-@click=${m=>Ws(e,i,lo(m))}
-@keydown=${m=>co(e,m,i,f)}
+${M(m=>to(t,m,i,f,o))}
+@click=${m=>eo(t,i,Bi(m))}
+@keydown=${m=>qi(t,m,i,f)}
 ></canvas>
 <details class="twin">
 <summary>The same as a table</summary>
-${ho(e,s,i,n)}
+${Ui(t,n,i,s)}
 </details>
-`}function Ns(e,t){let[s,n]=e.shape,o=[];for(let a=0;a<s;a+=1)for(let c=0;c<n;c+=1)o.push([a,c]);let r=e.statistics[t],i=Fs(t)?-1:1,l=([a,c])=>r[a][c]??i*(1/0);return r?o.sort((a,c)=>l(a)===l(c)?0:i*(l(a)-l(c))):o}function Fs(e){return so.has(e)||!_e[e]}var ht=(e,t)=>e===null?"\u2013":`${e<0?"\u2212":""}${Math.abs(e).toFixed(t)}`;function oo(e){let{source:t,attention:s}=e,{effects:n}=t,o=lt(e);if(!e.engine||n?.place===o&&!s.statistics.effect)return"";if(n?.place!==o)return u`<p class="hint" role="status" data-effects>
+`}function Ys(t,e){let[n,s]=t.shape,o=[];for(let a=0;a<n;a+=1)for(let c=0;c<s;c+=1)o.push([a,c]);let r=t.statistics[e],i=Zs(e)?-1:1,l=([a,c])=>r[a][c]??i*(1/0);return r?o.sort((a,c)=>l(a)===l(c)?0:i*(l(a)-l(c))):o}function Zs(t){return ji.has(t)||!hn[t]}var Mt=(t,e)=>t===null?"\u2013":`${t<0?"\u2212":""}${Math.abs(t).toFixed(e)}`;function Pi(t){let{source:e,attention:n}=t,{effects:s}=e,o=B(t);if(!t.engine||s?.place===o&&!n.statistics.effect)return"";if(s?.place!==o)return u`<p class="hint" role="status" data-effects>
 Switching off one head after the other…
-</p>`;let r=Ns(s,"effect")[0],i=n.others.map((d,h)=>u`${h?" or ":""}<bdi>${d}</bdi>`),l=i.length?u` rather than ${i}`:"",a=r.join("."),c=u`“<bdi>${n.word}</bdi>”`;return u`<p class="hint" data-effects>
-What each head does for ${c}${l}: without ${a} its log odds of ${ht(n.own,2)}
-fall by ${ht(s.statistics.effect[r[0]][r[1]],2)}, more than without any other
+</p>`;let r=Ys(n,"effect")[0],i=s.others.map((h,d)=>u`${d?" or ":""}<bdi>${h}</bdi>`),l=i.length?u` rather than ${i}`:"",a=r.join("."),c=u`“<bdi>${s.word}</bdi>”`;return u`<p class="hint" data-effects>
+What each head does for ${c}${l}: without ${a} its log odds of ${Mt(s.own,2)}
+fall by ${Mt(n.statistics.effect[r[0]][r[1]],2)}, more than without any other
 head here. The bar above a map is as long as its head's effect, and red if the word gains
 without it. Without all heads of a layer they fall by
-${s.layers.map((d,h)=>`${ht(d,2)} (layer ${h})`).join(", ")}.
-</p>`}function Ls(e,t,s){let[n,o]=t[s],r=Object.entries(e.statistics).map(([i,l])=>`${Kt(e,i).title} ${ht(l[n][o],2)}`);return`Layer ${n}, head ${o}: ${r.join(", ")}.`}function ro(e,t,s){let n=Math.max(e.parentElement.clientWidth-2,200),o=n-2*Se+J,r=t.shape[1],i=Math.max(Math.min(Math.floor(o/(no+J)),r),1),l=i;for(;r%l;)l-=1;2*l<=i&&(l=i);let a=Math.min(Math.floor(o/l)-J,150),[,,c,d]=t.shape,h=Math.min(Math.max(Math.round(a*c/d),24),2*a);return{width:n,side:a,tall:h,across:l,down:Math.ceil(s.length/l)}}async function Is(e,t,s,n,o){let{kind:r,scale:i}=e.state,{attention:l}=e,a=await e.source.thumbnails(r);if(!t.isConnected||e.state.view!=="heads")return;let{width:c,side:d,tall:h,across:f,down:m}=ro(t,l,s);t.grid={side:d,tall:h,across:f},e.light=()=>t.isConnected&&e.state.view==="heads"&&Is(e,t,s,n,o);let $=W(t,c,m*(h+H+J)),w=L(t),{effect:x}=l.statistics,k=Math.max(...x?.flat().map(Math.abs)??[]),A=new OffscreenCanvas(a.columns,a.rows),b=Ft();$.imageSmoothingEnabled=!1,s.forEach(([g,y],_)=>{let C=Se+_%f*(d+J),P=Math.floor(_/f)*(h+H+J);ao(A,a,g*l.shape[1]+y,b,i),$.drawImage(A,C,P+H,d,h),U($,11),$.fillStyle=w.faint;let ut=l.statistics[o];$.fillText(`${g}.${y}${ut?`  ${ht(ut[g][y],2)}`:""}`,C,P+H/2),x&&k&&($.fillStyle=It(Math.sign(x[g][y])),$.fillRect(C,P+H-4,d*Math.abs(x[g][y])/k,3));let Y=_===n?2:.5;$.strokeStyle=_===n?w.accent:w.line,$.lineWidth=_===n?3:1,$.strokeRect(C-Y,P+H-Y,d+2*Y,h+2*Y),io($,e,[C,P+H,d,h],w),e.state.off?.split(",").includes(`${l.kind}.${g}.${y}`)&&($.strokeStyle=w.lit,$.lineWidth=2,$.beginPath(),$.moveTo(C,P+H+h),$.lineTo(C+d,P+H),$.stroke())})}function io(e,{lit:t,attention:s},[n,o,r,i],l){if(!t)return;let[,,a,c]=s.shape;e.strokeStyle=l.lit,e.lineWidth=1.5,s.rows===t.text&&e.strokeRect(n-1,o+i*t.at/a,r+2,Math.max(i/a,3)),s.columns===t.text&&e.strokeRect(n+r*t.at/c,o-1,Math.max(r/c,3),i+2),s.columns==="read"&&t.text==="target"&&t.at+1<c&&e.strokeRect(n+r*(t.at+1)/c,o-1,Math.max(r/c,3),i+2)}function ao(e,{rows:t,columns:s,bytes:n},o,r,i){let l=new ImageData(s,t),a=new Uint32Array(l.data.buffer),c=o*t*s;for(let d=0;d<a.length;d+=1){let h=n[c+d]/255;a[d]=r[bt(i==="root"?h:h*h)]}e.getContext("2d").putImageData(l,0,0)}function lo(e){let{side:t,tall:s,across:n}=e.currentTarget.grid,[o,r]=Q(e),i=Math.min(Math.max(Math.floor((o-Se)/(t+J)),0),n-1);return Math.floor(r/(s+H+J))*n+i}function Ws(e,t,s){t[s]&&e.set({layer:t[s][0],head:t[s][1],view:"map"})}function co(e,t,s,n){if(t.key==="Enter"||t.key===" "){t.preventDefault(),Ws(e,s,n);return}let{across:o}=t.currentTarget.grid,r=[Math.floor(n/o),n%o],i=N(t,r,[Math.ceil(s.length/o),o]);if(i===null)return;let l=Math.min(i[0]*o+i[1],s.length-1);e.set({layer:s[l][0],head:s[l][1],said:Ls(e.attention,s,l)})}function ho(e,t,s,n){let o=n.filter(l=>l!=="layer"),r=(l,a,c)=>ht(t.statistics[l][a][c],3),i=s.length>Me?u`<p class="hint">The first ${Me} of ${s.length}.</p>`:"";return u`${S("Heads as a table",u`<table>
-${T("Layer","Head",...o.map(l=>Kt(t,l).title))}
+${n.layers.map((h,d)=>`${Mt(h,2)} (layer ${d})`).join(", ")}.
+</p>`}function Xs(t,e,n){let[s,o]=e[n],r=Object.entries(t.statistics).map(([i,l])=>`${pe(t,i).title} ${Mt(l[s][o],2)}`);return`Layer ${s}, head ${o}: ${r.join(", ")}.`}function Hi(t,e,n){let s=Math.max(t.parentElement.clientWidth-2,200),o=s-2*un+lt,r=e.shape[1],i=Math.max(Math.min(Math.floor(o/(Ii+lt)),r),1),l=i;for(;r%l;)l-=1;2*l<=i&&(l=i);let a=Math.min(Math.floor(o/l)-lt,150),[,,c,h]=e.shape,d=Math.min(Math.max(Math.round(a*c/h),24),2*a);return{width:s,side:a,tall:d,across:l,down:Math.ceil(n.length/l)}}async function to(t,e,n,s,o){let{kind:r,scale:i}=t.state,{attention:l}=t,a=await t.source.thumbnails(r);if(!e.isConnected||t.state.view!=="heads")return;let{width:c,side:h,tall:d,across:f,down:m}=Hi(e,l,n);e.grid={side:h,tall:d,across:f},t.light=()=>e.isConnected&&t.state.view==="heads"&&to(t,e,n,s,o);let w=q(e,c,m*(d+V+lt)),$=H(e),{effect:p}=l.statistics,y=Math.max(...p?.flat().map(Math.abs)??[]),v=new OffscreenCanvas(a.columns,a.rows),b=Jt();w.imageSmoothingEnabled=!1,n.forEach(([x,k],L)=>{let W=un+L%f*(h+lt),dt=Math.floor(L/f)*(d+V+lt);Di(v,a,x*l.shape[1]+k,b,i),w.drawImage(v,W,dt+V,h,d),Q(w,11),w.fillStyle=$.faint;let Wn=l.statistics[o];w.fillText(`${x}.${k}${Wn?`  ${Mt(Wn[x][k],2)}`:""}`,W,dt+V/2),p&&y&&(w.fillStyle=Zt(Math.sign(p[x][k])),w.fillRect(W,dt+V-4,h*Math.abs(p[x][k])/y,3));let Bt=L===s?2:.5;w.strokeStyle=L===s?$.accent:$.line,w.lineWidth=L===s?3:1,w.strokeRect(W-Bt,dt+V-Bt,h+2*Bt,d+2*Bt),Ri(w,t,[W,dt+V,h,d],$),t.state.off?.split(",").includes(`${l.kind}.${x}.${k}`)&&(w.strokeStyle=$.lit,w.lineWidth=2,w.beginPath(),w.moveTo(W,dt+V+d),w.lineTo(W+h,dt+V),w.stroke())})}function Ri(t,{lit:e,attention:n},[s,o,r,i],l){if(!e)return;let[,,a,c]=n.shape;t.strokeStyle=l.lit,t.lineWidth=1.5,n.rows===e.text&&t.strokeRect(s-1,o+i*e.at/a,r+2,Math.max(i/a,3)),n.columns===e.text&&t.strokeRect(s+r*e.at/c,o-1,Math.max(r/c,3),i+2),n.columns==="read"&&e.text==="target"&&e.at+1<c&&t.strokeRect(s+r*(e.at+1)/c,o-1,Math.max(r/c,3),i+2)}function Di(t,{rows:e,columns:n,bytes:s},o,r,i){let l=new ImageData(n,e),a=new Uint32Array(l.data.buffer),c=o*e*n;for(let h=0;h<a.length;h+=1){let d=s[c+h]/255;a[h]=r[Ct(i==="root"?d:d*d)]}t.getContext("2d").putImageData(l,0,0)}function Bi(t){let{side:e,tall:n,across:s}=t.currentTarget.grid,[o,r]=at(t),i=Math.min(Math.max(Math.floor((o-un)/(e+lt)),0),s-1);return Math.floor(r/(n+V+lt))*s+i}function eo(t,e,n){e[n]&&t.set({layer:e[n][0],head:e[n][1],view:"map"})}function qi(t,e,n,s){if(e.key==="Enter"||e.key===" "){e.preventDefault(),eo(t,n,s);return}let{across:o}=e.currentTarget.grid,r=[Math.floor(s/o),s%o],i=F(e,r,[Math.ceil(n.length/o),o]);if(i===null)return;let l=Math.min(i[0]*o+i[1],n.length-1);t.set({layer:n[l][0],head:n[l][1],said:Xs(t.attention,n,l)})}function Ui(t,e,n,s){let o=s.filter(l=>l!=="layer"),r=(l,a,c)=>Mt(e.statistics[l][a][c],3),i=n.length>dn?u`<p class="hint">The first ${dn} of ${n.length}.</p>`:"";return u`${O("Heads as a table",u`<table>
+${C("Layer","Head",...o.map(l=>pe(e,l).title))}
 <tbody>
-${s.slice(0,Me).map(([l,a])=>u`<tr>
+${n.slice(0,dn).map(([l,a])=>u`<tr>
 <td>${l}</td>
 <th scope="row">
 <button
 class="link"
 aria-label="Open layer ${l}, head ${a}"
-@click=${()=>e.set({layer:l,head:a,view:"map"})}
+@click=${()=>t.set({layer:l,head:a,view:"map"})}
 >
 ${a}
 </button>
@@ -251,16 +362,16 @@ ${o.map(c=>u`<td>${r(c,l,a)}</td>`)}
 </tr>`)}
 </tbody>
 </table>`)}
-${i}`}var uo=34,js=9,fo=110,Hs=20;function Ps(e,t){let{state:s,words:n}=e,o=Gt(e,t,s.row,s.column);return u`
+${i}`}var Vi=34,no=9,zi=110,so=20;function ro(t,e){let{state:n,words:s}=t,o=ye(t,e,n.row,n.column);return u`
 <h2>Heat map</h2>
 <div class="bar">
-${j(e)} ${qt(e)} ${I(t)}
-<button @click=${r=>go(r)}>Save PNG</button>
+${U(t)} ${fe(t)} ${R(e)}
+<button @click=${r=>Ji(r)}>Save PNG</button>
 </div>
 <p class="hint">
-${e.attention.name}. Rows: ${e.attention.row_title}. Columns:
-${e.attention.column_title}.
-${Ms(e.attention)}${e.attention.unwritten?" Grey cells did not exist yet.":""}
+${t.attention.name}. Rows: ${t.attention.row_title}. Columns:
+${t.attention.column_title}.
+${Ss(t.attention)}${t.attention.unwritten?" Grey cells did not exist yet.":""}
 </p>
 <div class="map" tabindex="-1">
 <canvas
@@ -269,100 +380,100 @@ tabindex="0"
 role="application"
 aria-roledescription="heat map"
 aria-label="Weights; arrow keys move. ${o}"
-${M(r=>$o(e,r,t))}
-@pointermove=${r=>Rs(e,r,t)}
-@click=${r=>Rs(e,r,t)}
-@keydown=${r=>wo(e,r,t)}
+${M(r=>Gi(t,r,e))}
+@pointermove=${r=>oo(t,r,e)}
+@click=${r=>oo(t,r,e)}
+@keydown=${r=>Qi(t,r,e)}
 ></canvas>
 <div class="cursor" aria-hidden="true"></div>
 </div>
 <p class="readout" data-readout>${o}</p>
-${Vt(e)}
+${me(t)}
 <details class="twin" open>
-<summary>The row of <bdi>${n.rows[s.row]}</bdi> as a table</summary>
-${Ne(e,t)}
+<summary>The row of <bdi>${s.rows[n.row]}</bdi> as a table</summary>
+${gn(t,e)}
 </details>
-`}function Gt(e,t,s,n){let{rows:o,columns:r}=e.words;if(Ds(e,t,s,n))return`${o[s]} (${s}) could not look at ${r[n]} (${n}).`;let i=t.at(s,n),l=1;for(let a of t.row(s))a>i&&(l+=1);return`${o[s]} (${s}) looks at ${r[n]} (${n}) with weight ${Te(i)}, rank ${l} of ${r.length}.`}function Te(e){return e>=.001||e===0?e.toFixed(4):e.toExponential(2)}function Ds(e,t,s,n){return e.attention.unwritten&&n>s&&t.at(s,n)===0}function Ee(e,t){let s=Math.max(e.parentElement.clientWidth-2,240),n=s<520,o=c=>c>=js,[r,i]=n?[80,30]:[fo,56],l=Math.min((s-r-i)/t.columns,uo),a=window.devicePixelRatio||1;return o(l)||(l=Math.max(Math.min((s-38)/t.columns,js-.5),1/a)),l=l>=2?Math.floor(l*a)/a:l,o(l)?{cell:l,left:r,right:i,top:78,named:!0,ratio:a}:{cell:l,left:24,right:12,top:24,named:!1,ratio:a}}function mo(e,{scale:t},s){let n=new OffscreenCanvas(e.columns,e.rows),o=new ImageData(e.columns,e.rows),r=new Uint32Array(o.data.buffer),i=Ft();for(let l=0,a=0;l<e.rows;l+=1){let c=e.row(l),d=t==="largest"?c[O(c,1)[0]]:1;for(let h=0;h<e.columns;h+=1,a+=1)r[a]=s&&s(l,h)?0:i[bt(ms(c[h],t,d))]}return n.getContext("2d").putImageData(o,0,0),n}function $o(e,t,s){let n=Ee(t,s),{cell:o,left:r,right:i,top:l,named:a}=n,[c,d]=[s.columns*o,s.rows*o],h=L(t),f=[s.rows,e.state.scale,h.unseen,c,t.parentElement.clientWidth].join();if(t.place=n,t.painted!==s||t.key!==f){t.painted=s,t.key=f;let m=W(t,r+c+i,l+d+2);m.fillStyle=h.unseen,m.fillRect(r,l,c,d),m.imageSmoothingEnabled=o*n.ratio<1,m.drawImage(mo(s,e.state,($,w)=>Ds(e,s,$,w)),r,l,c,d),m.strokeStyle=h.line,m.strokeRect(r-.5,l-.5,c+1,d+1),a?Ce(m,e.words,n,h):Oe(m,s,n,h)}yt(t,e.state.row,e.state.column)}function Ce(e,{rows:t,columns:s},{cell:n,left:o,right:r,top:i},l){U(e,Math.min(Math.max(n*.62,8),13)),e.fillStyle=l.ink,e.textAlign="right",t.forEach((c,d)=>e.fillText(G(e,c,o-8),o-5,i+(d+.5)*n)),e.textAlign="left";let a=o+s.length*n+r;s.forEach((c,d)=>{let h=Math.SQRT2*(a-o-(d+.5)*n)-8;e.save(),e.translate(o+(d+.5)*n,i-5),e.rotate(-Math.PI/4),e.fillText(G(e,c,Math.min(96,h)),0,0),e.restore()})}function Oe(e,t,{cell:s,left:n,top:o},r,i=1){U(e,10),e.fillStyle=r.faint;let l=[10,20,50,100,200,500,1e3].find(a=>a*s>=40)??5e3;e.textAlign="center";for(let a=0;a<t.columns;a+=l)e.fillText(String(a*i),n+(a+.5)*s,o-8);e.textAlign="right";for(let a=0;a<t.rows;a+=l)e.fillText(String(a*i),n-3,o+(a+.5)*s)}function yt(e,t,s){let{cell:n,left:o,top:r}=e.place,{style:i}=e.parentElement.querySelector(".cursor"),l=Math.max(n,6),[a,c]=[o+(s+.5)*n,r+(t+.5)*n];i.transform=`translate(${a-l/2}px, ${c-l/2}px)`,i.width=`${l}px`,i.height=`${l}px`}function Qt(e,{rows:t,columns:s}){let{cell:n,left:o,top:r}=e.currentTarget.place,[i,l]=Q(e),[a,c]=[Math.floor((l-r)/n),Math.floor((i-o)/n)];return a>=0&&c>=0&&a<t&&c<s?[a,c]:[]}function Rs(e,t,s){let n=t.currentTarget,[o,r]=Qt(t,s);o!==void 0&&(yt(n,o,r),t.type==="click"?e.set({row:o,column:r,said:Gt(e,s,o,r)}):Ut(n.parentElement.nextElementSibling,Gt(e,s,o,r)))}function wo(e,t,s){let{row:n,column:o}=e.state,r=N(t,[n,o],[s.rows,s.columns]);r!==null&&e.set({row:r[0],column:r[1],said:Gt(e,s,...r)})}function Ne(e,t){let{row:s}=e.state,{columns:n}=e.words,o=t.row(s),r=O(o,Hs),i=Math.max(0,o.reduce((c,d)=>c+d,0)-r.reduce((c,d)=>c+o[d],0)),l=n.length-Hs,a=l>0?`The other ${l} keys together: ${Te(i)}. `:"";return u`${S("The largest weights of the row",u`<table>
-${T("Rank","Place","Word","Weight")}
+`}function ye(t,e,n,s){let{rows:o,columns:r}=t.words;if(io(t,e,n,s))return`${o[n]} (${n}) could not look at ${r[s]} (${s}).`;let i=e.at(n,s),l=1;for(let a of e.row(n))a>i&&(l+=1);return`${o[n]} (${n}) looks at ${r[s]} (${s}) with weight ${fn(i)}, rank ${l} of ${r.length}.`}function fn(t){return t>=.001||t===0?t.toFixed(4):t.toExponential(2)}function io(t,e,n,s){return t.attention.unwritten&&s>n&&e.at(n,s)===0}function mn(t,e){let n=Math.max(t.parentElement.clientWidth-2,240),s=n<520,o=c=>c>=no,[r,i]=s?[80,30]:[zi,56],l=Math.min((n-r-i)/e.columns,Vi),a=window.devicePixelRatio||1;return o(l)||(l=Math.max(Math.min((n-38)/e.columns,no-.5),1/a)),l=l>=2?Math.floor(l*a)/a:l,o(l)?{cell:l,left:r,right:i,top:78,named:!0,ratio:a}:{cell:l,left:24,right:12,top:24,named:!1,ratio:a}}function Ki(t,{scale:e},n){let s=new OffscreenCanvas(t.columns,t.rows),o=new ImageData(t.columns,t.rows),r=new Uint32Array(o.data.buffer),i=Jt();for(let l=0,a=0;l<t.rows;l+=1){let c=t.row(l),h=e==="largest"?c[S(c,1)[0]]:1;for(let d=0;d<t.columns;d+=1,a+=1)r[a]=n&&n(l,d)?0:i[Ct(Zn(c[d],e,h))]}return s.getContext("2d").putImageData(o,0,0),s}function Gi(t,e,n){let s=mn(e,n),{cell:o,left:r,right:i,top:l,named:a}=s,[c,h]=[n.columns*o,n.rows*o],d=H(e),f=[n.rows,t.state.scale,d.unseen,c,e.parentElement.clientWidth].join();if(e.place=s,e.painted!==n||e.key!==f){e.painted=n,e.key=f;let m=q(e,r+c+i,l+h+2);m.fillStyle=d.unseen,m.fillRect(r,l,c,h),m.imageSmoothingEnabled=o*s.ratio<1,m.drawImage(Ki(n,t.state,(w,$)=>io(t,n,w,$)),r,l,c,h),m.strokeStyle=d.line,m.strokeRect(r-.5,l-.5,c+1,h+1),a?wn(m,t.words,s,d):$n(m,n,s,d)}jt(e,t.state.row,t.state.column)}function wn(t,{rows:e,columns:n},{cell:s,left:o,right:r,top:i},l){Q(t,Math.min(Math.max(s*.62,8),13)),t.fillStyle=l.ink,t.textAlign="right",e.forEach((c,h)=>t.fillText(it(t,c,o-8),o-5,i+(h+.5)*s)),t.textAlign="left";let a=o+n.length*s+r;n.forEach((c,h)=>{let d=Math.SQRT2*(a-o-(h+.5)*s)-8;t.save(),t.translate(o+(h+.5)*s,i-5),t.rotate(-Math.PI/4),t.fillText(it(t,c,Math.min(96,d)),0,0),t.restore()})}function $n(t,e,{cell:n,left:s,top:o},r,i=1){Q(t,10),t.fillStyle=r.faint;let l=[10,20,50,100,200,500,1e3].find(a=>a*n>=40)??5e3;t.textAlign="center";for(let a=0;a<e.columns;a+=l)t.fillText(String(a*i),s+(a+.5)*n,o-8);t.textAlign="right";for(let a=0;a<e.rows;a+=l)t.fillText(String(a*i),s-3,o+(a+.5)*n)}function jt(t,e,n){let{cell:s,left:o,top:r}=t.place,{style:i}=t.parentElement.querySelector(".cursor"),l=Math.max(s,6),[a,c]=[o+(n+.5)*s,r+(e+.5)*s];i.transform=`translate(${a-l/2}px, ${c-l/2}px)`,i.width=`${l}px`,i.height=`${l}px`}function xe(t,{rows:e,columns:n}){let{cell:s,left:o,top:r}=t.currentTarget.place,[i,l]=at(t),[a,c]=[Math.floor((l-r)/s),Math.floor((i-o)/s)];return a>=0&&c>=0&&a<e&&c<n?[a,c]:[]}function oo(t,e,n){let s=e.currentTarget,[o,r]=xe(e,n);o!==void 0&&(jt(s,o,r),e.type==="click"?t.set({row:o,column:r,said:ye(t,n,o,r)}):ue(s.parentElement.nextElementSibling,ye(t,n,o,r)))}function Qi(t,e,n){let{row:s,column:o}=t.state,r=F(e,[s,o],[n.rows,n.columns]);r!==null&&t.set({row:r[0],column:r[1],said:ye(t,n,...r)})}function gn(t,e){let{row:n}=t.state,{columns:s}=t.words,o=e.row(n),r=S(o,so),i=Math.max(0,o.reduce((c,h)=>c+h,0)-r.reduce((c,h)=>c+o[h],0)),l=s.length-so,a=l>0?`The other ${l} keys together: ${fn(i)}. `:"";return u`${O("The largest weights of the row",u`<table>
+${C("Rank","Place","Word","Weight")}
 <tbody>
-${r.map((c,d)=>u`<tr>
-<td>${d+1}</td>
+${r.map((c,h)=>u`<tr>
+<td>${h+1}</td>
 <td>${c}</td>
-<th scope="row"><bdi>${n[c]}</bdi></th>
-<td>${Te(o[c])}</td>
+<th scope="row"><bdi>${s[c]}</bdi></th>
+<td>${fn(o[c])}</td>
 </tr>`)}
 </tbody>
 </table>`)}
-<p class="hint">${a}Entropy of the row: ${t.entropy(s).toFixed(3)} nats.</p>`}function go(e){let t=e.currentTarget.closest("main").querySelector("canvas.heatmap"),s=new OffscreenCanvas(t.width,t.height),n=s.getContext("2d");n.fillStyle=L(t).paper,n.fillRect(0,0,s.width,s.height),n.drawImage(t,0,0),s.convertToBlob({type:"image/png"}).then(o=>{let r=document.createElement("a");r.href=URL.createObjectURL(o),r.download="attention.png",r.click(),setTimeout(()=>URL.revokeObjectURL(r.href),1e3)})}var E=22,R=16,Jt=640;function Yt(e,t){let s=t*E;e.revealed!==t&&(e.revealed=t,(s<e.scrollTop||s+E>e.scrollTop+e.clientHeight)&&(e.scrollTop=s-e.clientHeight/2))}function dt(e,t,s,n=1/0){let o=t.parentElement.parentElement,r=Math.max(o.clientWidth-2,240),i=W(t,r,t.tall),l=L(t),{rows:a,columns:c}=e.words,d=Math.min(Math.max(r*.24,70),190),h=w=>w*E+E/2+4-o.scrollTop,f=Math.max(Math.floor(o.scrollTop/E)-1,0),m=f+Math.ceil(t.tall/E)+2;t.side=d;let $=s.rows>1;for(let w=f;w<Math.min(m,s.rows);w+=1)w!==e.state.row&&w<n&&Bs(i,s.links(w,e.state.share,R).links,h(w),h,[d+6,r-d-6],l.faint,$?.35:1);e.state.row>=f-40&&e.state.row<=m+40&&Bs(i,s.links(e.state.row,e.state.share,R).links,h(e.state.row),h,[d+6,r-d-6],l.accent,1),n<1/0&&bo(i,s.row(e.state.row),f,m,h,r-d,d,l),Us(i,a,f,m,h,d,"right",l,e.state.row,d,n),Us(i,c,f,m,h,r-d,"left",l,-1,d)}function Bs(e,t,s,n,[o,r],i,l){e.strokeStyle=i;for(let{key:a,weight:c}of t)e.globalAlpha=l<1?l*Math.min(.15+.85*c,1):Math.min(.45+.55*c,1),e.lineWidth=.8+4*c+(l<1?0:.5),e.beginPath(),e.moveTo(o,s),e.bezierCurveTo((o+r)/2,s,(o+r)/2,n(a),r,n(a)),e.stroke();e.globalAlpha=1}function bo(e,t,s,n,o,r,i,l){e.fillStyle=l.accent,e.globalAlpha=.25;for(let a=s;a<Math.min(n,t.length);a+=1)e.fillRect(r,o(a)-E/2+2,i*t[a],E-4);e.globalAlpha=1}function Us(e,t,s,n,o,r,i,l,a,c=r,d=1/0){e.textAlign=i;for(let h=s;h<Math.min(n,t.length);h+=1)U(e,13,h===a?"bold":"normal"),e.fillStyle=h===a?l.accent:l.ink,e.globalAlpha=h>d?.45:1,e.fillText(G(e,t[h],c-6),r,o(h));e.globalAlpha=1}function qs(e,t){let{state:s,words:n}=e,o=Math.max(t.rows,t.columns),r=Math.min(o*E+8,Jt),{hidden:i,links:l}=t.links(s.row,s.share,R);return u`
+<p class="hint">${a}Entropy of the row: ${e.entropy(n).toFixed(3)} nats.</p>`}function Ji(t){let e=t.currentTarget.closest("main").querySelector("canvas.heatmap"),n=new OffscreenCanvas(e.width,e.height),s=n.getContext("2d");s.fillStyle=H(e).paper,s.fillRect(0,0,n.width,n.height),s.drawImage(e,0,0),n.convertToBlob({type:"image/png"}).then(o=>{let r=document.createElement("a");r.href=URL.createObjectURL(o),r.download="attention.png",r.click(),setTimeout(()=>URL.revokeObjectURL(r.href),1e3)})}var N=22,z=16,ke=640;function ve(t,e){let n=e*N;t.revealed!==e&&(t.revealed=e,(n<t.scrollTop||n+N>t.scrollTop+t.clientHeight)&&(t.scrollTop=n-t.clientHeight/2))}function _t(t,e,n,s=1/0){let o=e.parentElement.parentElement,r=Math.max(o.clientWidth-2,240),i=q(e,r,e.tall),l=H(e),{rows:a,columns:c}=t.words,h=Math.min(Math.max(r*.24,70),190),d=$=>$*N+N/2+4-o.scrollTop,f=Math.max(Math.floor(o.scrollTop/N)-1,0),m=f+Math.ceil(e.tall/N)+2;e.side=h;let w=n.rows>1;for(let $=f;$<Math.min(m,n.rows);$+=1)$!==t.state.row&&$<s&&ao(i,n.links($,t.state.share,z).links,d($),d,[h+6,r-h-6],l.faint,w?.35:1);t.state.row>=f-40&&t.state.row<=m+40&&ao(i,n.links(t.state.row,t.state.share,z).links,d(t.state.row),d,[h+6,r-h-6],l.accent,1),s<1/0&&Yi(i,n.row(t.state.row),f,m,d,r-h,h,l),lo(i,a,f,m,d,h,"right",l,t.state.row,h,s),lo(i,c,f,m,d,r-h,"left",l,-1,h)}function ao(t,e,n,s,[o,r],i,l){t.strokeStyle=i;for(let{key:a,weight:c}of e)t.globalAlpha=l<1?l*Math.min(.15+.85*c,1):Math.min(.45+.55*c,1),t.lineWidth=.8+4*c+(l<1?0:.5),t.beginPath(),t.moveTo(o,n),t.bezierCurveTo((o+r)/2,n,(o+r)/2,s(a),r,s(a)),t.stroke();t.globalAlpha=1}function Yi(t,e,n,s,o,r,i,l){t.fillStyle=l.accent,t.globalAlpha=.25;for(let a=n;a<Math.min(s,e.length);a+=1)t.fillRect(r,o(a)-N/2+2,i*e[a],N-4);t.globalAlpha=1}function lo(t,e,n,s,o,r,i,l,a,c=r,h=1/0){t.textAlign=i;for(let d=n;d<Math.min(s,e.length);d+=1)Q(t,13,d===a?"bold":"normal"),t.fillStyle=d===a?l.accent:l.ink,t.globalAlpha=d>h?.45:1,t.fillText(it(t,e[d],c-6),r,o(d));t.globalAlpha=1}function co(t,e){let{state:n,words:s}=t,o=Math.max(e.rows,e.columns),r=Math.min(o*N+8,ke),{hidden:i,links:l}=e.links(n.row,n.share,z);return u`
 <h2>Links</h2>
 <div class="bar">
-${j(e)} ${I(t)}
+${U(t)} ${R(e)}
 <label class="choice"
-><span>Weight shown: ${Math.round(100*s.share)} %</span>
+><span>Weight shown: ${Math.round(100*n.share)} %</span>
 <input
 type="range"
 min="5"
 max="100"
 step="5"
-.value=${String(Math.round(100*s.share))}
-@input=${a=>e.set({share:Number(a.target.value)/100})}
+.value=${String(Math.round(100*n.share))}
+@input=${a=>t.set({share:Number(a.target.value)/100})}
 /></label>
 <span class="badge" data-hidden
 >hidden: ${(100*i).toFixed(0)} % of this row,
-${(100*po(t,s.share)).toFixed(0)} % of all</span
+${(100*Zi(e,n.share)).toFixed(0)} % of all</span
 >
 </div>
 <p class="hint">
-On the left ${e.attention.row_title}, on the right ${e.attention.column_title}. Each word
-is linked to as few words as carry the chosen share of its weight, at most ${R}. Choose a
+On the left ${t.attention.row_title}, on the right ${t.attention.column_title}. Each word
+is linked to as few words as carry the chosen share of its weight, at most ${z}. Choose a
 word on the left.
 </p>
 <div
 class="links"
-@scroll=${a=>dt(e,a.currentTarget.querySelector("canvas"),t)}
+@scroll=${a=>_t(t,a.currentTarget.querySelector("canvas"),e)}
 tabindex="-1"
 >
 <div
 class="tall"
-${M(a=>{a.style.height=`${o*E+8}px`,a.parentElement.style.maxHeight=`${r+2}px`})}
+${M(a=>{a.style.height=`${o*N+8}px`,a.parentElement.style.maxHeight=`${r+2}px`})}
 >
 <canvas
 tabindex="0"
 role="application"
 aria-roledescription="links"
-aria-label="Links; up and down arrows choose a word. ${Fe(e,t)}"
-${M(a=>{a.tall=r,Yt(a.parentElement.parentElement,s.row),dt(e,a,t)})}
-@click=${a=>Le(e,a,t)}
-@keydown=${a=>yo(e,a,t)}
+aria-label="Links; up and down arrows choose a word. ${bn(t,e)}"
+${M(a=>{a.tall=r,ve(a.parentElement.parentElement,n.row),_t(t,a,e)})}
+@click=${a=>pn(t,a,e)}
+@keydown=${a=>Xi(t,a,e)}
 ></canvas>
 </div>
 </div>
-<p class="readout">${Fe(e,t)}</p>
+<p class="readout">${bn(t,e)}</p>
 <details class="twin">
-<summary>The row of <bdi>${n.rows[s.row]}</bdi> as a table</summary>
-${Ne(e,t)}
+<summary>The row of <bdi>${s.rows[n.row]}</bdi> as a table</summary>
+${gn(t,e)}
 </details>
 ${l.length===0?u`<p class="hint">This word looks at nothing.</p>`:""}
-`}function po(e,t){if(e.hiddenShare!==t){let[s,n]=[0,0];for(let o=0;o<e.rows;o+=1){s+=e.links(o,t,R).hidden;for(let r of e.row(o))n+=r}e.hiddenShare=t,e.hiddenMass=n?s/n:0}return e.hiddenMass}function Fe(e,t){let{rows:s,columns:n}=e.words,{links:o,hidden:r}=t.links(e.state.row,e.state.share,R),i=o.slice(0,5).map(({key:l,weight:a})=>`${n[l]} (${a.toFixed(2)})`).join(", ");return`${s[e.state.row]} looks at ${i||"nothing"}; ${(100*r).toFixed(0)} % of its weight is hidden.`}function Le(e,t,s){let n=t.currentTarget.parentElement.parentElement,o=Math.floor((Q(t)[1]+n.scrollTop-4)/E);o>=0&&o<s.rows&&e.set({row:o})}function yo(e,t,s){let n=N(t,[e.state.row,0],[s.rows,1]);n!==null&&e.set({row:n[0],said:""}).then(()=>e.set({said:Fe(e,s)}))}function zs(e,t){let{state:s,words:n,source:o}=e,{row:r}=s,i=Math.min(Math.max(t.rows,t.columns)*E+8,Jt),{hidden:l}=t.links(r,s.share,R),a=Vs(e,t),c=h=>e.set({row:Math.min(Math.max(h,0),t.rows-1)}).then(()=>e.set({said:Vs(e,t)})),d=o.header.changes?.unchanged.likeliest[r];return u`
+`}function Zi(t,e){if(t.hiddenShare!==e){let[n,s]=[0,0];for(let o=0;o<t.rows;o+=1){n+=t.links(o,e,z).hidden;for(let r of t.row(o))s+=r}t.hiddenShare=e,t.hiddenMass=s?n/s:0}return t.hiddenMass}function bn(t,e){let{rows:n,columns:s}=t.words,{links:o,hidden:r}=e.links(t.state.row,t.state.share,z),i=o.slice(0,5).map(({key:l,weight:a})=>`${s[l]} (${a.toFixed(2)})`).join(", ");return`${n[t.state.row]} looks at ${i||"nothing"}; ${(100*r).toFixed(0)} % of its weight is hidden.`}function pn(t,e,n){let s=e.currentTarget.parentElement.parentElement,o=Math.floor((at(e)[1]+s.scrollTop-4)/N);o>=0&&o<n.rows&&t.set({row:o})}function Xi(t,e,n){let s=F(e,[t.state.row,0],[n.rows,1]);s!==null&&t.set({row:s[0],said:""}).then(()=>t.set({said:bn(t,n)}))}function uo(t,e){let{state:n,words:s,source:o}=t,{row:r}=n,i=Math.min(Math.max(e.rows,e.columns)*N+8,ke),{hidden:l}=e.links(r,n.share,z),a=ho(t,e),c=d=>t.set({row:Math.min(Math.max(d,0),e.rows-1)}).then(()=>t.set({said:ho(t,e)})),h=o.header.changes?.unchanged.likeliest[r];return u`
 <h2>Where does it look while it writes?</h2>
 <div class="bar">
-${j(e,{kinds:!1})} ${I(t)}
+${U(t,{kinds:!1})} ${R(e)}
 <button @click=${()=>c(r-1)} ?disabled=${r===0}>Previous step</button>
-<button @click=${()=>c(r+1)} ?disabled=${r===t.rows-1}>Next step</button>
-<span class="badge">step ${r+1} of ${t.rows}</span>
+<button @click=${()=>c(r+1)} ?disabled=${r===e.rows-1}>Next step</button>
+<span class="badge">step ${r+1} of ${e.rows}</span>
 <span class="badge" data-hidden>hidden: ${(100*l).toFixed(0)} % of this row</span>
 </div>
-${e.attention.says?u`<p class="hint">${e.attention.says}</p>`:p}
+${t.attention.says?u`<p class="hint">${t.attention.says}</p>`:g}
 <p class="summary" data-step>${a}</p>
-${d?u`<p class="hint">Most probable there: ${xo(d)}.</p>`:p}
+${h?u`<p class="hint">Most probable there: ${ta(h)}.</p>`:g}
 <div
 class="links"
-@scroll=${h=>dt(e,h.currentTarget.querySelector("canvas"),t,r)}
+@scroll=${d=>_t(t,d.currentTarget.querySelector("canvas"),e,r)}
 tabindex="-1"
 >
 <div
 class="tall"
-${M(h=>{h.style.height=`${Math.max(t.rows,t.columns)*E+8}px`,h.parentElement.style.maxHeight=`${i+2}px`})}
+${M(d=>{d.style.height=`${Math.max(e.rows,e.columns)*N+8}px`,d.parentElement.style.maxHeight=`${i+2}px`})}
 >
 <canvas
 class="steps"
@@ -370,9 +481,9 @@ tabindex="0"
 role="application"
 aria-roledescription="steps of a translation"
 aria-label="Steps; up and down arrows change the step. ${a}"
-${M(h=>{h.tall=i,Yt(h.parentElement.parentElement,r),dt(e,h,t,r)})}
-@click=${h=>Le(e,h,t)}
-@keydown=${h=>{let f=N(h,[r,0],[t.rows,1]);f!==null&&c(f[0])}}
+${M(d=>{d.tall=i,ve(d.parentElement.parentElement,r),_t(t,d,e,r)})}
+@click=${d=>pn(t,d,e)}
+@keydown=${d=>{let f=F(d,[r,0],[e.rows,1]);f!==null&&c(f[0])}}
 ></canvas>
 </div>
 </div>
@@ -382,65 +493,65 @@ weight at this step. A word in several sub-words has several steps, whose rows a
 </p>
 <details class="twin">
 <summary>The step as a table</summary>
-${ko(t,r,n)}
+${ea(e,r,s)}
 </details>
-`}function xo(e){return e.map(([t,s],n)=>u`${n?", ":""}<bdi>${t}</bdi> ${s.toFixed(3)}`)}function Vs(e,t){let{row:s,share:n}=e.state,{rows:o,columns:r}=e.words,{links:i}=t.links(s,n,R),l=i.slice(0,4).map(({key:h,weight:f})=>`\u201C${r[h]}\u201D (${f.toFixed(2)})`).join(", "),a=e.source.header.changes?.unchanged.probabilities[s],c=s?`\u201C${o.slice(Math.max(s-3,0),s).join(" ")}\u201D`:"<begin>",d=a===void 0?"":` with probability ${a.toFixed(3)}`;return`Step ${s+1}: after ${c} it looks at ${l||"nothing"} and writes \u201C${o[s]}\u201D${d}.`}function ko(e,t,s){let n=new Float64Array(e.columns);for(let o=0;o<=t;o+=1)e.row(o).forEach((r,i)=>n[i]+=r);return S("The step as a table",u`<table data-coverage>
-${T("Source word","Weight now","Sum so far")}
+`}function ta(t){return t.map(([e,n],s)=>u`${s?", ":""}<bdi>${e}</bdi> ${n.toFixed(3)}`)}function ho(t,e){let{row:n,share:s}=t.state,{rows:o,columns:r}=t.words,{links:i}=e.links(n,s,z),l=i.slice(0,4).map(({key:d,weight:f})=>`\u201C${r[d]}\u201D (${f.toFixed(2)})`).join(", "),a=t.source.header.changes?.unchanged.probabilities[n],c=n?`\u201C${o.slice(Math.max(n-3,0),n).join(" ")}\u201D`:"<begin>",h=a===void 0?"":` with probability ${a.toFixed(3)}`;return`Step ${n+1}: after ${c} it looks at ${l||"nothing"} and writes \u201C${o[n]}\u201D${h}.`}function ea(t,e,n){let s=new Float64Array(t.columns);for(let o=0;o<=e;o+=1)t.row(o).forEach((r,i)=>s[i]+=r);return O("The step as a table",u`<table data-coverage>
+${C("Source word","Weight now","Sum so far")}
 <tbody>
-${s.columns.map((o,r)=>u`<tr>
+${n.columns.map((o,r)=>u`<tr>
 <th scope="row"><bdi>${o}</bdi></th>
-<td>${e.at(t,r).toFixed(4)}</td>
-<td>${n[r].toFixed(4)}</td>
+<td>${t.at(e,r).toFixed(4)}</td>
+<td>${s[r].toFixed(4)}</td>
 </tr>`)}
 </tbody>
-</table>`)}var Ao={written:{of:"source",one:"Written word",each:"Each written word",table:"Written words",moves:"",says:"Probabilities are among all words, after the words that were written before; of a word in several sub-words the product.",ends:"The translations are written by greedy search."},next:{of:"text",one:"Next word",each:"Each next word",table:"Next words",moves:"How the probability of each next word moves",says:"Probabilities are among all words, after the words that were read before; of a word in several sub-words the product.",ends:"Words up to the changed one were predicted before it was read, so their probability stays."},masked:{of:"text",one:"Masked word",each:"Each masked word",table:"Masked words",moves:"How the probability of what was most probable moves",says:"Probabilities are among all words. Each masked word is named by what is most probable there in the text as it is.",ends:""},vectors:{of:"text",one:"Word",each:"Each word",table:"Words",moves:"How far the vector of each word stays where it was",says:"The cosine is between the vectors that the last layer gives a word before and after: 1 is the same direction. Of a word in several sub-words their mean is taken.",ends:"The model predicts no words here, so its vectors are compared."}};function Qs(e){let{header:t}=e.source,{changes:{follows:s="words",unchanged:n,erased:o}}=t,{texts:r}=(e.source.base??e.source).header,i=s!=="words"?s:r.target?"written":"next",l={written:()=>r.target,next:()=>[...r.text.slice(1),n.likeliest.at(-1)[0][0]],masked:()=>n.likeliest.map(([[b]])=>b),vectors:()=>r.text}[i](),a=i==="next"?1:0,c=Object.keys(o).map(Number),d=e.source.header.changes.now,h=c.includes(e.state.changed)?e.state.changed:null,f=vo(e,{kind:i,first:a,places:c,chosen:h,last:l.length-1}),m=b=>i==="masked"?`${l[b]} (masked place ${b+1})`:a&&b===l.length-1?`${l[b]} (what follows)`:l[b],$=b=>i==="vectors"?b.similarities:b.probabilities,w=b=>$(o[b])[f],x=c.filter(b=>i==="next"?b<=f:i!=="vectors"||b!==f),k=x.length?x:c,A=h??k[O(k.map(b=>-w(b)),1)[0]];return{kind:i,...Ao[i],source:r.source??r.text,follow:l,written:f,named:m,numbers:$,unchanged:n,erased:o,places:c,place:A,all:d}}function vo({state:e},{kind:t,first:s,places:n,chosen:o,last:r}){let i=c=>Math.min(Math.max(Number(c),0),r);if(t==="written")return i(e.row);if(e.next!==void 0)return i(e.next);if(t!=="next")return i(t==="masked"?0:e.row);let l=e.row-s,a=l>=Math.min(...n)?i(l):r;return Math.max(a,o??0)}function Js(e){let t=Qs(e),{kind:s,source:n,follow:o,written:r,named:i,numbers:l,unchanged:a,erased:c,places:d,place:h,all:f}=t,m=f??c[h],$=e.engine&&e.source.answer.erasable.length?"Computing\u2026":`The ${t.of} has no word that can be erased.`,w=e.engine?"Press words above to erase them, switch heads off, or change the model.":`Choose a word of the ${t.of}:`,x=u`“<bdi>${n[h]}</bdi>”`;if(!m)return u`<h2>What if a word were missing?</h2>
-<p class="hint">${$}</p>`;let k=(b,g,y)=>s==="vectors"?[b,[],l(g)[y],[]]:[b,[l(a)[y]],l(g)[y],[g.likeliest[y].map(([_,C])=>`${_} ${C.toFixed(2)}`).join(", ")]],A=b=>s==="vectors"?[b,"Cosine"]:[b,"Before","Now","Most probable now"];return u`
-<h2>${e.engine?"What if it were changed?":"What if a word were missing?"}</h2>
-<p class="hint">${w}</p>
-${e.engine?p:u`<div class="words" role="group" aria-label="Words of the ${t.of}">
-${n.map((b,g)=>d.includes(g)?u`<button
+</table>`)}var na={written:{of:"source",one:"Written word",each:"Each written word",table:"Written words",moves:"",says:"Probabilities are among all words, after the words that were written before; of a word in several sub-words the product.",ends:"The translations are written by greedy search."},next:{of:"text",one:"Next word",each:"Each next word",table:"Next words",moves:"How the probability of each next word moves",says:"Probabilities are among all words, after the words that were read before; of a word in several sub-words the product.",ends:"Words up to the changed one were predicted before it was read, so their probability stays."},masked:{of:"text",one:"Masked word",each:"Each masked word",table:"Masked words",moves:"How the probability of what was most probable moves",says:"Probabilities are among all words. Each masked word is named by what is most probable there in the text as it is.",ends:""},vectors:{of:"text",one:"Word",each:"Each word",table:"Words",moves:"How far the vector of each word stays where it was",says:"The cosine is between the vectors that the last layer gives a word before and after: 1 is the same direction. Of a word in several sub-words their mean is taken.",ends:"The model predicts no words here, so its vectors are compared."}};function wo(t){let{header:e}=t.source,{changes:{follows:n="words",unchanged:s,erased:o}}=e,{texts:r}=(t.source.base??t.source).header,i=n!=="words"?n:r.target?"written":"next",l={written:()=>r.target,next:()=>[...r.text.slice(1),s.likeliest.at(-1)[0][0]],masked:()=>s.likeliest.map(([[b]])=>b),vectors:()=>r.text}[i](),a=i==="next"?1:0,c=Object.keys(o).map(Number),h=t.source.header.changes.now,d=c.includes(t.state.changed)?t.state.changed:null,f=sa(t,{kind:i,first:a,places:c,chosen:d,last:l.length-1}),m=b=>i==="masked"?`${l[b]} (masked place ${b+1})`:a&&b===l.length-1?`${l[b]} (what follows)`:l[b],w=b=>i==="vectors"?b.similarities:b.probabilities,$=b=>w(o[b])[f],p=c.filter(b=>i==="next"?b<=f:i!=="vectors"||b!==f),y=p.length?p:c,v=d??y[S(y.map(b=>-$(b)),1)[0]];return{kind:i,...na[i],source:r.source??r.text,follow:l,written:f,named:m,numbers:w,unchanged:s,erased:o,places:c,place:v,all:h}}function sa({state:t},{kind:e,first:n,places:s,chosen:o,last:r}){let i=c=>Math.min(Math.max(Number(c),0),r);if(e==="written")return i(t.row);if(t.next!==void 0)return i(t.next);if(e!=="next")return i(e==="masked"?0:t.row);let l=t.row-n,a=l>=Math.min(...s)?i(l):r;return Math.max(a,o??0)}function $o(t){let e=wo(t),{kind:n,source:s,follow:o,written:r,named:i,numbers:l,unchanged:a,erased:c,places:h,place:d,all:f}=e,m=f??c[d],w=t.engine&&t.source.answer.erasable.length?"Computing\u2026":`The ${e.of} has no word that can be erased.`,$=t.engine?"Press words above to erase them, switch heads off, or change the model.":`Choose a word of the ${e.of}:`,p=u`“<bdi>${s[d]}</bdi>”`;if(!m)return u`<h2>What if a word were missing?</h2>
+<p class="hint">${w}</p>`;let y=(b,x,k)=>n==="vectors"?[b,[],l(x)[k],[]]:[b,[l(a)[k]],l(x)[k],[x.likeliest[k].map(([L,W])=>`${L} ${W.toFixed(2)}`).join(", ")]],v=b=>n==="vectors"?[b,"Cosine"]:[b,"Before","Now","Most probable now"];return u`
+<h2>${t.engine?"What if it were changed?":"What if a word were missing?"}</h2>
+<p class="hint">${$}</p>
+${t.engine?g:u`<div class="words" role="group" aria-label="Words of the ${e.of}">
+${s.map((b,x)=>h.includes(x)?u`<button
 class="word"
-aria-pressed=${g===h?"true":"false"}
-@click=${()=>So(e,g)}
+aria-pressed=${x===d?"true":"false"}
+@click=${()=>ia(t,x)}
 >
 <bdi>${b}</bdi>
 </button>`:u`<span class="word plain"><bdi>${b}</bdi></span>`)}
 </div>`}
 <div class="bar">
-${v(t.one,o.map((b,g)=>[g,i(g)]),r,b=>e.set(s==="written"?{row:b}:{next:b}))}
+${_(e.one,o.map((b,x)=>[x,i(x)]),r,b=>t.set(n==="written"?{row:b}:{next:b}))}
 </div>
 <section class="panel">
-<p class="summary" data-change>${Ys(t,m,h)}</p>
+<p class="summary" data-change>${go(e,m,d)}</p>
 ${a.translation.length?u`<h3>Written from the source as it is</h3>
 <p class="sentence"><bdi>${a.translation.join(" ")}</bdi></p>
-${m.translation?u`<h3>${f?"Written now":u`Written without ${x}`}</h3>
-<p class="sentence">${_o(a.translation,m.translation)}</p>`:p}`:p}
-${t.moves?u`<h3>${t.moves}</h3>
-${Mo(t,m)}`:p}
+${m.translation?u`<h3>${f?"Written now":u`Written without ${p}`}</h3>
+<p class="sentence">${ra(a.translation,m.translation)}</p>`:g}`:g}
+${e.moves?u`<h3>${e.moves}</h3>
+${oa(e,m)}`:g}
 </section>
 <div class="columns">
 <section class="panel">
-<h3>${t.each}</h3>
-${Gs(t.table,A("Word"),o.map((b,g)=>k(i(g),m,g)),r)}
+<h3>${e.each}</h3>
+${mo(e.table,v("Word"),o.map((b,x)=>y(i(x),m,x)),r)}
 </section>
-${f?p:u`<section class="panel">
+${f?g:u`<section class="panel">
 <h3>“<bdi>${i(r)}</bdi>” without each word</h3>
-${Gs("Erasures",A("Without"),d.map(b=>k(n[b],c[b],r)),d.indexOf(h))}
+${mo("Erasures",v("Without"),h.map(b=>y(s[b],c[b],r)),h.indexOf(d))}
 </section>`}
 </div>
 <p class="hint">
-${t.says} An erased word keeps its place and has the mean embedding of the
-${s==="written"?"sentence":"text"}'s words. ${t.ends}
+${e.says} An erased word keeps its place and has the mean embedding of the
+${n==="written"?"sentence":"text"}'s words. ${e.ends}
 </p>
-`}function Ys({kind:e,source:t,follow:s,named:n,numbers:o,written:r,unchanged:i,all:l},a,c){let d=o(a)[r],h=l?"As changed":`Without \u201C${t[c]}\u201D`;if(e==="vectors"){let x=s.map((b,g)=>g).filter(b=>b!==c),k=x[O(x.map(b=>-o(a)[b]),1)[0]],A=k===void 0?"":k===r?"; that of no other word moves more":`; of the other words that of \u201C${n(k)}\u201D moves most (${o(a)[k].toFixed(3)})`;return`${h}, the vector of \u201C${n(r)}\u201D has a cosine of ${d.toFixed(3)} with the one before${A}.`}if(e==="next"&&!l&&r<c)return`The probability of \u201C${n(r)}\u201D stays ${d.toFixed(3)}: the model predicts it before it reads \u201C${t[c]}\u201D.`;let[f,m]=a.likeliest[r][0],$=o(i)[r],w=d<m?`; most probable there is \u201C${f}\u201D (${m.toFixed(3)})`:"";return`${h}, the probability of \u201C${n(r)}\u201D is ${Ks(d,$)} instead of ${Ks($,d)}${w}.`}function Ks(e,t){return e.toFixed(3)===t.toFixed(3)?e.toFixed(6):e.toFixed(3)}function Mo({kind:e,follow:t,named:s,numbers:n,unchanged:o},r){let i=t.map((c,d)=>n(r)[d]-n(o)[d]),l=Math.max(...i.map(Math.abs),.1),a=c=>e==="vectors"?n(r)[c].toFixed(3):i[c]===0?"0":Math.abs(i[c])<5e-4?"0.000":`${i[c]<0?"\u2212":"+"}${Math.abs(i[c]).toFixed(3)}`;return u`<div class="words" data-moves>
-${t.map((c,d)=>u`<span class="scored"
-><span class="word" .style=${it(i[d],l)}><bdi>${s(d)}</bdi></span>
-<small>${a(d)}</small></span
+`}function go({kind:t,source:e,follow:n,named:s,numbers:o,written:r,unchanged:i,all:l},a,c){let h=o(a)[r],d=l?"As changed":`Without \u201C${e[c]}\u201D`;if(t==="vectors"){let p=n.map((b,x)=>x).filter(b=>b!==c),y=p[S(p.map(b=>-o(a)[b]),1)[0]],v=y===void 0?"":y===r?"; that of no other word moves more":`; of the other words that of \u201C${s(y)}\u201D moves most (${o(a)[y].toFixed(3)})`;return`${d}, the vector of \u201C${s(r)}\u201D has a cosine of ${h.toFixed(3)} with the one before${v}.`}if(t==="next"&&!l&&r<c)return`The probability of \u201C${s(r)}\u201D stays ${h.toFixed(3)}: the model predicts it before it reads \u201C${e[c]}\u201D.`;let[f,m]=a.likeliest[r][0],w=o(i)[r],$=h<m?`; most probable there is \u201C${f}\u201D (${m.toFixed(3)})`:"";return`${d}, the probability of \u201C${s(r)}\u201D is ${fo(h,w)} instead of ${fo(w,h)}${$}.`}function fo(t,e){return t.toFixed(3)===e.toFixed(3)?t.toFixed(6):t.toFixed(3)}function oa({kind:t,follow:e,named:n,numbers:s,unchanged:o},r){let i=e.map((c,h)=>s(r)[h]-s(o)[h]),l=Math.max(...i.map(Math.abs),.1),a=c=>t==="vectors"?s(r)[c].toFixed(3):i[c]===0?"0":Math.abs(i[c])<5e-4?"0.000":`${i[c]<0?"\u2212":"+"}${Math.abs(i[c]).toFixed(3)}`;return u`<div class="words" data-moves>
+${e.map((c,h)=>u`<span class="scored"
+><span class="word" .style=${yt(i[h],l)}><bdi>${n(h)}</bdi></span>
+<small>${a(h)}</small></span
 >`)}
-</div>`}function _o(e,t){let s=new Set(e);return t.map(n=>s.has(n)?u`<bdi>${n}</bdi> `:u`<mark><bdi>${n}</bdi></mark> `)}function Gs(e,t,s,n){return S(e,u`<table>
-${T(...t)}
+</div>`}function ra(t,e){let n=new Set(t);return e.map(s=>n.has(s)?u`<bdi>${s}</bdi> `:u`<mark><bdi>${s}</bdi></mark> `)}function mo(t,e,n,s){return O(t,u`<table>
+${C(...e)}
 <tbody>
-${s.map(([o,r,i,l],a)=>u`<tr class=${a===n?"chosen":""}>
+${n.map(([o,r,i,l],a)=>u`<tr class=${a===s?"chosen":""}>
 <th scope="row"><bdi>${o}</bdi></th>
 ${r.map(c=>u`<td>${c.toFixed(3)}</td>`)}
 <td>
@@ -448,73 +559,68 @@ ${r.map(c=>u`<td>${c.toFixed(3)}</td>`)}
 min="0"
 max="1"
 value=${String(i)}
-aria-label=${t.length>2?"probability":"cosine"}
+aria-label=${e.length>2?"probability":"cosine"}
 ></meter>
 ${i.toFixed(3)}
 </td>
 ${l.map(c=>u`<td><bdi>${c}</bdi></td>`)}
 </tr>`)}
 </tbody>
-</table>`)}function So(e,t){e.state.changed=t;let s=Qs(e);e.set({changed:t,said:Ys(s,s.erased[t],t)})}var Xs="Reading\u2026";function Zs(e){let{live:t}=e.source.header;return u`<form class="live" @submit=${s=>To(e,s)}>
-<label for="sentence">${t.label}</label>
-<input id="sentence" name="text" .value=${t.text} maxlength="4000" autocomplete="off" />
-<button ?disabled=${e.state.busy===Xs}>Read</button>
-<span role="alert">${e.state.busy}</span>
-</form>`}async function Ie(e,t){let s=await fetch(e,{method:"POST",headers:{"Content-Type":"application/json"},body:JSON.stringify({text:t})}).catch(()=>{throw new Error("The server has ended; start it again.")}),n=await s.json();if(!s.ok)throw new Error(n.error);return n}async function To(e,t){t.preventDefault();let s=new FormData(t.target).get("text");if(!s.trim()){e.set({busy:"The sentence is empty; write one."});return}e.set({busy:Xs});try{let n=await Ie("read",s);e.state.busy="",await e.replace(new F(n.header,n.arrays))}catch(n){e.set({busy:n.message})}}var nt=(e,t)=>Math.floor(e/t),tn=(e,t)=>e-t*nt(e,t),Eo=e=>t=>e.some(([s,n])=>t>=s&&t<=n),nn={full:[[],()=>()=>!0],causal:[[],()=>(e,t)=>t<=e],sliding_window:[["size"],e=>(t,s)=>Math.abs(t-s)<=e>>1],causal_window:[["size"],e=>(t,s)=>s<=t&&t-s<e],diagonals:[["back","ahead"],(e=null,t=null)=>(s,n)=>(e===null||n-s>=-e)&&(t===null||n-s<=t)],prefix:[["length"],e=>(t,s)=>s<e],key_span:[["start","stop"],(e=0,t=null)=>(s,n)=>n>=e&&(t===null||n<t)],lattice:[["stride"],e=>(t,s)=>(t-s)%e===0],strided:[["stride","local"],(e,t=!0)=>(s,n)=>(s-n)%e===0||t&&Math.abs(s-n)<e],dilated_window:[["size","dilation"],(e,t)=>(s,n)=>(s-n)%t===0&&Math.abs(s-n)<=t*(e>>1)],same_block:[["size","offset"],(e,t=0)=>(s,n)=>nt(s-t,e)===nt(n-t,e)],summary:[["stride","last"],(e,t=1)=>(s,n)=>tn(n,e)>=e-t],fixed:[["stride","summary","local"],(e,t=1,s=!0)=>(n,o)=>tn(o,e)>=e-t||s&&nt(n,e)===nt(o,e)],random_blocks:[["count","block","seed","past"],Oo]},We={key_set:e=>(t,s)=>e(s),query_set:e=>t=>e(t),global_tokens:e=>(t,s)=>e(t)||e(s)},Co=[...Object.keys(nn),...Object.keys(We),"per_head"],en={all:null,true:!0,false:!1},je=class{constructor(t){this.text=t,this.words=[];let s=/\s*([^\W\d]\w*|-?\d+(?!\w|\.\d)|\.\.|[()&|~,=])/y,n=t.trimEnd().length;for(;s.lastIndex<n;){let o=s.lastIndex,r=s.exec(t);if(!r)throw this.error(`\u201C${t.slice(o).trim().slice(0,20)}\u201D is not understood`);this.words.push(r[1])}this.at=0}error(t){return new Error(`The pattern \u201C${this.text.slice(0,80)}\u201D cannot be read: ${t}; an example is \u201Ccausal & sliding_window(4)\u201D.`)}take(t){return this.words[this.at]!==t?!1:(this.at+=1,!0)}need(t){if(!this.take(t))throw this.error(`\u201C${t}\u201D is missing`)}whole(){let t=this.either();if(this.at<this.words.length)throw this.error(`\u201C${this.words[this.at]}\u201D follows a pattern that is complete`);return t}either(){let t=[this.both()];for(;this.take("|");)t.push(this.both());return t.length===1?t[0]:(...s)=>t.some(n=>n(...s))}both(){let t=[this.single()];for(;this.take("&");)t.push(this.single());return t.length===1?t[0]:(...s)=>t.every(n=>n(...s))}single(){if(this.take("~")){let r=this.single();return(...i)=>!r(...i)}if(this.take("(")){let r=this.either();return this.need(")"),r}let t=this.words[this.at];if(!Co.includes(t))throw this.error(t?`there is no pattern \u201C${t.slice(0,40)}\u201D here`:"a pattern is missing");if(this.at+=1,t==="per_head"){let r=this.listed(()=>this.either());return(i,l,a,c)=>r[c](i,l,a,c)}if(Object.hasOwn(We,t))return We[t](Eo(this.listed(()=>this.run())));let[s,n]=nn[t],o=[];for(let[r,i]of this.listed(()=>this.argument(),s)){let l=r===null?o.length:s.indexOf(r);if(l<0||l>=s.length)throw this.error(`${t} takes (${s.join(", ")})`);o[l]=i}if(o.length<n.length)throw this.error(`${t} takes (${s.join(", ")})`);return n(...o)}listed(t){let s=[];if(this.take("("))for(;!this.take(")");)s.length&&this.need(","),s.push(t());return s}argument(){return this.words[this.at+1]!=="="?[null,this.value()]:(this.at+=2,[this.words[this.at-2],this.value()])}value(){let t=this.words[this.at];return Object.hasOwn(en,t)?en[this.words[this.at++]]:this.number()}number(){let t=this.words[this.at];if(!/^-?\d{1,18}$/.test(t??""))throw this.error("a whole number is missing");return this.at+=1,Number(t)}run(){let t=this.number();return[t,this.take("..")?this.number():t]}};function Oo(e,t=64,s=0,n=!1){let o=new Map;return(r,i,l)=>{let a=nt(r,t),c=n?a+1:Math.ceil(l/t),d=nt(i,t);if(c<=e)return d<c;let h=`${a} ${c}`;return o.has(h)||o.set(h,No(e,BigInt(s),BigInt(a),c)),o.get(h).has(d)}}function No(e,t,s,n){let o=new Set;for(let r=0;r<e;r+=1){let i=n-e+r,l=Fo(t,s,BigInt(r),BigInt(i+1));o.add(o.has(l)?i:l)}return o}var Xt=e=>BigInt.asUintN(64,e);function Fo(e,t,s,n){let o=sn(Xt((t+1n)*0x9e3779b97f4a7c15n+e)),r=sn(Xt(o+(s+1n)*0xc2b2ae3d27d4eb4fn));return Number((r>>32n)*n>>32n)}function sn(e){return e=Xt((e^e>>30n)*0xbf58476d1ce4e5b9n),e=Xt((e^e>>27n)*0x94d049bb133111ebn),e^e>>31n}function on(e){let t=new je(e).whole(),s=e.includes("per_head"),n=new Map;return(o,r,i)=>{let l=`${o} ${r} ${s?i:""}`,a=n.get(l);return a||(a=Int32Array.from({length:r},(c,d)=>d).filter(c=>t(o,c,r,i)),n.size>2e4&&n.clear(),n.set(l,a)),a}}var Lo=["no pair is allowed","some pairs are allowed","all pairs are allowed"],He=100,Io=["Length","Allowed pairs","Share of all","Computed here","Backend","A query may look at"],Wo="Draw with the mouse, or press the space bar, to allow pairs and to forbid them; the text of the pattern follows.";function an(e){let{patterns:t}=e.source.header,s=Math.min(e.state.pattern,t.length-1),n=e.engine?jo(e,t[s]):t[s],o=Math.min(e.state.panel,n.panels.length-1),r=[e.source.header.title,s,o,n.panels[o].text].join("/"),i=()=>e.pairs?.key===r&&e.pairs.source===e.source?e.pairs:null;i()||Bo(e,n,o,r);let l=i(),a=n.panels[o];return u`
+</table>`)}function ia(t,e){t.state.changed=e;let n=wo(t);t.set({changed:e,said:go(n,n.erased[e],e)})}var bt=(t,e)=>Math.floor(t/e),bo=(t,e)=>t-e*bt(t,e),aa=t=>e=>t.some(([n,s])=>e>=n&&e<=s),xo={full:[[],()=>()=>!0],causal:[[],()=>(t,e)=>e<=t],sliding_window:[["size"],t=>(e,n)=>Math.abs(e-n)<=t>>1],causal_window:[["size"],t=>(e,n)=>n<=e&&e-n<t],diagonals:[["back","ahead"],(t=null,e=null)=>(n,s)=>(t===null||s-n>=-t)&&(e===null||s-n<=e)],prefix:[["length"],t=>(e,n)=>n<t],key_span:[["start","stop"],(t=0,e=null)=>(n,s)=>s>=t&&(e===null||s<e)],lattice:[["stride"],t=>(e,n)=>(e-n)%t===0],strided:[["stride","local"],(t,e=!0)=>(n,s)=>(n-s)%t===0||e&&Math.abs(n-s)<t],dilated_window:[["size","dilation"],(t,e)=>(n,s)=>(n-s)%e===0&&Math.abs(n-s)<=e*(t>>1)],same_block:[["size","offset"],(t,e=0)=>(n,s)=>bt(n-e,t)===bt(s-e,t)],summary:[["stride","last"],(t,e=1)=>(n,s)=>bo(s,t)>=t-e],fixed:[["stride","summary","local"],(t,e=1,n=!0)=>(s,o)=>bo(o,t)>=t-e||n&&bt(s,t)===bt(o,t)],random_blocks:[["count","block","seed","past"],ca]},yn={key_set:t=>(e,n)=>t(n),query_set:t=>e=>t(e),global_tokens:t=>(e,n)=>t(e)||t(n)},la=[...Object.keys(xo),...Object.keys(yn),"per_head"],po={all:null,true:!0,false:!1},xn=class{constructor(e){this.text=e,this.words=[];let n=/\s*([^\W\d]\w*|-?\d+(?!\w|\.\d)|\.\.|[()&|~,=])/y,s=e.trimEnd().length;for(;n.lastIndex<s;){let o=n.lastIndex,r=n.exec(e);if(!r)throw this.error(`\u201C${e.slice(o).trim().slice(0,20)}\u201D is not understood`);this.words.push(r[1])}this.at=0}error(e){return new Error(`The pattern \u201C${this.text.slice(0,80)}\u201D cannot be read: ${e}; an example is \u201Ccausal & sliding_window(4)\u201D.`)}take(e){return this.words[this.at]!==e?!1:(this.at+=1,!0)}need(e){if(!this.take(e))throw this.error(`\u201C${e}\u201D is missing`)}whole(){let e=this.either();if(this.at<this.words.length)throw this.error(`\u201C${this.words[this.at]}\u201D follows a pattern that is complete`);return e}either(){let e=[this.both()];for(;this.take("|");)e.push(this.both());return e.length===1?e[0]:(...n)=>e.some(s=>s(...n))}both(){let e=[this.single()];for(;this.take("&");)e.push(this.single());return e.length===1?e[0]:(...n)=>e.every(s=>s(...n))}single(){if(this.take("~")){let r=this.single();return(...i)=>!r(...i)}if(this.take("(")){let r=this.either();return this.need(")"),r}let e=this.words[this.at];if(!la.includes(e))throw this.error(e?`there is no pattern \u201C${e.slice(0,40)}\u201D here`:"a pattern is missing");if(this.at+=1,e==="per_head"){let r=this.listed(()=>this.either());return(i,l,a,c)=>r[c](i,l,a,c)}if(Object.hasOwn(yn,e))return yn[e](aa(this.listed(()=>this.run())));let[n,s]=xo[e],o=[];for(let[r,i]of this.listed(()=>this.argument(),n)){let l=r===null?o.length:n.indexOf(r);if(l<0||l>=n.length)throw this.error(`${e} takes (${n.join(", ")})`);o[l]=i}if(o.length<s.length)throw this.error(`${e} takes (${n.join(", ")})`);return s(...o)}listed(e){let n=[];if(this.take("("))for(;!this.take(")");)n.length&&this.need(","),n.push(e());return n}argument(){return this.words[this.at+1]!=="="?[null,this.value()]:(this.at+=2,[this.words[this.at-2],this.value()])}value(){let e=this.words[this.at];return Object.hasOwn(po,e)?po[this.words[this.at++]]:this.number()}number(){let e=this.words[this.at];if(!/^-?\d{1,18}$/.test(e??""))throw this.error("a whole number is missing");return this.at+=1,Number(e)}run(){let e=this.number();return[e,this.take("..")?this.number():e]}};function ca(t,e=64,n=0,s=!1){let o=new Map;return(r,i,l)=>{let a=bt(r,e),c=s?a+1:Math.ceil(l/e),h=bt(i,e);if(c<=t)return h<c;let d=`${a} ${c}`;return o.has(d)||o.set(d,da(t,BigInt(n),BigInt(a),c)),o.get(d).has(h)}}function da(t,e,n,s){let o=new Set;for(let r=0;r<t;r+=1){let i=s-t+r,l=ha(e,n,BigInt(r),BigInt(i+1));o.add(o.has(l)?i:l)}return o}var Ae=t=>BigInt.asUintN(64,t);function ha(t,e,n,s){let o=yo(Ae((e+1n)*0x9e3779b97f4a7c15n+t)),r=yo(Ae(o+(n+1n)*0xc2b2ae3d27d4eb4fn));return Number((r>>32n)*s>>32n)}function yo(t){return t=Ae((t^t>>30n)*0xbf58476d1ce4e5b9n),t=Ae((t^t>>27n)*0x94d049bb133111ebn),t^t>>31n}function ko(t){let e=new xn(t).whole(),n=t.includes("per_head"),s=new Map;return(o,r,i)=>{let l=`${o} ${r} ${n?i:""}`,a=s.get(l);return a||(a=Int32Array.from({length:r},(c,h)=>h).filter(c=>e(o,c,r,i)),s.size>2e4&&s.clear(),s.set(l,a)),a}}var ua=["no pair is allowed","some pairs are allowed","all pairs are allowed"],kn=100,fa=["Length","Allowed pairs","Share of all","Computed here","Backend","A query may look at"],ma="Draw with the mouse, or press the space bar, to allow pairs and to forbid them; the text of the pattern follows.";function Ao(t){let{patterns:e}=t.source.header,n=Math.min(t.state.pattern,e.length-1),s=t.engine?wa(t,e[n]):e[n],o=Math.min(t.state.panel,s.panels.length-1),r=[t.source.header.title,n,o,s.panels[o].text].join("/"),i=()=>t.pairs?.key===r&&t.pairs.source===t.source?t.pairs:null;i()||ya(t,s,o,r);let l=i(),a=s.panels[o];return u`
 <h2>Who may look at whom?</h2>
 <div class="bar">
-${t.length>1?v("Used in",t.map(({name:c},d)=>[d,c]),s,c=>e.set({pattern:Number(c),panel:0})):p}
-${n.panels.length>1?v("Heads",n.panels.map(({heads:c},d)=>[d,c.join(", ")]),o,c=>e.set({panel:Number(c)})):p}
-${n.drawable?Ht(e,n.drawable):p}
+${e.length>1?_("Used in",e.map(({name:c},h)=>[h,c]),n,c=>t.set({pattern:Number(c),panel:0})):g}
+${s.panels.length>1?_("Heads",s.panels.map(({heads:c},h)=>[h,c.join(", ")]),o,c=>t.set({panel:Number(c)})):g}
+${s.drawable?ie(t,s.drawable):g}
 <span class="badge">counted exactly</span>
 </div>
 <p class="summary">
 <code><bdi>${a.text}</bdi></code
->: ${te(a.pairs)} of ${te(n.q_len*n.k_len)} pairs
-(${Be(a.pairs,n.q_len*n.k_len)}).
+>: ${_e(a.pairs)} of ${_e(s.q_len*s.k_len)} pairs
+(${_n(a.pairs,s.q_len*s.k_len)}).
 </p>
 <p class="hint">
 Rows: queries. Columns: keys.
-${n.rows.length?"Sub-words, as the model reads them. ":""}${n.q_start?`Queries are at positions ${n.q_start} to ${n.q_start+n.q_len-1}. `:""}${n.tile>1?`Each cell stands for ${n.tile} \xD7 ${n.tile} pairs. `:""}${n.note}${n.drawable?Wo:""}
+${s.rows.length?"Sub-words, as the model reads them. ":""}${s.q_start?`Queries are at positions ${s.q_start} to ${s.q_start+s.q_len-1}. `:""}${s.tile>1?`Each cell stands for ${s.tile} \xD7 ${s.tile} pairs. `:""}${s.note}${s.drawable?ma:""}
 </p>
-${l?Uo(e,l):u`<p class="hint">Unpacking…</p>`} ${Vo(n.tile>1)}
-${n.growth.length?zo(n):p}
+${l?xa(t,l):u`<p class="hint">Unpacking…</p>`} ${va(s.tile>1)}
+${s.growth.length?Aa(s):g}
 ${l?u`<details class="twin">
-<summary>The ${n.tile>1?"rows":"queries"} as a table</summary>
-${Ko(l)}
-</details>`:p}
-`}function jo(e,t){let{source:{header:{model:s},answer:n}}=e,o=s.kinds.find(({name:w})=>t.name.startsWith(`${w},`)),{kind:r,rows:i,columns:l}=o,a=w=>n.pieces[w==="read"?"target":w],c=be(e,r),d=c||t.text,h=a(i),f=a(l),m=d.includes("per_head")?e.source.header.attentions.find(w=>w.kind===r).shape[1]:0,$=w=>{let x=ln(d,o,h.length,f.length,w[0]);return{heads:w,text:d,states:x,shape:[h.length,f.length],pairs:x.reduce((k,A)=>k+A,0)/2}};return{...t,text:d,rows:h,columns:f,q_len:h.length,k_len:f.length,drawable:o,growth:c?[]:t.growth.slice(1),panels:m?Array.from({length:m},(w,x)=>$([x])):[$([])]}}function ln(e,{unwritten:t},s,n,o=0){let r=new Uint8Array(s*n),i;try{i=on(t?`causal & (${e})`:e)}catch{return r}for(let l=0;l<s;l+=1)for(let a of i(l,n,o))r[l*n+a]=2;return r}var cn="\\(query_set\\([\\d., ]+\\) & key_set\\([\\d., ]+\\)\\)",Ho=new RegExp(`( \\| ${cn})+$`),Ro=new RegExp(`( & ~${cn})+$`);function Po(e){let t=e.replace(Ro,"");return(t!==e&&t.includes("|")?t.replace(/^\((.*)\)$/s,"$1"):t).replace(Ho,"")}function rn(e){let t=[];for(let s of e)t.at(-1)?.[1]===s-1?t.at(-1)[1]=s:t.push([s,s]);return t.map(([s,n])=>s===n?s:`${s}..${n}`).join(", ")}function Do({states:e,rows:t,columns:s,one:n,panel:o}){let r=Po(o.text),i=ln(r,n.drawable,t,s,o.heads[0]),l=[[],[]];[2,0].forEach((c,d)=>{let h=new Map;for(let f=0;f<t;f+=1){let m=rn(Array.from({length:s},($,w)=>w).filter($=>e[f*s+$]===c&&i[f*s+$]!==c));m&&h.set(m,[...h.get(m)??[],f])}for(let[f,m]of h)l[d].push(`(query_set(${rn(m)}) & key_set(${f}))`)});let a=[r,...l[0]].join(" | ");return[l[1].length&&a.includes("|")?`(${a})`:a,...l[1].map(c=>`~${c}`)].join(" & ")}async function Bo(e,t,s,n){let o=t.panels[s],[r,i]=o.shape,l=o.states??await e.source.bytes(o.place);e.pairs={key:n,source:e.source,one:t,panel:o,rows:r,columns:i,states:l},o.states||e.draw()}function Uo(e,t){let s=hn(e,t),n=Re(t,...s);return u`<div class="map" tabindex="-1">
+<summary>The ${s.tile>1?"rows":"queries"} as a table</summary>
+${Ma(l)}
+</details>`:g}
+`}function wa(t,e){let{source:{header:{model:n},answer:s}}=t,o=n.kinds.find(({name:$})=>e.name.startsWith(`${$},`)),{kind:r,rows:i,columns:l}=o,a=$=>s.pieces[$==="read"?"target":$],c=tn(t,r),h=c||e.text,d=a(i),f=a(l),m=h.includes("per_head")?t.source.header.attentions.find($=>$.kind===r).shape[1]:0,w=$=>{let p=Mo(h,o,d.length,f.length,$[0]);return{heads:$,text:h,states:p,shape:[d.length,f.length],pairs:p.reduce((y,v)=>y+v,0)/2}};return{...e,text:h,rows:d,columns:f,q_len:d.length,k_len:f.length,drawable:o,growth:c?[]:e.growth.slice(1),panels:m?Array.from({length:m},($,p)=>w([p])):[w([])]}}function Mo(t,{unwritten:e},n,s,o=0){let r=new Uint8Array(n*s),i;try{i=ko(e?`causal & (${t})`:t)}catch{return r}for(let l=0;l<n;l+=1)for(let a of i(l,s,o))r[l*s+a]=2;return r}var _o="\\(query_set\\([\\d., ]+\\) & key_set\\([\\d., ]+\\)\\)",$a=new RegExp(`( \\| ${_o})+$`),ga=new RegExp(`( & ~${_o})+$`);function ba(t){let e=t.replace(ga,"");return(e!==t&&e.includes("|")?e.replace(/^\((.*)\)$/s,"$1"):e).replace($a,"")}function vo(t){let e=[];for(let n of t)e.at(-1)?.[1]===n-1?e.at(-1)[1]=n:e.push([n,n]);return e.map(([n,s])=>n===s?n:`${n}..${s}`).join(", ")}function pa({states:t,rows:e,columns:n,one:s,panel:o}){let r=ba(o.text),i=Mo(r,s.drawable,e,n,o.heads[0]),l=[[],[]];[2,0].forEach((c,h)=>{let d=new Map;for(let f=0;f<e;f+=1){let m=vo(Array.from({length:n},(w,$)=>$).filter(w=>t[f*n+w]===c&&i[f*n+w]!==c));m&&d.set(m,[...d.get(m)??[],f])}for(let[f,m]of d)l[h].push(`(query_set(${vo(m)}) & key_set(${f}))`)});let a=[r,...l[0]].join(" | ");return[l[1].length&&a.includes("|")?`(${a})`:a,...l[1].map(c=>`~${c}`)].join(" & ")}async function ya(t,e,n,s){let o=e.panels[n],[r,i]=o.shape,l=o.states??await t.source.bytes(o.place);t.pairs={key:s,source:t.source,one:e,panel:o,rows:r,columns:i,states:l},o.states||t.draw()}function xa(t,e){let n=So(t,e),s=vn(e,...n);return u`<div class="map" tabindex="-1">
 <canvas
 class="pattern"
 tabindex="0"
 role="application"
 aria-roledescription="map of pairs"
-aria-label="Pairs; arrow keys move. ${n}"
-${M(o=>un(e,o,t))}
-@pointermove=${o=>Pe(e,o,t)}
-@click=${o=>Pe(e,o,t)}
-@pointerdown=${o=>qo(e,o,t)}
-@pointerup=${()=>Zt(e,t)}
-@pointerleave=${()=>Zt(e,t)}
-@keydown=${o=>{o.key===" "&&t.one.drawable&&(o.preventDefault(),De(t,s,!t.states[s[0]*t.columns+s[1]]),Zt(e,t));let r=N(o,s,[t.rows,t.columns]);r&&e.set({pair:r,said:Re(t,...r)})}}
+aria-label="Pairs; arrow keys move. ${s}"
+${M(o=>Eo(t,o,e))}
+@pointermove=${o=>An(t,o,e)}
+@click=${o=>An(t,o,e)}
+@pointerdown=${o=>ka(t,o,e)}
+@pointerup=${()=>Me(t,e)}
+@pointerleave=${()=>Me(t,e)}
+@keydown=${o=>{o.key===" "&&e.one.drawable&&(o.preventDefault(),Mn(e,n,!e.states[n[0]*e.columns+n[1]]),Me(t,e));let r=F(o,n,[e.rows,e.columns]);r&&t.set({pair:r,said:vn(e,...r)})}}
 ></canvas>
 <div class="cursor" aria-hidden="true"></div>
 </div>
-<p class="readout" data-readout>${n}</p>`}function hn(e,{rows:t,columns:s}){let[n,o]=e.state.pair??[0,0];return[Math.min(n,t-1),Math.min(o,s-1)]}function dn({states:e,columns:t,one:s},n){let o=[],r=0;for(let l=0;l<t;l+=1)e[n*t+l]&&(r+=1,o.length&&o[o.length-1][1]===l-1?o[o.length-1][1]=l:o.push([l,l]));let i=o.slice(0,6).map(([l,a])=>{let[c,d]=[l*s.tile,Math.min((a+1)*s.tile,s.k_len)-1];return c===d?`${c}`:`${c} to ${d}`}).join(", ");return{count:r,named:i+(o.length>6?` and ${o.length-6} more spans`:"")}}function Re(e,t,s){let{one:n,states:o,columns:r,rows:i}=e,l=o[t*r+s];if(n.tile>1){let $=(w,x)=>`${w*n.tile} to ${Math.min((w+1)*n.tile,x)-1}`;return`Queries ${$(t,n.q_len)}, keys ${$(s,n.k_len)}: ${Lo[l]}.`}let a=($,w)=>$.length?`${w} \u201C${$[w]}\u201D`:`${w}`,{count:c,named:d}=dn(e,t),h=0;for(let $=0;$<i;$+=1)h+=o[$*r+s]?1:0;let[f,m]=[a(n.rows,t),a(n.columns,s)];return`Query ${f} ${l?"may":"may not"} look at key ${m}. It may look at ${c} of ${r} keys${c?`: ${d}`:""}; ${h} of ${i} queries may look at this key.`}function un(e,t,s){let{one:n,rows:o,columns:r,states:i}=s,l=Ee(t,{rows:o,columns:r});n.rows.length||Object.assign(l,{named:!1,left:40,right:16,top:24});let{cell:a,left:c,right:d,top:h}=l,f=L(t);t.place=l;let m=W(t,c+r*a+d,h+o*a+2),$=a>=8?1:0,w=new OffscreenCanvas(r,o),x=w.getContext("2d");m.fillStyle=f.unseen,m.fillRect(c,h,r*a,o*a);for(let k=0;k<o;k+=1)for(let A=0;A<r;A+=1){let b=i[k*r+A];if(!b)continue;let[g,y,_,C]=$?[m,c+A*a,h+k*a,a-$]:[x,A,k,1];g.globalAlpha=b===1?.45:1,g.fillStyle=f.accent,g.fillRect(y,_,C,C)}m.globalAlpha=1,m.imageSmoothingEnabled=a<1,$||m.drawImage(w,c,h,r*a,o*a),l.named?Ce(m,n,l,f):Oe(m,{rows:o,columns:r},l,f,n.tile),yt(t,...hn(e,s))}function Pe(e,t,s){let n=t.currentTarget,[o,r]=Qt(t,s);if(o===void 0)return;yt(n,o,r),s.stroke&&(De(s,[o,r],s.stroke.allow),un(e,n,s));let i=Re(s,o,r);t.type==="click"?(t.pointerType==="touch"&&s.one.drawable&&De(s,[o,r],!s.states[o*s.columns+r]),Zt(e,s),e.set({pair:[o,r],said:i})):Ut(n.parentElement.nextElementSibling,i)}function qo(e,t,s){let[n,o]=Qt(t,s);n===void 0||!s.one.drawable||t.button||t.pointerType==="touch"||(s.stroke={allow:!s.states[n*s.columns+o]},Pe(e,t,s))}function De(e,[t,s],n){e.one.drawable.unwritten&&s>t||(e.states[t*e.columns+s]=n?2:0,e.drawn=!0)}function Zt(e,t){t.stroke=null,t.drawn&&(t.drawn=!1,jt(e,t.one.drawable.kind,Do(t)))}function Vo(e){return u`<p class="legend">
-<i class="allowed"></i><span>${e?"all allowed":"may look"}</span>
-${e?u`<i class="allowed some"></i><span>some allowed</span>`:p}
-<i class="masked"></i><span>${e?"none allowed":"may not look"}</span>
-</p>`}function zo(e){return u`<h3>How it grows with the length</h3>
-${S("Pairs by length",u`<table data-growth>
-${T(...Io)}
+<p class="readout" data-readout>${s}</p>`}function So(t,{rows:e,columns:n}){let[s,o]=t.state.pair??[0,0];return[Math.min(s,e-1),Math.min(o,n-1)]}function To({states:t,columns:e,one:n},s){let o=[],r=0;for(let l=0;l<e;l+=1)t[s*e+l]&&(r+=1,o.length&&o[o.length-1][1]===l-1?o[o.length-1][1]=l:o.push([l,l]));let i=o.slice(0,6).map(([l,a])=>{let[c,h]=[l*n.tile,Math.min((a+1)*n.tile,n.k_len)-1];return c===h?`${c}`:`${c} to ${h}`}).join(", ");return{count:r,named:i+(o.length>6?` and ${o.length-6} more spans`:"")}}function vn(t,e,n){let{one:s,states:o,columns:r,rows:i}=t,l=o[e*r+n];if(s.tile>1){let w=($,p)=>`${$*s.tile} to ${Math.min(($+1)*s.tile,p)-1}`;return`Queries ${w(e,s.q_len)}, keys ${w(n,s.k_len)}: ${ua[l]}.`}let a=(w,$)=>w.length?`${$} \u201C${w[$]}\u201D`:`${$}`,{count:c,named:h}=To(t,e),d=0;for(let w=0;w<i;w+=1)d+=o[w*r+n]?1:0;let[f,m]=[a(s.rows,e),a(s.columns,n)];return`Query ${f} ${l?"may":"may not"} look at key ${m}. It may look at ${c} of ${r} keys${c?`: ${h}`:""}; ${d} of ${i} queries may look at this key.`}function Eo(t,e,n){let{one:s,rows:o,columns:r,states:i}=n,l=mn(e,{rows:o,columns:r});s.rows.length||Object.assign(l,{named:!1,left:40,right:16,top:24});let{cell:a,left:c,right:h,top:d}=l,f=H(e);e.place=l;let m=q(e,c+r*a+h,d+o*a+2),w=a>=8?1:0,$=new OffscreenCanvas(r,o),p=$.getContext("2d");m.fillStyle=f.unseen,m.fillRect(c,d,r*a,o*a);for(let y=0;y<o;y+=1)for(let v=0;v<r;v+=1){let b=i[y*r+v];if(!b)continue;let[x,k,L,W]=w?[m,c+v*a,d+y*a,a-w]:[p,v,y,1];x.globalAlpha=b===1?.45:1,x.fillStyle=f.accent,x.fillRect(k,L,W,W)}m.globalAlpha=1,m.imageSmoothingEnabled=a<1,w||m.drawImage($,c,d,r*a,o*a),l.named?wn(m,s,l,f):$n(m,{rows:o,columns:r},l,f,s.tile),jt(e,...So(t,n))}function An(t,e,n){let s=e.currentTarget,[o,r]=xe(e,n);if(o===void 0)return;jt(s,o,r),n.stroke&&(Mn(n,[o,r],n.stroke.allow),Eo(t,s,n));let i=vn(n,o,r);e.type==="click"?(e.pointerType==="touch"&&n.one.drawable&&Mn(n,[o,r],!n.states[o*n.columns+r]),Me(t,n),t.set({pair:[o,r],said:i})):ue(s.parentElement.nextElementSibling,i)}function ka(t,e,n){let[s,o]=xe(e,n);s===void 0||!n.one.drawable||e.button||e.pointerType==="touch"||(n.stroke={allow:!n.states[s*n.columns+o]},An(t,e,n))}function Mn(t,[e,n],s){t.one.drawable.unwritten&&n>e||(t.states[e*t.columns+n]=s?2:0,t.drawn=!0)}function Me(t,e){e.stroke=null,e.drawn&&(e.drawn=!1,re(t,e.one.drawable.kind,pa(e)))}function va(t){return u`<p class="legend">
+<i class="allowed"></i><span>${t?"all allowed":"may look"}</span>
+${t?u`<i class="allowed some"></i><span>some allowed</span>`:g}
+<i class="masked"></i><span>${t?"none allowed":"may not look"}</span>
+</p>`}function Aa(t){return u`<h3>How it grows with the length</h3>
+${O("Pairs by length",u`<table data-growth>
+${C(...fa)}
 <tbody>
-${e.growth.map(({length:t,pairs:s,of:n,computed:o,backend:r},i)=>{let l=i===0&&!e.drawable;return u`<tr>
-<th scope="row">${te(t)}${l?" (shown)":""}</th>
-<td>${te(s)}</td>
-<td>${Be(s,n)}</td>
-<td>${o===null?"\u2014":Be(o,1)}</td>
+${t.growth.map(({length:e,pairs:n,of:s,computed:o,backend:r},i)=>{let l=i===0&&!t.drawable;return u`<tr>
+<th scope="row">${_e(e)}${l?" (shown)":""}</th>
+<td>${_e(n)}</td>
+<td>${_n(n,s)}</td>
+<td>${o===null?"\u2014":_n(o,1)}</td>
 <td>${r}</td>
-<td>${Go(s/(n/(l?e.k_len:t)))} keys</td>
+<td>${_a(n/(s/(l?t.k_len:e)))} keys</td>
 </tr>`})}
 </tbody>
 </table>`)}
@@ -522,225 +628,229 @@ ${e.growth.map(({length:t,pairs:s,of:n,computed:o,backend:r},i)=>{let l=i===0&&!
 Computed here: the share of all pairs that the backend computes which regard chooses on this
 machine's CPU for heads of 64 numbers; short rows are computed in whole blocks. Where allowed
 pairs grow as fast as the length, attention takes linear time.
-</p>`}function Ko(e){let{one:t,rows:s}=e,n=Array.from({length:Math.min(s,He)},(o,r)=>r);return u`${S("Queries as a table",u`<table>
+</p>`}function Ma(t){let{one:e,rows:n}=t,s=Array.from({length:Math.min(n,kn)},(o,r)=>r);return u`${O("Queries as a table",u`<table>
 <thead>
 <tr>
-<th scope="col">${t.tile>1?"Queries from":"Query"}</th>
-${t.rows.length?u`<th scope="col">Word</th>`:p}
-<th scope="col">${t.tile>1?"Tiles":"Keys"}</th>
+<th scope="col">${e.tile>1?"Queries from":"Query"}</th>
+${e.rows.length?u`<th scope="col">Word</th>`:g}
+<th scope="col">${e.tile>1?"Tiles":"Keys"}</th>
 <th scope="col">Which</th>
 </tr>
 </thead>
 <tbody>
-${n.map(o=>{let{count:r,named:i}=dn(e,o);return u`<tr>
-<td>${o*t.tile}</td>
-${t.rows.length?u`<th scope="row"><bdi>${t.rows[o]}</bdi></th>`:p}
+${s.map(o=>{let{count:r,named:i}=To(t,o);return u`<tr>
+<td>${o*e.tile}</td>
+${e.rows.length?u`<th scope="row"><bdi>${e.rows[o]}</bdi></th>`:g}
 <td>${r}</td>
 <td>${i||"none"}</td>
 </tr>`})}
 </tbody>
 </table>`)}
-${s>He?u`<p class="hint">The first ${He} of ${s}.</p>`:p}`}function te(e){return e.toLocaleString("en")}function Go(e){return e.toLocaleString("en",{maximumFractionDigits:1})}function Be(e,t){let s=100*e/t;return`${s>=.1||s===0?s.toFixed(1):s.toPrecision(2)} %`}var se={erase:{title:"Erasure",says:"Each word is erased in turn. A positive number is how much the model's preference for the word falls."},gradients:{title:"Integrated gradients",says:"The preference for the word is divided among the words that were read. Negative numbers speak against it."},attention:{title:"Raw attention",says:"Where all heads look on average while the word is written. It does not say what the model uses."},rollout:{title:"Attention rollout",says:"Attention multiplied through all layers. A weak lens: it ignores what the layers compute."}},Qo=2,ee=200;function wn(e,t){let{header:s}=e.source;return s.written&&(e.engine||Object.keys(s.explained).length)?Jo(e):tr(e,t)}function Jo(e){let{header:t}=e.source,s=t.texts[t.written],n=h=>t.explained[h]||e.engine&&s[h]!=="<begin>"&&s[h]!=="<end>",o=n(e.state.place??t.chosen)?e.state.place??t.chosen:t.chosen,r=h=>e.set({place:h,row:h,said:Xo(t.explained[h])}),i=t.explained[o];i||ct(e);let l=u`<h2>What does this word depend on?</h2>
-${e.engine&&t.texts.target?p:u` <p class="hint">Choose a ${t.texts.source?"written word":"word"}:</p>
+${n>kn?u`<p class="hint">The first ${kn} of ${n}.</p>`:g}`}function _e(t){return t.toLocaleString("en")}function _a(t){return t.toLocaleString("en",{maximumFractionDigits:1})}function _n(t,e){let n=100*t/e;return`${n>=.1||n===0?n.toFixed(1):n.toPrecision(2)} %`}var Te={erase:{title:"Erasure",says:"Each word is erased in turn. A positive number is how much the model's preference for the word falls."},gradients:{title:"Integrated gradients",says:"The preference for the word is divided among the words that were read. Negative numbers speak against it."},attention:{title:"Raw attention",says:"Where all heads look on average while the word is written. It does not say what the model uses."},rollout:{title:"Attention rollout",says:"Attention multiplied through all layers. A weak lens: it ignores what the layers compute."}},Sa=2,Se=200;function Lo(t,e){let{header:n}=t.source;return n.written&&(t.engine||Object.keys(n.explained).length)?Ta(t):Na(t,e)}function Ta(t){let{header:e}=t.source,n=e.texts[e.written],s=d=>e.explained[d]||t.engine&&n[d]!=="<begin>"&&n[d]!=="<end>",o=s(t.state.place??e.chosen)?t.state.place??e.chosen:e.chosen,r=d=>t.set({place:d,row:d,said:Oa(e.explained[d])}),i=e.explained[o];i||P(t);let l=u`<h2>What does this word depend on?</h2>
+${t.engine&&e.texts.target?g:u` <p class="hint">Choose a ${e.texts.source?"written word":"word"}:</p>
 <div class="words" role="group" aria-label="Words to explain">
-${s.map((h,f)=>n(f)?u`<button
+${n.map((d,f)=>s(f)?u`<button
 class="word"
 aria-pressed=${f===Number(o)?"true":"false"}
 @click=${()=>r(f)}
 >
-<bdi>${h}</bdi>
-</button>`:u`<span class="word plain"><bdi>${h}</bdi></span>`)}
+<bdi>${d}</bdi>
+</button>`:u`<span class="word plain"><bdi>${d}</bdi></span>`)}
 </div>`}`;if(!i?.length)return u`${l}
 <p class="hint" role="status">
 ${i?"Nothing was read before this word.":"Computing what it depends on\u2026"}
-</p>`;let a=i.find(h=>h.lens===(e.state.lens??"erase"))??i[0],c=i.find(h=>h.lens==="attention"),d=c&&c!==a?fn(e,c,u`<h3>${se.attention.title}</h3>`):p;return u`${l}
+</p>`;let a=i.find(d=>d.lens===(t.state.lens??"erase"))??i[0],c=i.find(d=>d.lens==="attention"),h=c&&c!==a?Oo(t,c,u`<h3>${Te.attention.title}</h3>`):g;return u`${l}
 <p class="question">
-Why <strong><bdi>${a.word}</bdi></strong> rather than ${Yo(a.others)}? Log odds
+Why <strong><bdi>${a.word}</bdi></strong> rather than ${Ea(a.others)}? Log odds
 ${a.log_odds.toFixed(2)}, probability ${a.probability.toFixed(3)} among these.
 </p>
 <div class="columns">
-${fn(e,a,u`<h3>By a lens</h3>
-${v("Lens",i.map(h=>[h.lens,se[h.lens].title]),a.lens,h=>e.set({lens:h}))}`)}
-${d}
+${Oo(t,a,u`<h3>By a lens</h3>
+${_("Lens",i.map(d=>[d.lens,Te[d.lens].title]),a.lens,d=>t.set({lens:d}))}`)}
+${h}
 </div>
 <p class="hint">
 The words that <bdi>${a.word}</bdi> is compared with are those that the model found most
 probable beside it, unless others were asked for. “<bdi>&lt;begin&gt;</bdi>” and
 “<bdi>&lt;end&gt;</bdi>” are never erased.
-</p> `}function Yo(e){return e.map((t,s)=>u`${s?s===e.length-1?" or ":", ":""}<bdi>${t}</bdi>`)}var Xo=e=>e?.length?gn(e[0]):"";function gn(e){let{title:t}=se[e.lens],s=i=>O(i.map(([,l])=>l),Qo).filter(l=>i[l][1]>0).map(l=>`\u201C${i[l][0]}\u201D (${Ue(e,i[l][1])})`).join(", then ")||"none of these words";if(e.lens!=="attention"&&e.lens!=="rollout")return`${t}: \u201C${e.word}\u201D depends most on ${s([...e.source,...e.written])}.`;let n=[[e.source,"in the source"],[e.written,"in what was written"]].filter(([i])=>i.length),o=n.map(([i,l])=>`${n.length>1?`${l} `:""}at ${s(i)}`).join("; "),r=n.length>1?" The weights of each side sum to 1.":"";return`${t}: \u201C${e.word}\u201D looks most ${o}.${r}`}function Ue(e,t){return e.lens==="attention"||e.lens==="rollout"?t.toFixed(2):`${t<0?"\u2212":"+"}${Math.abs(t).toFixed(2)}`}function fn(e,t,s){let n=Math.max(...[...t.source,...t.written].map(([,r])=>Math.abs(r)),0),o=[["In the source",t.source],["In what was already written",t.written]];return u`<section class="panel" data-lens=${t.lens}>
-<div class="bar">${s}</div>
-<p class="summary">${gn(t)}</p>
+</p> `}function Ea(t){return t.map((e,n)=>u`${n?n===t.length-1?" or ":", ":""}<bdi>${e}</bdi>`)}var Oa=t=>t?.length?Wo(t[0]):"";function Wo(t){let{title:e}=Te[t.lens],n=i=>S(i.map(([,l])=>l),Sa).filter(l=>i[l][1]>0).map(l=>`\u201C${i[l][0]}\u201D (${Sn(t,i[l][1])})`).join(", then ")||"none of these words";if(t.lens!=="attention"&&t.lens!=="rollout")return`${e}: \u201C${t.word}\u201D depends most on ${n([...t.source,...t.written])}.`;let s=[[t.source,"in the source"],[t.written,"in what was written"]].filter(([i])=>i.length),o=s.map(([i,l])=>`${s.length>1?`${l} `:""}at ${n(i)}`).join("; "),r=s.length>1?" The weights of each side sum to 1.":"";return`${e}: \u201C${t.word}\u201D looks most ${o}.${r}`}function Sn(t,e){return t.lens==="attention"||t.lens==="rollout"?e.toFixed(2):`${e<0?"\u2212":"+"}${Math.abs(e).toFixed(2)}`}function Oo(t,e,n){let s=Math.max(...[...e.source,...e.written].map(([,r])=>Math.abs(r)),0),o=[["In the source",e.source],["In what was already written",e.written]];return u`<section class="panel" data-lens=${e.lens}>
+<div class="bar">${n}</div>
+<p class="summary">${Wo(e)}</p>
 ${o.map(([r,i])=>i.length?u`<h4>${r}</h4>
 <div class="words">
-${i.map(([l,a])=>Zo(e,t,l,a,n))}
-</div>`:p)}
-<p class="hint">${se[t.lens].says} <span class="faint">${t.cost}.</span></p>
-</section>`}function Zo(e,t,s,n,o){let i=t.lens==="attention"||t.lens==="rollout"?at(o?n/o:0):it(n,o),l=`${s}: ${Ue(t,n)}`;if(t.lens==="erase"){let a=1/(1+Math.exp(-(t.log_odds-n)));l+=`; without it the probability of ${t.word} is ${a.toFixed(3)} instead of ${t.probability.toFixed(3)}`}return u`<span class="scored" title=${l}
-><span class="word" .style=${i}><bdi>${s}</bdi></span>
-<small>${Ue(t,n)}</small></span
->`}function tr(e,t){let{state:s}=e,{rows:n,columns:o}=e.words,r=t.row(s.row),i=r[O(r,1)[0]],[l,a]=mn(s.row,n.length),[c,d]=n===o?[l,a]:mn(O(r,1)[0],o.length);return u`
+${i.map(([l,a])=>Ca(t,e,l,a,s))}
+</div>`:g)}
+<p class="hint">${Te[e.lens].says} <span class="faint">${e.cost}.</span></p>
+</section>`}function Ca(t,e,n,s,o){let i=e.lens==="attention"||e.lens==="rollout"?xt(o?s/o:0):yt(s,o),l=`${n}: ${Sn(e,s)}`;if(e.lens==="erase"){let a=1/(1+Math.exp(-(e.log_odds-s)));l+=`; without it the probability of ${e.word} is ${a.toFixed(3)} instead of ${e.probability.toFixed(3)}`}return u`<span class="scored" title=${l}
+><span class="word" .style=${i}><bdi>${n}</bdi></span>
+<small>${Sn(e,s)}</small></span
+>`}function Na(t,e){let{state:n}=t,{rows:s,columns:o}=t.words,r=e.row(n.row),i=r[S(r,1)[0]],[l,a]=Co(n.row,s.length),[c,h]=s===o?[l,a]:Co(S(r,1)[0],o.length);return u`
 <h2>Where does this word look?</h2>
 <p class="hint">
-These are weights without a model, so they say where it looks and not what it uses.
-${e.attention.sums??""}
+${t.engine||t.source.header.changes?"Attention weights":"These are weights without a model, and"}
+say where a word looks and not what the model uses. ${t.attention.sums??""}
 </p>
-<div class="bar">${j(e)} ${I(t)}</div>
-<p class="hint">Choose a word (${e.attention.row_title})${$n(l,a,n.length)}:</p>
+<div class="bar">${U(t)} ${R(e)}</div>
+<p class="hint">Choose a word (${t.attention.row_title})${No(l,a,s.length)}:</p>
 <div class="words" role="group" aria-label="Words">
-${n.slice(l,a).map((h,f)=>u`<button
+${s.slice(l,a).map((d,f)=>u`<button
 class="word"
-aria-pressed=${l+f===s.row?"true":"false"}
-@click=${()=>e.set({row:l+f})}
+aria-pressed=${l+f===n.row?"true":"false"}
+@click=${()=>t.set({row:l+f})}
 >
-<bdi>${h}</bdi>
+<bdi>${d}</bdi>
 </button>`)}
 </div>
 <section class="panel">
-<h3><bdi>${n[s.row]}</bdi> looks at</h3>
+<h3><bdi>${s[n.row]}</bdi> looks at</h3>
 <div class="words">
-${o.slice(c,d).map((h,f)=>u`<span class="scored">
-<span class="word" .style=${at(i?r[c+f]/i:0)}
-><bdi>${h}</bdi></span
+${o.slice(c,h).map((d,f)=>u`<span class="scored">
+<span class="word" .style=${xt(i?r[c+f]/i:0)}
+><bdi>${d}</bdi></span
 >
 <small>${r[c+f].toFixed(2)}</small></span
 >`)}
 </div>
 <p class="hint">
-${$n(c,d,o.length)} The row sums to ${er(r).toFixed(3)}; entropy
-${t.entropy(s.row).toFixed(2)} nats.
+${No(c,h,o.length)} The row sums to ${La(r).toFixed(3)}; entropy
+${e.entropy(n.row).toFixed(2)} nats.
 </p>
 </section>
-`}function mn(e,t){if(t<=ee)return[0,t];let s=Math.min(Math.max(e-ee/2,0),t-ee);return[s,s+ee]}function $n(e,t,s){return t-e<s?` Words ${e} to ${t-1} of ${s} are shown.`:""}function er(e){let t=0;for(let s of e)t+=s;return t}function Ve({state:{motion:e}}){return e?e==="on":!matchMedia("(prefers-reduced-motion: reduce)").matches}function xt({follows:e={}},{rows:t,columns:s}){let n=o=>o?Math.min(e[qe(o)]??0,o.size-1):0;return n(t)*s.size+n(s)}var qe=({unit:e,labels:t,size:s})=>`${e} ${t??s}`;function ne(e,{rows:t,columns:s},n){e.follows={...e.follows,[qe(s)]:n%s.size,...t?{[qe(t)]:Math.floor(n/s.size)}:{}},e.draw()}function bn(e,t,s){let n=t.getBoundingClientRect(),{flight:o}=e;if(e.flight={step:s,box:n,text:t.textContent},!o||o.step===s||!Ve(e))return;let r=document.createElement("span");r.className="flying",r.textContent=o.text,t.closest(".step").append(r);let i=({left:l,top:a})=>({transform:`translate(${l}px, ${a}px)`});r.animate([i(o.box),i(n)],{duration:700,easing:"ease-in-out"}).finished.then(()=>r.remove(),()=>r.remove())}var sr="http://www.w3.org/1998/Math/MathML",nr=new Set(["math","mrow","mi","mn","mo","mtext","msub","msup","msubsup","mfrac","msqrt"]);function ze([e,...t]){let s=document.createElementNS(sr,nr.has(e)?e:"mtext");return e==="math"&&s.setAttribute("display","block"),e==="mo"&&"()[]|".includes(t[0])&&s.setAttribute("stretchy","false"),s.append(...t.map(n=>Array.isArray(n)?ze(n):n)),s}var q=16,pn=1024,Ke=20;function xn(e,t,s,n){if(n.words)return u`<ol class="words">
-${n.words.map(x=>u`<li class="word"><bdi>${x}</bdi></li>`)}
-</ol>`;let{values:o,rows:r,columns:i,only:l,before:a}=n,c=xt(e,n),d=x=>x.labels===null?null:t.record.labels[x.labels],h=l===null?p:u`<p class="hint">
+`}function Co(t,e){if(e<=Se)return[0,e];let n=Math.min(Math.max(t-Se/2,0),e-Se);return[n,n+Se]}function No(t,e,n){return e-t<n?` Words ${t} to ${e-1} of ${n} are shown.`:""}function La(t){let e=0;for(let n of t)e+=n;return e}function En({state:{motion:t}}){return t?t==="on":!matchMedia("(prefers-reduced-motion: reduce)").matches}function It({follows:t={}},{rows:e,columns:n}){let s=o=>o?Math.min(t[Tn(o)]??0,o.size-1):0;return s(e)*n.size+s(n)}var Tn=({unit:t,labels:e,size:n})=>`${t} ${e??n}`;function Ee(t,{rows:e,columns:n},s){t.follows={...t.follows,[Tn(n)]:s%n.size,...e?{[Tn(e)]:Math.floor(s/n.size)}:{}},t.draw()}function Fo(t,e,n){let s=e.getBoundingClientRect(),{flight:o}=t;if(t.flight={step:n,box:s,text:e.textContent},!o||o.step===n||!En(t))return;let r=document.createElement("span");r.className="flying",r.textContent=o.text,e.closest(".step").append(r);let i=({left:l,top:a})=>({transform:`translate(${l}px, ${a}px)`});r.animate([i(o.box),i(s)],{duration:700,easing:"ease-in-out"}).finished.then(()=>r.remove(),()=>r.remove())}var Wa="http://www.w3.org/1998/Math/MathML",Fa=new Set(["math","mrow","mi","mn","mo","mtext","msub","msup","msubsup","mfrac","msqrt"]);function On([t,...e]){let n=document.createElementNS(Wa,Fa.has(t)?t:"mtext");return t==="math"&&n.setAttribute("display","block"),t==="mo"&&"()[]|".includes(e[0])&&n.setAttribute("stretchy","false"),n.append(...e.map(s=>Array.isArray(s)?On(s):s)),n}var J=16,jo=1024,Cn=20;function Po(t,e,n,s){if(s.words)return u`<ol class="words">
+${s.words.map(p=>u`<li class="word"><bdi>${p}</bdi></li>`)}
+</ol>`;let{values:o,rows:r,columns:i,only:l,before:a}=s,c=It(t,s),h=p=>p.labels===null?null:e.record.labels[p.labels],d=l===null?g:u`<p class="hint">
 Too many numbers to store for every word; these are those of the word that was followed
 when the page was made.
-</p>`;if(!r&&d(i)&&i.size>2*Ke)return u`${h}${or(s,n,d(i))}`;let f=r?Math.min(i.size,Math.max(Math.floor(pn/r.size),1)):Math.min(i.size,pn),m=i.size-f,$=r?Array.from({length:r.size},(x,k)=>({head:yn(r,d(r),k),from:k*i.size,to:k*i.size+f})):d(i)?[{head:"",from:0,to:f}]:Array.from({length:Math.ceil(f/q)},(x,k)=>({head:`${k*q} to ${Math.min((k+1)*q,f)-1}`,from:k*q,to:Math.min((k+1)*q,f)})),w=r||d(i);return u`${h}
-${S("Numbers of the step",u`<table class="numbers">
+</p>`;if(!r&&h(i)&&i.size>2*Cn)return u`${d}${ja(n,s,h(i))}`;let f=r?Math.min(i.size,Math.max(Math.floor(jo/r.size),1)):Math.min(i.size,jo),m=i.size-f,w=r?Array.from({length:r.size},(p,y)=>({head:Io(r,h(r),y),from:y*i.size,to:y*i.size+f})):h(i)?[{head:"",from:0,to:f}]:Array.from({length:Math.ceil(f/J)},(p,y)=>({head:`${y*J} to ${Math.min((y+1)*J,f)-1}`,from:y*J,to:Math.min((y+1)*J,f)})),$=r||h(i);return u`${d}
+${O("Numbers of the step",u`<table class="numbers">
 <thead>
 <tr>
 <td></td>
-${Array.from({length:w?f:Math.min(q,f)},(x,k)=>u`<th scope="col">
-${w?u`<bdi>${yn(i,d(i),k)}</bdi>`:`+${k}`}
+${Array.from({length:$?f:Math.min(J,f)},(p,y)=>u`<th scope="col">
+${$?u`<bdi>${Io(i,h(i),y)}</bdi>`:`+${y}`}
 </th>`)}
 </tr>
 </thead>
 <tbody>
-${$.map(({head:x,from:k,to:A})=>u`<tr>
-${x?u`<th scope="row"><bdi>${x}</bdi></th>`:u`<td></td>`}
-${Array.from(o.subarray(k,A),(b,g)=>k+g===c?u`<td
+${w.map(({head:p,from:y,to:v})=>u`<tr>
+${p?u`<th scope="row"><bdi>${p}</bdi></th>`:u`<td></td>`}
+${Array.from(o.subarray(y,v),(b,x)=>y+x===c?u`<td
 class="followed"
-.style=${Ge(s,b,n.most)}
+.style=${Nn(n,b,s.most)}
 title=${String(b)}
-${M(y=>bn(e,y,s))}
+${M(k=>Fo(t,k,n))}
 >
-${kt(b)}
+${Pt(b)}
 </td>`:u`<td
-.style=${Ge(s,b,n.most)}
+.style=${Nn(n,b,s.most)}
 title=${String(b)}
-@click=${()=>ne(e,n,k+g)}
+@click=${()=>Ee(t,s,y+x)}
 >
-${kt(b)}
+${Pt(b)}
 </td>`)}
 </tr>`)}
 </tbody>
 </table>`)}
 <p class="hint" data-followed>
 The number
-followed${a?u` was ${kt(a.value)} in “${a.title}”, and`:""} is
-${kt(o[c])}. Press another to follow it, or Shift and an arrow.
+followed${a?u` was ${Pt(a.value)} in “${a.title}”, and`:""} is
+${Pt(o[c])}. Press another to follow it, or Shift and an arrow.
 </p>
-${m?u`<p class="hint">… ${m} more ${i.unit} in each row.</p>`:p}`}function yn(e,t,s){return t?t[s]:String(s)}function Ge(e,t,s){return t===-1/0?"":e.scale==="weights"?at(t):e.scale==="signed"?it(t,s):""}function kt(e){if(e===-1/0)return"\u2212\u221E";if(Number.isInteger(e)&&Math.abs(e)<1e6)return String(e).replace("-","\u2212");let t=Math.abs(e)<1e3?e.toFixed(3):e.toPrecision(3);return(Number(t)===0?t.replace("-",""):t).replace("-","\u2212")}function or(e,{values:t,most:s},n){let o=O(t,Ke);return u`${S("The largest numbers of the step",u`<table class="numbers">
-${T("Id","Sub-word","Number")}
+${m?u`<p class="hint">… ${m} more ${i.unit} in each row.</p>`:g}`}function Io(t,e,n){return e?e[n]:String(n)}function Nn(t,e,n){return e===-1/0?"":t.scale==="weights"?xt(e):t.scale==="signed"?yt(e,n):""}function Pt(t){if(t===-1/0)return"\u2212\u221E";if(Number.isInteger(t)&&Math.abs(t)<1e6)return String(t).replace("-","\u2212");let e=Math.abs(t)<1e3?t.toFixed(3):t.toPrecision(3);return(Number(e)===0?e.replace("-",""):e).replace("-","\u2212")}function ja(t,{values:e,most:n},s){let o=S(e,Cn);return u`${O("The largest numbers of the step",u`<table class="numbers">
+${C("Id","Sub-word","Number")}
 <tbody>
 ${o.map(r=>u`<tr>
 <td>${r}</td>
-<th scope="row"><bdi>${n[r]}</bdi></th>
-<td .style=${Ge(e,t[r],s)} title=${String(t[r])}>
-${kt(t[r])}
+<th scope="row"><bdi>${s[r]}</bdi></th>
+<td .style=${Nn(t,e[r],n)} title=${String(e[r])}>
+${Pt(e[r])}
 </td>
 </tr>`)}
 </tbody>
 </table>`)}
-<p class="hint">The ${Ke} largest of ${t.length.toLocaleString("en")}.</p>`}var rr=1800;function kn(e){let t=lr(e);if(!t)return u`<h2>Step by step</h2>
-<p class="hint" role="status">${e.walkFailed??"Computing every step\u2026"}</p>`;let{steps:s,note:n}=t.record;if(!s.length)return u`<h2>Step by step</h2>
-<p class="hint">${n}</p>`;let o=Math.min(e.state.step,s.length-1),r=s[o],i=[...new Set(s.map(({section:h})=>h))],l=cr(e,t.record),a=`${o}/${l.join()}`;(e.stepShown?.key!==a||e.stepShown.walk!==t)&&hr(e,t,r,l,a);let c=e.stepShown?.key===a&&e.stepShown.walk===t?e.stepShown:null,d=e.engine&&e.source.header.walk&&(e.source.base||e.source.given.source!==e.source.header.model.text);return u`
+<p class="hint">The ${Cn} largest of ${e.length.toLocaleString("en")}.</p>`}var Ia=1800;function Ho(t){let e=Ra(t);if(!e)return u`<h2>Step by step</h2>
+<p class="hint" role="status">${t.walkFailed??"Computing every step\u2026"}</p>`;let{steps:n,note:s}=e.record;if(!n.length)return u`<h2>Step by step</h2>
+<p class="hint">${s}</p>`;let o=Math.min(t.state.step,n.length-1),r=n[o],i=[...new Set(n.map(({section:d})=>d))],l=Da(t,e.record),a=`${o}/${l.join()}`;(t.stepShown?.key!==a||t.stepShown.walk!==e)&&Ba(t,e,r,l,a);let c=t.stepShown?.key===a&&t.stepShown.walk===e?t.stepShown:null,h=t.engine&&t.source.header.walk&&(t.source.base||t.source.given.source!==t.source.header.model.text);return u`
 <h2>Step by step</h2>
-${d?ir(e.source.header.model.text):p}
+${h?Pa(t.source.header.model.text):g}
 <div class="bar">
-${v("Part",i.map((h,f)=>[f,h]),i.indexOf(r.section),h=>At(e,t,s.findIndex(({section:f})=>f===i[h])))}
-${Qe(t.record).map((h,f)=>v(f?"and of the source":"Word followed",t.record.labels[h].map((m,$)=>[$,m]),l[f],m=>e.set({followed:Object.assign([...l],{[f]:Number(m)})})))}
-<button @click=${()=>At(e,t,o-1)} ?disabled=${o===0}>Previous step</button>
-<button @click=${()=>At(e,t,o+1)} ?disabled=${o===s.length-1}>
+${_("Part",i.map((d,f)=>[f,d]),i.indexOf(r.section),d=>Ht(t,e,n.findIndex(({section:f})=>f===i[d])))}
+${Ln(e.record).map((d,f)=>_(f?"and of the source":"Word followed",e.record.labels[d].map((m,w)=>[w,m]),l[f],m=>t.set({followed:Object.assign([...l],{[f]:Number(m)})})))}
+<button @click=${()=>Ht(t,e,o-1)} ?disabled=${o===0}>Previous step</button>
+<button @click=${()=>Ht(t,e,o+1)} ?disabled=${o===n.length-1}>
 Next step
 </button>
 <button
-aria-pressed=${String(!!e.runs)}
-@click=${()=>ur(e,t)}
-?disabled=${o===s.length-1}
+aria-pressed=${String(!!t.runs)}
+@click=${()=>Ua(t,e)}
+?disabled=${o===n.length-1}
 >
-${e.runs?"Stop":"Run"}
+${t.runs?"Stop":"Run"}
 </button>
 <label class="choice"
 ><input
 type="checkbox"
-.checked=${Ve(e)}
-@change=${h=>e.set({motion:h.target.checked?"on":"off"})}
+.checked=${En(t)}
+@change=${d=>t.set({motion:d.target.checked?"on":"off"})}
 /><span>Motion</span></label
 >
-<span class="badge">step ${o+1} of ${s.length}</span>
+<span class="badge">step ${o+1} of ${n.length}</span>
 </div>
 <section
 class="panel step"
 tabindex="0"
 aria-roledescription="step"
-aria-label="Left and right arrows change the step. ${An(r)}"
-@keydown=${h=>mr(e,h,t,o)}
+aria-label="Left and right arrows change the step. ${Ro(r)}"
+@keydown=${d=>za(t,d,e,o)}
 >
 <h3>${r.title}</h3>
-${r.says?u`<p>${r.says}</p>`:p} ${r.formula?ar(r):p}
+${r.says?u`<p>${r.says}</p>`:g} ${r.formula?Ha(r):g}
 <pre><code>${r.line}</code></pre>
-<p class="hint" data-shape>${fr(r)}</p>
-${c?xn(e,t,r,c):u`<p class="hint">Unpacking…</p>`}
+<p class="hint" data-shape>${Va(r)}</p>
+${c?Po(t,e,r,c):u`<p class="hint">Unpacking…</p>`}
 </section>
 <p class="hint">
-${n} ${t.record.checks} results were compared with the model's own; the largest
-difference is ${t.record.difference.toExponential(1)}. Numbers are computed with 64 bits
+${s} ${e.record.checks} results were compared with the model's own; the largest
+difference is ${e.record.difference.toExponential(1)}. Numbers are computed with 64 bits
 and stored with 32. Sentences that name a word are about
-“<bdi>${t.record.words[t.record.word]}</bdi>”.
+“<bdi>${e.record.words[e.record.word]}</bdi>”.
 </p>
-`}function ir(e){return u`<p class="hint">
-These steps were stored when the page was made, for “<bdi>${e}</bdi>” and the model as
+`}function Pa(t){return u`<p class="hint">
+These steps were stored when the page was made, for “<bdi>${t}</bdi>” and the model as
 trained.
-</p>`}function ar({formula:e}){let t=M(s=>s.replaceChildren(ze(e)));return u`<div class="formula" ${t}></div>`}function lr(e){let{source:t}=e;if(t.header.walk)return t.walk??={record:t.header.walk,source:t};if(t.walk||e.walkAsked===t)return t.walk;e.walkAsked=t,e.walkFailed=void 0,Ie("walk",t.given?.source??t.header.live.text).then(s=>{t.walk={record:s.walk,source:new F({},s.arrays)},e.draw()},s=>{e.walkFailed=s.message,e.draw()})}function Qe({steps:e,labels:t,words:s}){let n=t.findIndex(r=>r.length===s.length&&r.every((i,l)=>i===s[l])),o=new Set(n<0?[]:[n]);for(let{axes:r}of e)for(let i of r)i.unit==="words"&&i.chosen!==null&&i.labels!==null&&o.add(i.labels);return[...o]}function cr(e,t){return Qe(t).map((s,n)=>{let o=n===0?t.word:t.steps.flatMap(({axes:i})=>i).find(i=>i.labels===s&&i.chosen!==null).chosen,r=e.state.followed?.[n]??o;return Math.min(r,t.labels[s].length-1)})}async function hr(e,t,s,n,o){if(e.stepAsked===o&&e.stepFor===t)return;if(Object.assign(e,{stepAsked:o,stepFor:t}),s.words){Object.assign(e,{stepShown:{key:o,walk:t,words:s.words}}),e.draw();return}let r=await t.source.bytes(s.place),i=new Float32Array(r.buffer),l=Qe(t.record),{axes:a}=s,c=null,d=i;if(s.only!==void 0)c=s.only,a=a.filter((x,k)=>k!==c);else if(a.length>1){let x=a.findIndex(({chosen:k})=>k!==null);if(x>=0){let k=n[Math.max(l.indexOf(a[x].labels),0)];d=dr(i,a.map(({size:A})=>A),x,Math.min(k,a[x].size-1)),a=a.filter((A,b)=>b!==x)}}let h=a[a.length-1],f=0;for(let x of i)Number.isFinite(x)&&(f=Math.max(f,Math.abs(x)));let m=a.length>1?a[a.length-2]:null,{stepShown:$}=e,w=$?.values&&$.walk===t&&$.step!==s?{value:$.values[xt(e,$)],title:$.step.title}:null;e.stepShown={key:o,walk:t,step:s,values:d,rows:m,columns:h,most:f,only:c,before:w},e.draw()}function dr(e,t,s,n){let o=t.slice(s+1).reduce((l,a)=>l*a,1),r=t.slice(0,s).reduce((l,a)=>l*a,1),i=new Float32Array(r*o);for(let l=0;l<r;l+=1){let a=(l*t[s]+n)*o;i.set(e.subarray(a,a+o),l*o)}return i}function ur(e,t){let s=()=>{let n=e.state.view!=="walk"||e.state.step>=t.record.steps.length-1;e.runs=n?null:setTimeout(s,rr),n?e.draw():At(e,t,e.state.step+1)};return e.runs?(clearTimeout(e.runs),e.runs=null,e.draw()):s()}function fr(e){let t=e.axes.map(({size:s,unit:n})=>`${s.toLocaleString("en")} ${s===1?n.replace(/s$/,""):n}`).join(" \xD7 ");return e.words||e.axes.length<2?t:`${t}; shown for the followed word`}function An(e){return`${e.section}: ${e.title}.`}function At(e,t,s){let{steps:n}=t.record,o=Math.min(Math.max(s,0),n.length-1);e.set({step:o,said:`Step ${o+1} of ${n.length}. ${An(n[o])}`})}function mr(e,t,s,n){if(t.target!==t.currentTarget)return;let{steps:o}=s.record,r=e.stepShown,i={ArrowRight:1,ArrowLeft:-1,ArrowDown:r?.rows?r.columns.size:q,ArrowUp:r?.rows?-r.columns.size:-q}[t.key];if(t.shiftKey&&i&&r?.values)return t.preventDefault(),ne(e,r,Math.min(Math.max(xt(e,r)+i,0),r.values.length-1));let l=c=>{for(let d=n+c;d>=0&&d<o.length;d+=c)if(o[d].section!==o[n].section)return c>0?d:o.findIndex(({section:h})=>h===o[d].section);return c>0?o.length-1:0},a={ArrowRight:n+1,ArrowLeft:n-1,Home:0,End:o.length-1,PageDown:l(1),PageUp:l(-1)}[t.key];if(a!==void 0)return t.preventDefault(),At(e,s,a)}var vn=({attentions:e})=>e.findIndex(({rows:t,columns:s})=>t==="target"&&s==="source"),vt=e=>e.attentions.length>0,ot={reader:{title:"Reader",draw:wn,fits:vt},heads:{title:"Heads",draw:Os,fits:vt},map:{title:"Heat map",draw:Ps,fits:vt},links:{title:"Links",draw:qs,fits:vt},steps:{title:"Translation",draw:zs,fits:e=>vn(e)>=0,kind:vn},change:{title:"What if",draw:Js,fits:e=>!!e.changes},pattern:{title:"Pattern",draw:an,fits:e=>e.patterns.length>0},walk:{title:"Walk-through",draw:kn,fits:e=>!!(e.walk??e.live?.walk)},compare:{title:"Compare",draw:Es,fits:vt}},Mn=["view","kind","layer","head","row","scale","theme","share","sort","pattern","panel","step","motion","text",...Object.keys(K)],oe=class{constructor(t,s,n,o=null){Object.assign(this,{element:t,source:s,engine:o,stored:s.stored}),this.state={view:"reader",kind:0,layer:0,head:"mean",row:s.header.chosen,column:0,scale:"linear",theme:"system",share:.8,sort:"layer",said:"",busy:"",pattern:0,panel:0,step:0},this.state.layer=(s.header.attentions[0]?.shape[0]??1)-1,Object.assign(this.state,o?{text:s.given.source,...K}:{},n),this.#t()}get attention(){return this.source.header.attentions[this.state.kind]}get words(){return this.source.words(this.attention)}set(t){return Object.assign(this.state,t),this.#t(),this.#e(),this.draw()}replace(t){let s=this.engine&&t.given.source===this.source.given.source;this.source=t;for(let n of s?[]:["place","changed","next","pair","followed"])delete this.state[n];return this.set({...s?{}:{kind:this.engine?this.state.kind:0,row:t.header.chosen,column:0},said:t.header.title})}async draw(){let{kind:t,layer:s,head:n}=this.state,o=this.turn=(this.turn??0)+1,r=this.attention?await this.source.head(t,s,n):null;o===this.turn&&(document.documentElement.dataset.theme=this.state.theme,ls($r(this,r),this.element),this.element.dataset.ready="yes")}#t(){let{state:t}=this,{header:s}=this.source,n=(a,c)=>Math.min(Math.max(Math.trunc(Number(a))||0,0),Math.max(c-1,0));(!Object.hasOwn(ot,t.view)||!ot[t.view].fits(s))&&(t.view=Object.keys(ot).find(a=>ot[a].fits(s))),t.kind=n(ot[t.view].kind?.(s)??t.kind,s.attentions.length);let[o,r,i,l]=this.attention?.shape??[1,1,1,1];t.layer=n(t.layer,o),t.head=r===1?0:t.head==="mean"?"mean":n(t.head,r),t.row=n(t.row,i),t.column=n(t.column,l),t.share=Math.min(Math.max(Number(t.share)||.8,.05),1),t.pattern=n(t.pattern,s.patterns.length),t.step=Math.max(Math.trunc(Number(t.step))||0,0),t.panel=n(t.panel,s.patterns[t.pattern]?.panels.length??1),Object.hasOwn(Nt,t.scale)||(t.scale="linear"),["system","light","dark"].includes(t.theme)||(t.theme="system")}#e(){let t=Object.fromEntries(Mn.filter(n=>n in this.state).map(n=>[n,String(this.state[n])]));parent!==window&&parent.postMessage({regard:t},"*");let s=new URLSearchParams(t);try{history.replaceState(null,"",`#${s}`)}catch{}}};function _n(e){return Sn(Object.fromEntries(new URLSearchParams(e.slice(1))))}function Sn(e){return Object.fromEntries(Mn.filter(t=>Object.hasOwn(e,t)).map(t=>[t,String(e[t])]))}function $r(e,t){let{state:s,source:n}=e;return u`
-<header class="top">
-<h1 class=${e.engine?"said":""}><bdi>${n.header.title}</bdi></h1>
-${e.engine?xs(e):n.header.live?Zs(e):p}
-<nav aria-label="Views">
-${Object.entries(ot).filter(([,o])=>o.fits(n.header)).map(([o,r])=>u`<button
-aria-current=${o===s.view?"page":"false"}
-@click=${()=>e.set({view:o})}
+</p>`}function Ha({formula:t}){let e=M(n=>n.replaceChildren(On(t)));return u`<div class="formula" ${e}></div>`}function Ra(t){let{source:e}=t;if(e.header.walk)return e.walk??={record:e.header.walk,source:e};if(e.walk||t.walkAsked===e)return e.walk;t.walkAsked=e,t.walkFailed=void 0,ln("walk",e.given?.source??e.header.live.text).then(n=>{e.walk={record:n.walk,source:new j({},n.arrays)},t.draw()},n=>{t.walkFailed=n.message,t.draw()})}function Ln({steps:t,labels:e,words:n}){let s=e.findIndex(r=>r.length===n.length&&r.every((i,l)=>i===n[l])),o=new Set(s<0?[]:[s]);for(let{axes:r}of t)for(let i of r)i.unit==="words"&&i.chosen!==null&&i.labels!==null&&o.add(i.labels);return[...o]}function Da(t,e){return Ln(e).map((n,s)=>{let o=s===0?e.word:e.steps.flatMap(({axes:i})=>i).find(i=>i.labels===n&&i.chosen!==null).chosen,r=t.state.followed?.[s]??o;return Math.min(r,e.labels[n].length-1)})}async function Ba(t,e,n,s,o){if(t.stepAsked===o&&t.stepFor===e)return;if(Object.assign(t,{stepAsked:o,stepFor:e}),n.words){Object.assign(t,{stepShown:{key:o,walk:e,words:n.words}}),t.draw();return}let r=await e.source.bytes(n.place),i=new Float32Array(r.buffer),l=Ln(e.record),{axes:a}=n,c=null,h=i;if(n.only!==void 0)c=n.only,a=a.filter((p,y)=>y!==c);else if(a.length>1){let p=a.findIndex(({chosen:y})=>y!==null);if(p>=0){let y=s[Math.max(l.indexOf(a[p].labels),0)];h=qa(i,a.map(({size:v})=>v),p,Math.min(y,a[p].size-1)),a=a.filter((v,b)=>b!==p)}}let d=a[a.length-1],f=0;for(let p of i)Number.isFinite(p)&&(f=Math.max(f,Math.abs(p)));let m=a.length>1?a[a.length-2]:null,{stepShown:w}=t,$=w?.values&&w.walk===e&&w.step!==n?{value:w.values[It(t,w)],title:w.step.title}:null;t.stepShown={key:o,walk:e,step:n,values:h,rows:m,columns:d,most:f,only:c,before:$},t.draw()}function qa(t,e,n,s){let o=e.slice(n+1).reduce((l,a)=>l*a,1),r=e.slice(0,n).reduce((l,a)=>l*a,1),i=new Float32Array(r*o);for(let l=0;l<r;l+=1){let a=(l*e[n]+s)*o;i.set(t.subarray(a,a+o),l*o)}return i}function Ua(t,e){let n=()=>{let s=t.state.view!=="walk"||t.state.step>=e.record.steps.length-1;t.runs=s?null:setTimeout(n,Ia),s?t.draw():Ht(t,e,t.state.step+1)};return t.runs?(clearTimeout(t.runs),t.runs=null,t.draw()):n()}function Va(t){let e=t.axes.map(({size:n,unit:s})=>`${n.toLocaleString("en")} ${n===1?s.replace(/s$/,""):s}`).join(" \xD7 ");return t.words||t.axes.length<2?e:`${e}; shown for the followed word`}function Ro(t){return`${t.section}: ${t.title}.`}function Ht(t,e,n){let{steps:s}=e.record,o=Math.min(Math.max(n,0),s.length-1);t.set({step:o,said:`Step ${o+1} of ${s.length}. ${Ro(s[o])}`})}function za(t,e,n,s){if(e.target!==e.currentTarget)return;let{steps:o}=n.record,r=t.stepShown,i={ArrowRight:1,ArrowLeft:-1,ArrowDown:r?.rows?r.columns.size:J,ArrowUp:r?.rows?-r.columns.size:-J}[e.key];if(e.shiftKey&&i&&r?.values)return e.preventDefault(),Ee(t,r,Math.min(Math.max(It(t,r)+i,0),r.values.length-1));let l=c=>{for(let h=s+c;h>=0&&h<o.length;h+=c)if(o[h].section!==o[s].section)return c>0?h:o.findIndex(({section:d})=>d===o[h].section);return c>0?o.length-1:0},a={ArrowRight:s+1,ArrowLeft:s-1,Home:0,End:o.length-1,PageDown:l(1),PageUp:l(-1)}[e.key];if(a!==void 0)return e.preventDefault(),Ht(t,n,a)}var Do=({attentions:t})=>t.findIndex(({rows:e,columns:n})=>e==="target"&&n==="source"),Rt=t=>t.attentions.length>0,ct={reader:{title:"Reader",draw:Lo,fits:Rt},heads:{title:"Heads",draw:Js,fits:Rt},map:{title:"Heat map",draw:ro,fits:Rt},links:{title:"Links",draw:co,fits:Rt},steps:{title:"Translation",draw:uo,fits:t=>Do(t)>=0,kind:Do},change:{title:"What if",draw:$o,fits:t=>!!t.changes},pattern:{title:"Pattern",draw:Ao,fits:t=>t.patterns.length>0},walk:{title:"Walk-through",draw:Ho,fits:t=>!!(t.walk??t.live?.walk)},compare:{title:"Compare",draw:Cs,fits:Rt}},qo=["view","kind","layer","head","row","place","pick","by","scale","theme","share","sort","pattern","panel","step","motion","text",...Object.keys(I)],Oe=class{constructor(e,n,s,o=null){Object.assign(this,{element:e,source:n,engine:o,stored:n.stored,past:[],hot:null}),this.origin=n.base??(o?n:void 0),this.state={view:"reader",kind:0,layer:0,head:"mean",row:Bo(n.header),column:0,pick:0,by:"depends",scale:"linear",theme:"system",share:.8,sort:"layer",said:"",busy:"",pattern:0,panel:0,step:0},this.state.layer=(n.header.attentions[0]?.shape[0]??1)-1,Object.assign(this.state,o?{text:n.given.source,...I}:{},s),this.#n()}get attention(){return this.source.header.attentions[this.state.kind]}get words(){return this.source.words(this.attention)}set(e){return Object.assign(this.state,e),this.#n(),this.#s(),this.draw()}replace(e){let n=this.source,s=this.engine&&e.given.source===n.given.source,o=s?this.follows??"words":this.follows;if(this.source=e,this.follows=null,!s)for(let r of["changed","next","pair","followed"])delete this.state[r];if(o)this.#t(n,o);else{delete this.state.place,Object.assign(this,{origin:e.base??(this.engine?e:void 0),past:[]});let r=this.engine?this.state.kind:0;Object.assign(this.state,{kind:r,row:Bo(e.header),column:0,pick:0})}return this.set({said:e.header.title})}#t(e,n){let{target:s}=this.source.header.texts;if(!s)return;let o=n==="words"?Z(this.#e(e),e.header.texts.target,s):n;Object.assign(this.state,{place:o,row:o})}#e({header:e}){return Math.min(Number(this.state.place??e.chosen),e.texts.target.length-1)}async draw(){let{kind:e,layer:n,head:s}=this.state,o=this.turn=(this.turn??0)+1,r=this.attention?await this.source.head(e,n,s):null;o===this.turn&&(document.documentElement.dataset.theme=this.state.theme,this.weights=r,Ie(Ka(this,r),this.element),this.drawFirst(),this.element.dataset.ready="yes")}drawFirst(){Ie(zs(this),this.element.querySelector(".first")),Ps(this.element)}#n(){let{state:e}=this,{header:n}=this.source,s=(a,c)=>Math.min(Math.max(Math.trunc(Number(a))||0,0),Math.max(c-1,0));(!Object.hasOwn(ct,e.view)||!ct[e.view].fits(n))&&(e.view=Object.keys(ct).find(a=>ct[a].fits(n))),e.kind=s(ct[e.view].kind?.(n)??e.kind,n.attentions.length);let[o,r,i,l]=this.attention?.shape??[1,1,1,1];e.layer=s(e.layer,o),e.head=r===1?0:e.head==="mean"?"mean":s(e.head,r),e.row=s(e.row,i),e.column=s(e.column,l),e.pick=s(e.pick,3),e.share=Math.min(Math.max(Number(e.share)||.8,.05),1),e.pattern=s(e.pattern,n.patterns.length),e.step=Math.max(Math.trunc(Number(e.step))||0,0),e.panel=s(e.panel,n.patterns[e.pattern]?.panels.length??1),Object.hasOwn(Qt,e.scale)||(e.scale="linear"),["system","light","dark"].includes(e.theme)||(e.theme="system")}#s(){let e=Object.fromEntries(qo.filter(s=>s in this.state).map(s=>[s,String(this.state[s])]));parent!==window&&parent.postMessage({regard:e},"*");let n=new URLSearchParams(e);try{history.replaceState(null,"",`#${n}`)}catch{}}};function Bo({written:t,chosen:e,attentions:[n],texts:s}){return t||!n?e:te(s[n.rows])}function Uo(t){return Vo(Object.fromEntries(new URLSearchParams(t.slice(1))))}function Vo(t){return Object.fromEntries(qo.filter(e=>Object.hasOwn(t,e)).map(e=>[e,String(t[e])]))}function Ka(t,e){let{state:n,source:s}=t,o=Object.entries(ct).filter(([,r])=>r.fits(s.header));return u`
+<main>
+<div class="first"></div>
+<nav role="tablist" aria-label="Views" @keydown=${ge}>
+${o.map(([r,i])=>u`<button
+role="tab"
+aria-selected=${String(r===n.view)}
+aria-controls="view"
+@click=${()=>t.set({view:r})}
 >
-${r.title}
+${i.title}
 </button>`)}
 </nav>
-</header>
-<main>${ot[s.view].draw(e,t)}</main>
-<p class="said" role="status" aria-live="polite">${s.said}</p>
+<div id="view" role="tabpanel" aria-label=${ct[n.view].title}>
+${ct[n.view].draw(t,e)}
+</div>
+</main>
+<p class="said" role="status" aria-live="polite">${n.said}</p>
 <footer>
-${n.header.notes.map(o=>u`<p>${o}</p>`)}
+${s.header.notes.map(r=>u`<p>${r}</p>`)}
 <p>
 Attention alone is not an explanation: a model can look at a word without using it. Made by
-regard ${n.header.version}; this page loads nothing from a network.
+regard ${s.header.version}; this page loads nothing from a network.
 </p>
-${v("Colours",Object.entries({system:"of the system",light:"light",dark:"dark"}),s.theme,o=>e.set({theme:o}))}
+${_("Colours",Object.entries({system:"of the system",light:"light",dark:"dark"}),n.theme,r=>t.set({theme:r}))}
 </footer>
-`}async function wr(e,t){e.textContent="Unpacking the model\u2026";let s=new Wt(t.header),n=_n(location.hash),o={text:t.header.model.text,...K};window.regard={ready:s.ready,run:a=>s.run(a),engine:s,shown:[],coloured:[]};let[r,i]=[null,""];try{r=await s.play(t,{...o,...n})}catch(a){i=a.message;for(let c of Object.keys(o))delete n[c];r=await s.play(t,o)}(await s.ready).checked||(i||="This address is not secure (https), so the browser could not check the hash of the model."),e.replaceChildren();let l=new oe(e,r,n,s);return await l.set({busy:i}),window.regard.opened=performance.now(),ct(l),l}async function gr(e){let t=$s();if(t.header.model)return wr(e,t);e.replaceChildren();let s=new oe(e,t,_n(location.hash));return await s.draw(),s}var Mt=document.getElementById("regard-explorer");Mt&&gr(Mt).then(e=>{addEventListener("resize",()=>e.draw()),addEventListener("message",({source:t,data:s})=>{t===parent&&parent!==window&&s?.regard instanceof Object&&e.set(Sn(s.regard))})},e=>{Mt.textContent=e.message,Mt.setAttribute("role","alert"),Mt.dataset.ready="failed"});export{oe as App};
+`}async function Ga(t,e){t.textContent="Unpacking the model\u2026";let n=new ee(e.header),s=Uo(location.hash),o={text:e.header.model.text,...I};window.regard={ready:n.ready,run:a=>n.run(a),engine:n,shown:[],coloured:[]};let[r,i]=[null,""];try{r=await n.play(e,{...o,...s})}catch(a){i=a.message;for(let c of Object.keys(o))delete s[c];r=await n.play(e,o)}(await n.ready).checked||(i||="This address is not secure (https), so the browser could not check the hash of the model."),t.replaceChildren();let l=new Oe(t,r,s,n);return await l.set({busy:i}),window.regard.opened=performance.now(),P(l),l}async function Qa(t){let e=ts();if(e.header.model)return Ga(t,e);t.replaceChildren();let n=new Oe(t,e,Uo(location.hash));return await n.draw(),n}var Dt=document.getElementById("regard-explorer");Dt&&Qa(Dt).then(t=>{addEventListener("resize",()=>t.draw()),addEventListener("message",({source:e,data:n})=>{e===parent&&parent!==window&&n?.regard instanceof Object&&t.set(Vo(n.regard))})},t=>{Dt.textContent=t.message,Dt.setAttribute("role","alert"),Dt.dataset.ready="failed"});export{Oe as App};
 /*! Bundled license information:
 
 lit-html/lit-html.js:
 lit-html/directive.js:
 lit-html/async-directive.js:
+lit-html/directives/repeat.js:
   (**
    * @license
    * Copyright 2017 Google LLC

@@ -11,6 +11,7 @@ import torch
 import transformers
 from commanding import Forked, printed, refusal, regard, succeeded
 
+from regard.storage.sealed_json import render_sealed
 from regard_lab.cli import heads as heads_command
 from regard_lab.cli import view
 from regard_lab.decoding import Translation, Translator
@@ -23,6 +24,7 @@ from regard_lab.models import (
 )
 from regard_lab.seeing.heads import Effect, Head, HeadEffects
 from regard_lab.text import Tokeniser
+from regard_lab.training.recipes.run_folder import SETTINGS_FILE
 
 SENTENCE = "The animal didn't cross the street because it was too tired."
 SHORT = "The animal was tired."  # a page explains each word that a model writes, and this one lets it write fewer
@@ -269,7 +271,11 @@ def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, exported):
     )
 
 
-def test_the_only_pronoun_is_asked_about(runs):
+def test_the_only_pronoun_is_asked_about_where_the_run_learned_pronouns(runs, tmp_path):
+    learned = tmp_path / "learned"
+    learned.mkdir()
+    settings = render_sealed({"settings": {"data": ["pronouns"]}, "files": {}})
+    (learned / SETTINGS_FILE).write_bytes(settings)
     tokeniser = Tokeniser.from_json((runs / "transformer" / TOKENISER_FILE).read_text())
     for text, asked in (
         ("das Tier, weil es", True),
@@ -278,8 +284,10 @@ def test_the_only_pronoun_is_asked_about(runs):
         ("es weil es", False),
         ("weil es es-es", False),
     ):
-        found = view._pronoun(text, tokeniser, tokeniser.encode(text))
-        assert found == ({"of": "es", "instead_of": ["er", "sie"]} if asked else {}), text
+        ids = tokeniser.encode(text)
+        found = view.OpenedTranslator(learned, None, tokeniser).pronoun(text, ids)
+        assert found == ({"of": "es"} if asked else {}), text
+        assert view.OpenedTranslator(tmp_path, None, tokeniser).pronoun(text, ids) == {}
 
 
 def test_heads_are_printed_by_their_effect_and_drawn(runs, tmp_path):

@@ -99,8 +99,14 @@ class Opened:
         return metrics["ProcessTime"]
 
     def view(self, name):
-        self.page.get_by_role("button", name=name, exact=True).click()
+        self.page.get_by_role("tab", name=name, exact=True).click()
         self.settle()
+
+    def write(self, text):
+        """Write another text into the form of the first screen."""
+        if not self.page.locator("#sentence").count():
+            self.page.locator(".plain").click()
+        self.page.locator("#sentence").fill(text)
 
     def settle(self):
         """Wait until what was asked for is drawn: a second frame has begun, and what follows it was done."""

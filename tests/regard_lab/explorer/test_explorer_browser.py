@@ -38,7 +38,7 @@ def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_cho
             assert label == word
             assert float(number.replace("−", "-")) == pytest.approx(score, abs=0.0051)
         assert "Why es rather than er or sie?" in page.locator(".question").inner_text()
-        page.get_by_role("button", name="Tier").click()
+        page.get_by_role("group", name="Words to explain").get_by_text("Tier", exact=True).click()
         page.get_by_role("combobox", name="Lens", exact=True).select_option("gradients")
         place = translation().texts["target"].index("Tier")
         one = next(one for one in translation().explained[place] if one.lens == "gradients")
@@ -257,12 +257,12 @@ def test_python_and_the_page_share_what_is_chosen(browser, tmp_path):
         outer = opened.page
         inner = opened.page.frame_locator("iframe")
         assert outer.locator("iframe").get_attribute("sandbox") == "allow-scripts allow-downloads"
-        inner.get_by_role("button", name="Heat map", exact=True).click()
+        inner.get_by_role("tab", name="Heat map", exact=True).click()
         outer.wait_for_function("() => window.values.chosen.view === 'map' && window.saved > 0")
         outer.evaluate(
             "window.fromPython({view: 'links', head: '1', theme: 'no such theme', other: 'x'})"
         )
-        inner.locator("button[aria-current=page]", has_text="Links").wait_for()
+        inner.locator("button[aria-selected=true]", has_text="Links").wait_for()
         outer.wait_for_function(
             "() => window.values.chosen.head === '1' && window.values.chosen.theme === 'system'"
         )

@@ -152,7 +152,7 @@ def assert_harmless(opened, allowed):
             continue
         opened_everywhere(opened, view)
         assert set(structure(opened)) <= allowed, view
-        for script in ("window.ran", "document.querySelector('img, svg, iframe, b, base')"):
+        for script in ("window.ran", "document.querySelector('img, svg:not(.stage > svg), iframe, b, base')"):
             assert opened.page.evaluate(script) is None
         assert opened.page.evaluate("document.querySelectorAll('script').length") == 3
     assert not opened.complaints
@@ -169,7 +169,7 @@ def allowed(browser, tmp_path_factory):
         for view in VIEWS:
             opened_everywhere(opened, view)
             names |= set(structure(opened))
-        return names
+        return names | {"path"}  # the links between words, which are not written
 
 
 def test_hundreds_of_hostile_words_are_shown_as_text_in_a_file(browser, tmp_path, allowed):
@@ -210,7 +210,7 @@ def test_hostile_text_is_harmless_in_a_live_page(browser, allowed):
         for text in texts:
             box.fill(text)
             opened.page.get_by_role("button", name="Read", exact=True).click()
-            opened.page.locator("h1").filter(has_text=text).wait_for()
+            opened.page.locator(".said").filter(has_text=text).wait_for(state="attached")
         assert typed == texts
         assert_harmless(opened, allowed)
         assert {url.split("/")[2] for url in opened.requests} == {f"127.0.0.1:{server.server_port}"}

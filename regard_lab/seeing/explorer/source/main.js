@@ -6,18 +6,19 @@ import {SCALES} from "./colours.js";
 import {compareView} from "./compare.js";
 import {choice} from "./controls.js";
 import {embedded} from "./data.js";
+import {firstScreen} from "./first.js";
 import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
 import {linksView} from "./links.js";
 import {stepsView} from "./steps.js";
 import {changeView} from "./change.js";
-import {liveForm} from "./server.js";
 import {patternView} from "./pattern.js";
 import {Engine, PLAIN} from "./thread.js";
 import {lens} from "./play.js";
-import {playForm} from "./form.js";
 import {readerView} from "./reader.js";
+import {rove, stops} from "./rove.js";
 import {walkView} from "./walk.js";
+import {followed, lastWord} from "./wordpairs.js";
 
 /** The attention from what is written to the source. */
 const crossing = ({attentions}) =>
@@ -49,6 +50,9 @@ const KEPT = [
   "layer",
   "head",
   "row",
+  "place",
+  "pick",
+  "by",
   "scale",
   "theme",
   "share",
@@ -64,14 +68,17 @@ const KEPT = [
 export class App {
   /** state: what the page was told to show; engine: the model of the page, if it contains one. */
   constructor(element, source, state, engine = null) {
-    Object.assign(this, {element, source, engine, stored: source.stored});
+    Object.assign(this, {element, source, engine, stored: source.stored, past: [], hot: null});
+    this.origin = source.base ?? (engine ? source : undefined); // the text before experiments
     this.state = {
       view: "reader",
       kind: 0,
       layer: 0,
       head: "mean",
-      row: source.header.chosen,
+      row: firstRow(source.header),
       column: 0,
+      pick: 0,
+      by: "depends",
       scale: "linear",
       theme: "system",
       share: 0.8,
@@ -108,16 +115,35 @@ export class App {
    * sentence before.
    */
   replace(source) {
-    const same = this.engine && source.given.source === this.source.given.source;
+    const before = this.source;
+    const same = this.engine && source.given.source === before.given.source;
+    const follows = same ? (this.follows ?? "words") : this.follows;
     this.source = source;
-    for (const name of same ? [] : ["place", "changed", "next", "pair", "followed"])
-      delete this.state[name];
-    return this.set({
-      ...(same
-        ? {}
-        : {kind: this.engine ? this.state.kind : 0, row: source.header.chosen, column: 0}),
-      said: source.header.title,
-    });
+    this.follows = null;
+    if (!same) for (const name of ["changed", "next", "pair", "followed"]) delete this.state[name];
+    if (follows) this.#follow(before, follows);
+    else {
+      delete this.state.place;
+      Object.assign(this, {origin: source.base ?? (this.engine ? source : undefined), past: []});
+      const kind = this.engine ? this.state.kind : 0;
+      Object.assign(this.state, {kind, row: firstRow(source.header), column: 0, pick: 0});
+    }
+    return this.set({said: source.header.title});
+  }
+
+  /** The chosen word stays chosen through a change: the same word, or what has replaced it. */
+  #follow(before, follows) {
+    const {target} = this.source.header.texts;
+    if (!target) return;
+    const place =
+      follows === "words"
+        ? followed(this.#placeIn(before), before.header.texts.target, target)
+        : follows;
+    Object.assign(this.state, {place, row: place});
+  }
+
+  #placeIn({header}) {
+    return Math.min(Number(this.state.place ?? header.chosen), header.texts.target.length - 1);
   }
 
   async draw() {
@@ -126,8 +152,16 @@ export class App {
     const weights = this.attention ? await this.source.head(kind, layer, head) : null;
     if (turn !== this.turn) return; // a newer change is being drawn
     document.documentElement.dataset.theme = this.state.theme;
+    this.weights = weights;
     render(page(this, weights), this.element);
+    this.drawFirst();
     this.element.dataset.ready = "yes";
+  }
+
+  /** The first screen alone, as while the pointer is on a word. */
+  drawFirst() {
+    render(firstScreen(this), this.element.querySelector(".first"));
+    stops(this.element);
   }
 
   /** Indices that do not exist become the nearest ones that do. */
@@ -144,6 +178,7 @@ export class App {
     state.head = heads === 1 ? 0 : state.head === "mean" ? "mean" : within(state.head, heads);
     state.row = within(state.row, rows);
     state.column = within(state.column, columns);
+    state.pick = within(state.pick, 3);
     state.share = Math.min(Math.max(Number(state.share) || 0.8, 0.05), 1);
     state.pattern = within(state.pattern, header.patterns.length);
     state.step = Math.max(Math.trunc(Number(state.step)) || 0, 0);
@@ -167,6 +202,11 @@ export class App {
   }
 }
 
+/** The word that is shown first: the one of the page, or where it explains none the last word. */
+function firstRow({written, chosen, attentions: [first], texts}) {
+  return written || !first ? chosen : lastWord(texts[first.rows]);
+}
+
 function fromAddress(hash) {
   return kept(Object.fromEntries(new URLSearchParams(hash.slice(1))));
 }
@@ -183,25 +223,27 @@ function kept(given) {
 
 function page(app, weights) {
   const {state, source} = app;
+  const views = Object.entries(VIEWS).filter(([, view]) => view.fits(source.header));
   return html`
-    <header class="top">
-      <h1 class=${app.engine ? "said" : ""}><bdi>${source.header.title}</bdi></h1>
-      ${app.engine ? playForm(app) : source.header.live ? liveForm(app) : nothing}
-      <nav aria-label="Views">
-        ${Object.entries(VIEWS)
-          .filter(([, view]) => view.fits(source.header))
-          .map(
-            ([name, view]) =>
-              html`<button
-                aria-current=${name === state.view ? "page" : "false"}
-                @click=${() => app.set({view: name})}
-              >
-                ${view.title}
-              </button>`,
-          )}
+    <main>
+      <div class="first"></div>
+      <nav role="tablist" aria-label="Views" @keydown=${rove}>
+        ${views.map(
+          ([name, view]) =>
+            html`<button
+              role="tab"
+              aria-selected=${String(name === state.view)}
+              aria-controls="view"
+              @click=${() => app.set({view: name})}
+            >
+              ${view.title}
+            </button>`,
+        )}
       </nav>
-    </header>
-    <main>${VIEWS[state.view].draw(app, weights)}</main>
+      <div id="view" role="tabpanel" aria-label=${VIEWS[state.view].title}>
+        ${VIEWS[state.view].draw(app, weights)}
+      </div>
+    </main>
     <p class="said" role="status" aria-live="polite">${state.said}</p>
     <footer>
       ${source.header.notes.map((note) => html`<p>${note}</p>`)}

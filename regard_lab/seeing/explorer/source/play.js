@@ -1,7 +1,9 @@
 // Play: what changes of the text and of the model ask of the engine, and what each word and head
 // does.
 
+import {tryOut} from "./experiments.js";
 import {Run} from "./run.js";
+import {numbers} from "./thread.js";
 
 /** Play: a newer change replaces those that wait; words are shown before the lens is computed. */
 export async function play(app, changes, began = performance.now()) {
@@ -29,12 +31,16 @@ const NONE = {lenses: [], changes: []};
 
 export const chosenPlace = ({state, source}) => Number(state.place ?? source.header.chosen);
 
+/** The places of the words that are erased. */
+export const gone = ({erase}) => (erase ? numbers(erase) : []);
+
 /** Compute what the chosen word depends on, unless the page knows it; a newer question ends it. */
 export async function lens(app, began = performance.now()) {
   const {source} = app;
   const {header} = source;
   const place = chosenPlace(app);
-  if (!(source instanceof Run) || header.explained[place] || app.asking === source) return;
+  if (!(source instanceof Run) || app.asking) return undefined;
+  if (header.explained[place]) return tryOut(app);
   app.asking = source;
   let answer = NONE;
   try {
@@ -43,12 +49,13 @@ export async function lens(app, began = performance.now()) {
     app.state.busy = error.message;
   }
   app.asking = null;
-  if (app.source !== source || app.playing) return;
+  if (app.source !== source || app.playing) return app.playing ? undefined : lens(app, began);
   if (!answer) return lens(app, began);
   source.explain(place, answer);
   header.explained[place] ??= [];
   await app.draw();
   window.regard.coloured.push(performance.now() - began);
+  return tryOut(app);
 }
 
 /**

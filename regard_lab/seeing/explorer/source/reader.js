@@ -196,8 +196,8 @@ function attentionReader(app, weights) {
   return html`
     <h2>Where does this word look?</h2>
     <p class="hint">
-      These are weights without a model, so they say where it looks and not what it uses.
-      ${app.attention.sums ?? ""}
+      ${app.engine || app.source.header.changes ? "Attention weights" : "These are weights without a model, and"}
+      say where a word looks and not what the model uses. ${app.attention.sums ?? ""}
     </p>
     <div class="bar">${headChoice(app)} ${badge(weights)}</div>
     <p class="hint">Choose a word (${app.attention.row_title})${cut(from, to, rows.length)}:</p>

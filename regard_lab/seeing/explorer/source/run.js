@@ -1,6 +1,7 @@
 // What the engine computed of a text, in the form of data that a page contains.
 
 import {Source, Weights} from "./data.js";
+import {common, lastWord} from "./wordpairs.js";
 
 const THUMBNAIL = 48; // rows and columns of a thumbnail
 
@@ -42,11 +43,11 @@ export class Run extends Source {
 
   /**
    * The word that is shown first: the one that was asked about, a pronoun that occurs once, or the
-   * first.
+   * one of which the model is least sure.
    */
   #chosen() {
     const {model, texts} = this.header;
-    if (model.written !== "target") return Math.max(texts[model.written || "text"].length - 1, 0);
+    if (model.written !== "target") return lastWord(texts.text);
     if (
       model.asked?.source === this.given.source &&
       texts.target[model.asked.place] === model.asked.word
@@ -55,26 +56,30 @@ export class Run extends Source {
     const pronouns = texts.target.flatMap((word, at) =>
       model.pronouns.includes(word.toLowerCase()) ? [at] : [],
     );
-    return pronouns.length === 1 ? pronouns[0] : 0;
+    return pronouns.length === 1 ? pronouns[0] : this.#leastSure();
+  }
+
+  /** The written word of which the model is least sure; its end is none. */
+  #leastSure() {
+    const {probabilities} = this.answer;
+    const words = Math.max(probabilities.length - 1, 1);
+    return probabilities
+      .slice(0, words)
+      .reduce((least, p, at, all) => (p < all[least] ? at : least), 0);
   }
 
   /**
-   * The words that a written word is compared with; null for those that the model finds most
-   * probable.
+   * The words that a written word is compared with, if some were asked for; null for those that the
+   * model finds most probable beside it.
    */
   others(place) {
     const {model, texts} = this.header;
-    const word = texts.target?.[place];
-    if (place !== this.header.chosen || !word) return null;
-    if (
-      model.asked?.place === place &&
-      model.asked.word === word &&
-      model.asked.source === this.given.source
-    )
-      return model.asked.others;
-    return model.pronouns.includes(word.toLowerCase())
-      ? model.pronouns.filter((one) => one !== word.toLowerCase())
-      : null;
+    const {asked} = model;
+    const same =
+      asked?.place === place &&
+      asked.word === texts.target?.[place] &&
+      asked.source === this.given.source;
+    return same ? asked.others : null;
   }
 
   /** Add what the lens found for a word. */
@@ -136,30 +141,12 @@ export class Run extends Source {
   }
 }
 
-/**
- * For each text, the places of its words that both runs have, in order: the longest common
- * subsequence.
- */
+/** For each text, the places of its words that both runs have, in order. */
 function matchedTexts(texts, others) {
   return Object.fromEntries(
     Object.entries(texts).map(([name, one]) => {
-      const other = others[name];
-      const longest = Array.from({length: one.length + 1}, () => new Uint16Array(other.length + 1));
-      const pairs = [[], []];
-      for (let i = one.length - 1; i >= 0; i -= 1)
-        for (let j = other.length - 1; j >= 0; j -= 1)
-          longest[i][j] =
-            one[i] === other[j]
-              ? longest[i + 1][j + 1] + 1
-              : Math.max(longest[i + 1][j], longest[i][j + 1]);
-      for (let [i, j] = [0, 0]; i < one.length && j < other.length;) {
-        if (one[i] === other[j]) {
-          pairs[0].push(i++);
-          pairs[1].push(j++);
-        } else if (longest[i + 1][j] >= longest[i][j + 1]) i += 1;
-        else j += 1;
-      }
-      return [name, pairs];
+      const pairs = common(one, others[name]);
+      return [name, [0, 1].map((side) => pairs.map((pair) => pair[side]))];
     }),
   );
 }

@@ -209,6 +209,15 @@ export class Attention {
   }
 }
 
+/** The last row of each text: (texts, dim). */
+export function lastRows(x, texts, dim) {
+  const rows = x.length / dim / texts;
+  return Float32Array.from(
+    {length: texts * dim},
+    (_, at) => x[(Math.floor(at / dim) * rows + rows - 1) * dim + (at % dim)],
+  );
+}
+
 export function feedForward(weights, name, activation, x, dim) {
   const activate = ACTIVATIONS[activation];
   const wide = weights.project(`${name}.widen`, x, dim);

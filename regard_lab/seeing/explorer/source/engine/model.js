@@ -1,11 +1,13 @@
 // What all models share: their parts by name, questions that they refuse, and answers between
 // words.
 
-import {Weights} from "./layers.js";
-import {filled, logSumExp, sinusoid, softmax, top} from "./numbers.js";
+import {meanVector, Weights} from "./layers.js";
+import {cosine, filled, logSumExp, sinusoid, softmax, top} from "./numbers.js";
 import {BEGIN, END, PAD, Tokeniser, unknownWords} from "./text.js";
 
 export const OTHERS = 3; // sub-words that a word is compared with, and that are named beside it
+
+const NEAR = 24; // words that are near a word
 
 export const MOST = 40; // words that are erased one by one
 
@@ -43,6 +45,19 @@ export class Model {
 
   unknown(text) {
     return unknownWords(this.tokeniser.reads(text), this.known, this.symbols);
+  }
+
+  /** The words of the training whose embeddings are nearest to that of a word, itself first. */
+  near({word}) {
+    const {dim} = this.config;
+    const vector = (one) => {
+      const ids = this.tokeniser.encode(one);
+      return meanVector(this.table, [...ids, ...ids], dim);
+    };
+    const words = [...this.known];
+    const own = vector(word);
+    const near = words.map((one) => cosine(own, vector(one), [0, 0, 1], dim));
+    return top(near, NEAR).map((at) => words[at]);
   }
 
   /**
@@ -180,7 +195,6 @@ export function record(lens, {word, others, place, odds}, source, written, passe
     probability: 1 / (1 + Math.exp(-odds)),
     source,
     written,
-    note: "",
     cost: `${passes} pass${passes === 1 ? "" : "es"}`,
   };
 }

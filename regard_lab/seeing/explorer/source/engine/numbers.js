@@ -193,3 +193,19 @@ export function merged({shape: [layers, heads, rows, columns], weights}, queries
     });
   return {shape: [layers, heads, queries.length, keys.length], weights: out};
 }
+
+/** The cosine between the mean vectors of a word before and after. */
+export function cosine(before, after, [, first, end], dim) {
+  let [both, one, other] = [0, 0, 0];
+  for (let i = 0; i < dim; i += 1) {
+    let [a, b] = [0, 0];
+    for (let row = first; row < end; row += 1) {
+      a += before[row * dim + i];
+      b += after[row * dim + i];
+    }
+    both += a * b;
+    one += a * a;
+    other += b * b;
+  }
+  return both / Math.sqrt(one * other) || 0;
+}

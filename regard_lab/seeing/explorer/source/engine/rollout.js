@@ -29,7 +29,7 @@ export function product(left, right, rows, inner, columns) {
 }
 
 const identity = (size) =>
-  Float64Array.from({length: size * size}, (_, at) => (at % (size + 1) === 0 ? 1 : 0));
+  Float64Array.from({length: size * size}, (_, at) => (at % (size + 1) ? 0 : 1));
 
 const halved = (one, other) => one.map((value, at) => (value + (other ? other[at] : 0)) / 2);
 

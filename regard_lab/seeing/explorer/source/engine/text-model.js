@@ -1,9 +1,17 @@
 // Language models and encoders of regard_lab.models: what they read, mask or sort, and what
 // follows.
 
-import {Attention, embedded, feedForward, meanVector, residual, Settings} from "./layers.js";
+import {
+  Attention,
+  embedded,
+  feedForward,
+  lastRows,
+  meanVector,
+  residual,
+  Settings,
+} from "./layers.js";
 import {AT_ONCE, isWord, logOdds, Model, MOST, OTHERS, range, record, wordsOf} from "./model.js";
-import {ACTIVATIONS, filled, merged, normed, slopes, softmax, top} from "./numbers.js";
+import {ACTIVATIONS, cosine, filled, merged, normed, slopes, softmax, top} from "./numbers.js";
 import {BEGIN, END, PAD, UNKNOWN} from "./text.js";
 import {byWeights, summed} from "./rollout.js";
 
@@ -139,7 +147,6 @@ export class TextModel extends Model {
     const x = this.vectors(ids, settings, {erased: [this.head === "words" ? null : gone], mean});
     const answer = {
       texts: {text: words},
-      text: source,
       unknown: this.unknown(source),
       erasable: inner,
       ids: {source: ids, target: []},
@@ -322,14 +329,7 @@ export class TextModel extends Model {
     const plain = new Settings(given);
     const {dim} = this.config;
     const mean = meanVector(this.table, read.filter(isWord), dim);
-    const ends = (x) =>
-      this.scores(
-        Float32Array.from(
-          {length: x.length / read.length},
-          (_, i) => x[(Math.floor(i / dim) * read.length + read.length - 1) * dim + (i % dim)],
-        ),
-        plain,
-      );
+    const ends = (x) => this.scores(lastRows(x, x.length / dim / read.length, dim), plain);
     const before = ends(this.vectors(read, settings));
     const others = this.others(before, of);
     const odds = logOdds(before, of, others);
@@ -362,19 +362,3 @@ export class TextModel extends Model {
 }
 
 const activated = (x) => x.map((one) => ACTIVATIONS.gelu(one));
-
-/** The cosine between the mean vectors of a word before and after. */
-function cosine(before, after, [, first, end], dim) {
-  let [both, one, other] = [0, 0, 0];
-  for (let i = 0; i < dim; i += 1) {
-    let [a, b] = [0, 0];
-    for (let row = first; row < end; row += 1) {
-      a += before[row * dim + i];
-      b += after[row * dim + i];
-    }
-    both += a * b;
-    one += a * a;
-    other += b * b;
-  }
-  return both / Math.sqrt(one * other) || 0;
-}

@@ -1,6 +1,6 @@
 // The Transformer that translates, of regard_lab.models.
 
-import {Attention, feedForward, meanVector, residual} from "./layers.js";
+import {Attention, feedForward, lastRows, meanVector, residual} from "./layers.js";
 import {isWord} from "./model.js";
 import {filled, normed} from "./numbers.js";
 import {Writer} from "./writer.js";
@@ -110,13 +110,7 @@ export class Translator extends Writer {
         feedForward(this.weights, `${name}.feed_forward`, activation, x, dim),
       );
     });
-    if (lastOnly) {
-      const rows = x.length / dim / texts;
-      x = Float32Array.from(
-        {length: texts * dim},
-        (_, at) => x[(Math.floor(at / dim) * rows + rows - 1) * dim + (at % dim)],
-      );
-    }
+    if (lastOnly) x = lastRows(x, texts, dim);
     return settings.tempered(
       this.weights.multiply(
         this.#last("decoder_norm", x),

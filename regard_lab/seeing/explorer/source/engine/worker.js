@@ -64,10 +64,7 @@ export async function load({text, packed, digest}) {
 function ofBase64(text) {
   // ten times as fast, where the browser has it
   if (Uint8Array.fromBase64) return Uint8Array.fromBase64(text);
-  const letters = atob(text);
-  const bytes = new Uint8Array(letters.length);
-  for (let at = 0; at < bytes.length; at += 1) bytes[at] = letters.charCodeAt(at);
-  return bytes;
+  return Uint8Array.from(atob(text), (letter) => letter.charCodeAt(0));
 }
 
 /**

@@ -1,0 +1,325 @@
+// Three experiments that a reader can press, found by trying them on the model: the word that is
+// replaced, the word that is erased, and the head that is switched off, each time the one that moves
+// the prediction most.
+
+import {top} from "./engine/numbers.js";
+import {act, flipped} from "./past.js";
+import {chosenPlace, gone, lens} from "./play.js";
+import {probability} from "./shares.js";
+import {OPTIONS, isSpecial, kindOf, named, outcomes} from "./stories.js";
+import {differences, followed} from "./wordpairs.js";
+
+const SURE = 0.98; // the least probability of a word of a translation that is worth showing
+const LITTLE = 2; // words that differ: the one that was replaced, and the one that is asked about
+const LONG = 4; // letters of a word that says what a text is about
+const PLACES = 2; // words that are replaced
+const RUNS = 2; // places where a translation may differ after one word was replaced
+const WORDS = 40; // words that are erased one by one
+const HEADS = 160; // heads that are switched off one by one
+
+/** Everything that a page computes while nobody asks: erasures, then experiments. */
+export async function tryOut(app) {
+  const {source, origin} = app;
+  const kind = kindOf(app);
+  const key = keyOf(app);
+  const known = app.tried?.origin === origin && (source !== origin || app.tried.key === key);
+  const probes = kind !== "written" && kind !== "vectors" && !source.probed;
+  if (app.asking || app.playing || (known && !probes)) return;
+  app.asking = source;
+  const stops = () => app.source !== source || app.playing || keyOf(app) !== key;
+  try {
+    if (probes) {
+      await probe(app, source, kind, stops);
+      if (!stops()) await app.draw();
+    }
+    if (!stops() && !known) {
+      const list = await found(app, kind, stops);
+      if (!stops()) app.tried = {origin, key, list};
+    }
+  } catch (error) {
+    app.state.busy = error.message;
+  }
+  const stopped = stops();
+  app.asking = null;
+  if (app.playing) return;
+  await app.draw();
+  if (stopped) await lens(app); // of what is shown by now
+}
+
+const keyOf = ({state, source}) =>
+  [source.given.source, state.place ?? source.header.chosen, state.pick, state.row].join("/");
+
+/** What the model predicts without each word of its text, one after the other. */
+async function probe(app, run, kind, stops) {
+  const values = outcomes(kind, run.answer);
+  const probed = new Map();
+  if (values) {
+    const ids = top(values, OPTIONS);
+    const without = gone(run.given.erase ? {erase: run.given.erase.join(".")} : {});
+    for (const at of run.answer.erasable.slice(-WORDS)) {
+      if (without.includes(at)) continue;
+      const answer = await app.engine.ask("run", {...run.given, erase: [...without, at]});
+      if (stops()) return;
+      const other = outcomes(kind, answer);
+      probed.set(at, {p: ids.map((id) => other[id]), instead: best(kind, answer)});
+    }
+  }
+  run.probed = probed;
+}
+
+/** What is most probable, by name. */
+function best(kind, {likeliest, target, probabilities}) {
+  if (kind === "sorted") return target[top(probabilities, 1)[0]];
+  return (kind === "next" ? likeliest.at(-1) : likeliest[0])[0][0];
+}
+
+/** The experiments of the text as it was typed. */
+async function found(app, kind, stops) {
+  const {origin} = app;
+  if (kind === "vectors") return ofVectors(app, origin);
+  const values = kind === "written" ? null : outcomes(kind, origin.answer);
+  if (kind === "masked" && !values) return guesses(app, origin, stops);
+  const about =
+    kind === "written"
+      ? await ofWritten(app, origin)
+      : await ofPrediction(app, origin, kind, values, stops);
+  if (!about || stops()) return [];
+  const order = about.falls.sort(([, one], [, other]) => one - other);
+  const swap = await replaced(app, origin, about, order.slice(0, PLACES), stops);
+  const off = stops() ? null : await switched(app, origin, about, stops);
+  const erased = order.slice(0, swap ? 1 : 2).map(([at, p]) => erasure(app, origin, about, at, p));
+  return [swap, ...erased, off].filter(Boolean);
+}
+
+/** How a written word is measured: its probability when the same is written. */
+async function ofWritten(app, origin) {
+  const place = Math.min(
+    app.source === origin ? chosenPlace(app) : origin.header.chosen,
+    origin.answer.texts.target.length - 1,
+  );
+  const {given, header} = origin;
+  if (!header.explained[place]) {
+    const answer = await app.engine.ask("lens", {...given, place, others: origin.others(place)});
+    if (!answer) return null;
+    origin.explain(place, answer);
+    header.explained[place] ??= [];
+  }
+  const before = origin.answer.texts.target;
+  return {
+    word: before[place],
+    falls: Object.entries(header.changes.erased).map(([at, {probabilities}]) => [
+      Number(at),
+      probabilities[place],
+    ]),
+    ask: {against: origin.answer.ids.target},
+    p: ({against}) => against.probabilities[place],
+    now: ({texts}) => texts.target[followed(place, before, texts.target)],
+    cost: (answer) => apart(before, answer),
+    whole: true, // a translation: the search ends with a word that changes it alone
+  };
+}
+
+/** How many written words differ; Infinity for another sentence, or one that the model is not sure of. */
+function apart(words, {texts: {target}, probabilities}) {
+  const runs = differences(words, target);
+  if (target.length !== words.length || runs.length > RUNS) return Infinity;
+  if (Math.min(...probabilities) < SURE) return Infinity;
+  const alike = runs.every(({before, after}) =>
+    after.every((word, at) => isCapital(word) === isCapital(before[at] ?? "")),
+  );
+  if (!alike) return Infinity;
+  return runs.reduce((sum, {after}) => sum + after.length, 0);
+}
+
+/** Whether a list of numbers comes before another: by the first number that differs. */
+function before(one, other) {
+  const at = one.findIndex((number, place) => number !== other[place]);
+  return at >= 0 && one[at] < other[at];
+}
+
+/** How a prediction is measured: the probability of its next word, class or guess. */
+async function ofPrediction(app, origin, kind, values, stops) {
+  if (!origin.probed) await probe(app, origin, kind, stops);
+  if (!origin.probed) return null;
+  const pick = app.source === origin ? app.state.pick : 0;
+  const id = top(values, OPTIONS)[pick];
+  const {likeliest, target} = origin.answer;
+  const names = kind === "next" ? likeliest.at(-1) : likeliest[0];
+  return {
+    word: kind === "sorted" ? target[id] : names[pick][0],
+    falls: [...origin.probed].map(([at, {p}]) => [at, p[pick]]),
+    ask: {},
+    p: (answer) => outcomes(kind, answer)[id],
+    now: (answer) => best(kind, answer),
+    cost: () => 0,
+  };
+}
+
+/**
+ * A word in the place of another, of those that the model has near it: one that changes the
+ * prediction and little else, by the most.
+ */
+async function replaced(app, origin, about, order, stops) {
+  if (!app.engine.words.length) return null;
+  let most = null;
+  const {texts} = origin.answer;
+  const words = texts.source ?? texts.text;
+  for (const [at] of order) {
+    const word = words[at];
+    if (!/^\p{L}+$/u.test(word)) continue;
+    for (const other of await candidates(app, about.whole ? words : [word], about.whole ? at : 0)) {
+      const text = exchanged(origin, at, other);
+      if (stops()) return null;
+      if (!text || !isLike(other, word)) continue;
+      const answer = await app.engine.ask("run", {...origin.given, source: text, ...about.ask});
+      const p = about.p(answer);
+      const cost = about.cost(answer);
+      const now = about.now(answer);
+      const one = {p, text, word, other, now, rank: [now === about.word ? 1 : 0, cost, p]};
+      if (cost < Infinity && (!most || before(one.rank, most.rank))) most = one;
+      if (about.whole && most && most.now !== about.word && most.rank[1] <= LITTLE)
+        return swap(app, origin, about, most);
+    }
+  }
+  return most && swap(app, origin, about, most);
+}
+
+/**
+ * Words to put in the place of one: those near it in the model's table, then those near the other
+ * words of the text, the closest first, because what is said of one thing stands near its name.
+ */
+async function candidates(app, words, place) {
+  const order = words
+    .map((word, at) => [word, Math.abs(at - place)])
+    .filter(([word]) => /^\p{L}+$/u.test(word) && word.length >= LONG)
+    .sort(([, one], [, other]) => one - other);
+  const found = new Set();
+  for (const [word] of order)
+    for (const other of await app.engine.ask("near", {word})) found.add(other);
+  return found;
+}
+
+function swap(app, origin, about, {text, word, other, now, p}) {
+  return {
+    title: `“${word}” → “${other}”`,
+    says: becomes(about.word, now, p),
+    on: (state) => state.text === text,
+    press: () => act(app, {text: app.state.text === text ? origin.given.source : text}),
+  };
+}
+
+/** Another word, that begins with a capital letter only if this one does. */
+function isLike(other, word) {
+  return other.toLowerCase() !== word.toLowerCase() && isCapital(other) === isCapital(word);
+}
+
+/** German writes nouns so: a noun in the place of an adjective is another sentence. */
+const isCapital = (word) => word.charAt(0) !== word.charAt(0).toLowerCase();
+
+/** The text with another word at a place; null where the words do not stand in it as they are read. */
+function exchanged({given, answer: {texts}}, place, other) {
+  const {source} = given;
+  const words = (texts.source ?? texts.text).slice(0, place + 1);
+  let from = 0;
+  for (const word of words.filter((one) => !isSpecial(one))) {
+    const at = source.indexOf(word, from);
+    if (at < 0) return null;
+    from = at + word.length;
+  }
+  return source.slice(0, from - words.at(-1).length) + other + source.slice(from);
+}
+
+function erasure(app, origin, {word}, at, p) {
+  const {texts} = origin.answer;
+  return {
+    title: `Erase “${named((texts.source ?? texts.text)[at])}”`,
+    says: becomes(word, word, p),
+    on: (state) => gone(state).includes(at),
+    press: () => act(app, {erase: flipped(app.state.erase, String(at), ".")}),
+  };
+}
+
+/** The head without which the prediction loses most. */
+async function switched(app, origin, about, stops) {
+  const all = origin.header.attentions.flatMap(({kind, shape: [layers, heads]}) =>
+    Array.from({length: layers * heads}, (_, at) => [kind, Math.floor(at / heads), at % heads]),
+  );
+  if (all.length > HEADS) return null;
+  let most = null;
+  for (const head of all) {
+    const answer = await app.engine.ask("run", {...origin.given, off: [head], ...about.ask});
+    if (stops()) return null;
+    const p = about.p(answer);
+    if (!most || p < most.p) most = {p, head, now: about.now(answer)};
+  }
+  const name = most.head.join(".");
+  const [kind, ...number] = most.head;
+  return {
+    title: `Switch off head ${number.join(".")}`,
+    says: `${kind === "text" ? "" : `${PARTS[kind]}: `}${becomes(about.word, most.now, most.p)}`,
+    on: ({off}) => off.split(",").includes(name),
+    press: () => act(app, {off: flipped(app.state.off, name, ",")}),
+  };
+}
+
+const PARTS = {cross: "cross-attention", encoder: "in the encoder", decoder: "in the decoder"};
+
+const becomes = (word, now, p) =>
+  now === word
+    ? `“${named(word)}” falls to ${probability(p)}`
+    : `“${named(word)}” becomes “${named(now)}”`;
+
+/** Without a hidden word: the words that the model guesses most surely. */
+async function guesses(app, origin, stops) {
+  const tried = [];
+  for (const at of origin.answer.erasable.slice(-WORDS)) {
+    const word = origin.answer.texts.text[at];
+    if (!/\p{L}/u.test(word)) continue;
+    const {likeliest} = await app.engine.ask("run", {...origin.given, erase: [at]});
+    if (stops()) return [];
+    tried.push({at, word, guess: likeliest[0][0]});
+  }
+  return tried
+    .sort((one, other) => other.guess[1] - one.guess[1])
+    .slice(0, 3)
+    .map(({at, word, guess: [guess, p]}) => ({
+      title: `Hide “${word}”`,
+      says: `the model guesses “${guess}”, ${probability(p)}`,
+      on: (state) => gone(state).includes(at),
+      press: () => act(app, {erase: flipped(app.state.erase, String(at), ".")}),
+    }));
+}
+
+/** Of an encoder: the two words that turn a vector furthest, and the head that looks elsewhere most. */
+function ofVectors(app, origin) {
+  const {header} = origin;
+  const row = Math.min(app.state.row, header.texts.text.length - 1);
+  const word = header.texts.text[row];
+  const order = Object.entries(header.changes.erased)
+    .map(([at, {similarities}]) => [Number(at), similarities[row]])
+    .filter(([at]) => at !== row)
+    .sort(([, one], [, other]) => one - other);
+  const turned = order.slice(0, 2).map(([at, cosine]) => ({
+    ...erasure(app, origin, {word}, at, 0),
+    says: `turns “${named(word)}” to a cosine of ${cosine.toFixed(2)}`,
+  }));
+  return [...turned, looking(app, header, row)];
+}
+
+/** The head in which a word looks most at another word. */
+function looking(app, {attentions: [{shape, weights}], texts: {text}}, row) {
+  const [layers, heads, rows, columns] = shape;
+  let most = {weight: -1};
+  for (let head = 0; head < layers * heads; head += 1)
+    for (let at = 0; at < columns; at += 1) {
+      const weight = weights[(head * rows + row) * columns + at];
+      if (weight > most.weight && at !== row && !isSpecial(text[at])) most = {weight, head, at};
+    }
+  const [layer, head] = [Math.floor(most.head / heads), most.head % heads];
+  return {
+    title: `Open head ${layer}.${head}`,
+    says: `there “${named(text[row])}” looks most at “${text[most.at]}”`,
+    on: ({view, layer: one, head: other}) => view === "map" && one === layer && other === head,
+    press: () => app.set({view: "map", layer, head}),
+  };
+}

@@ -1,0 +1,368 @@
+// The first screen: a text and what a model makes of it, links from the chosen word to the words
+// that it depends on, one sentence in probabilities, and three experiments.
+
+import {html, nothing} from "lit-html";
+import {repeat} from "lit-html/directives/repeat.js";
+import {drawer, sentenceForm} from "./form.js";
+import {headline} from "./headline.js";
+import {offers} from "./offers.js";
+import {outcome} from "./outcome.js";
+import {isChanged, undo} from "./past.js";
+import {lens} from "./play.js";
+import {rove} from "./rove.js";
+import {liveForm} from "./server.js";
+import {share, short} from "./shares.js";
+import {fit, link} from "./stage.js";
+import {around, isSpecial, named, quoted, storyOf, strengths} from "./stories.js";
+import {drawn} from "./surface.js";
+import {differences, followed} from "./wordpairs.js";
+
+const MODES = {depends: "Depends on", looks: "Looks at"};
+
+export function firstScreen(app) {
+  const story = storyOf(app);
+  if (!story) return html`<h1><bdi>${app.source.header.title}</bdi></h1>`;
+  if (story.waits) queueMicrotask(() => lens(app));
+  const strong = strengths(story);
+  const {busy, types} = app.state;
+  const unknown = app.source.answer?.unknown ?? [];
+  return html`<div class="screen" data-by=${story.by} @keydown=${(event) => onKey(app, event)}>
+    <div class="top">
+      ${app.engine && types ? sentenceForm(app) : top(app, story)}
+      <span role="alert">${busy}</span>
+      ${unknown.length ? guessed(unknown) : nothing}
+    </div>
+    <h1 class="answer">${headline(app, story, strong)}</h1>
+    ${stage(app, story, strong)}
+    <div class="told" ?hidden=${!tells(app, story)}>
+      <p><span aria-live="polite" class="outcome">${outcome(app, story)}</span></p>
+      <button
+        class="undo ${app.engine && isChanged(app) ? "on" : ""}"
+        ?disabled=${!(app.engine && isChanged(app))}
+        @click=${() => undo(app)}
+      >
+        Undo
+      </button>
+    </div>
+    ${tells(app, story) ? experiments(app, story) : nothing}
+  </div>`;
+}
+
+/** Before the answer: what runs here and what can be pressed, or the form of a served page. */
+function top(app, {orientation, kind}) {
+  const {live, title} = app.source.header;
+  const titled = !app.engine && kind !== "written"; // of a translation it is the two lines below
+  return html`${titled ? html`<p class="title"><bdi>${title}</bdi></p>` : nothing}
+    <p class="orientation">${orientation}</p>
+    ${live && !app.engine ? liveForm(app) : nothing}`;
+}
+
+function guessed(unknown) {
+  return html`<p class="unknown">
+    Not in the training of this model: <bdi>${unknown.join(", ")}</bdi>; what it makes of such words
+    is a guess.
+  </p>`;
+}
+
+function stage(app, story, strong) {
+  const {given, written, options, arcs} = story;
+  const key = [app.origin?.header.title ?? app.source.header.title, story.kind].join("/");
+  const ghosts = dotted(app, story, strong);
+  return html`<section
+    class="stage"
+    aria-label="The words, and links between them"
+    ${drawn((element) => {
+      fit(element, key, Boolean(arcs));
+      const shown = {strengths: strong, ghosts, pointed: app.hot ?? null, arcs};
+      link(element, shown);
+    })}
+  >
+    <svg aria-hidden="true"></svg>
+    <div class="cap">
+      <p class="note"><strong>${given.label}</strong> ${legend(story, strong, ghosts)}</p>
+      ${story.modes.length > 1 ? modeSwitch(app, story) : nothing}
+    </div>
+    ${arcs ? html`<div class="gap"></div>` : nothing} ${readLine(app, story, strong)}
+    ${arcs || options?.length === 0 ? nothing : html`<div class="gap"></div>`}
+    ${written ? writtenLine(app, story) : nothing} ${options ? optionList(app, story) : nothing}
+    <div class="cap below">
+      <p class="note">${below(story)}</p>
+      ${app.engine ? tools(app) : nothing}
+    </div>
+  </section>`;
+}
+
+function modeSwitch(app, {by}) {
+  return html`<div class="switch" role="radiogroup" aria-label="Links show what the word">
+    ${Object.entries(MODES).map(
+      ([mode, title]) =>
+        html`<button
+          role="radio"
+          data-mode=${mode}
+          aria-checked=${String(mode === by)}
+          @click=${() => app.set({by: mode})}
+        >
+          ${title}
+        </button>`,
+    )}
+  </div>`;
+}
+
+/** The words that are read. */
+function readLine(app, story, strong) {
+  const {given, chosen, arcs, by, looks} = story;
+  const [from, to] = around(arcs ? chosen : given.words.length, given.words.length);
+  const text = app.attention.columns;
+  const number = (at) => {
+    if (!(strong[at] > 0)) return "";
+    if (by === "looks") return share(looks.values[at]);
+    const {p} = story.without(at);
+    return story.kind === "vectors" ? share(p) : short(p);
+  };
+  const pressed = (at) =>
+    given.gone.includes(at) || given.pointed === at || (arcs && at === chosen);
+  const says = (word, at) => {
+    const told = by === "looks" ? "looked at with" : "without it";
+    const gone = given.gone.includes(at) ? ", erased" : "";
+    return `${named(word)}${gone}${number(at) ? `, ${told} ${number(at)}` : ""}`;
+  };
+  return html`<div
+    class="line given"
+    data-line="given"
+    role="toolbar"
+    aria-label="Words that are read${app.engine && !arcs ? "; press one to erase it" : ""}"
+    @pointerover=${(event) => event.pointerType === "mouse" && point(app, event, text, given)}
+    @pointerleave=${() => unpoint(app)}
+    @focusin=${(event) => event.target.matches(":focus-visible") && point(app, event, text, given)}
+    @focusout=${() => unpoint(app)}
+  >
+    ${rows(
+      given.words,
+      [from, to],
+      (word, at) =>
+        html`<button
+          class="w ${looksOf(word)} ${classes({
+            gone: given.gone.includes(at),
+            chosen: arcs && at === chosen,
+            hot: given.pointed === at,
+            still: !given.can(at),
+          })}"
+          data-at=${at}
+          aria-label=${says(word, at)}
+          aria-pressed=${given.can(at) ? String(pressed(at)) : nothing}
+          aria-disabled=${given.can(at) ? nothing : "true"}
+          .style="--k:${(strong[at] ?? 0).toFixed(3)}"
+          @click=${() => given.can(at) && given.press(at)}
+        >
+          <span class="n">${number(at)}</span><span class="t"><bdi>${named(word)}</bdi></span>
+        </button>`,
+    )}
+  </div>`;
+}
+
+/** The words that are written; under a word stands the one that it has replaced. */
+function writtenLine(app, {written, chosen}) {
+  const replaced = [];
+  for (const {before, after, to} of differences(written.before, written.words)) {
+    const alike = before.length === after.length;
+    const places = Math.max(after.length, 1);
+    for (let at = 0; at < places; at += 1)
+      replaced[to + at] = alike ? before[at] : at === 0 ? before.join(" ") : "";
+  }
+  const text = app.attention.rows === "target" ? "target" : app.attention.rows;
+  return html`<div
+    class="line written"
+    data-line="written"
+    role="toolbar"
+    aria-label="Words that are written; press one to explain it"
+    @pointerover=${(event) => event.pointerType === "mouse" && light(app, event, text)}
+    @pointerleave=${() => light(app, null)}
+  >
+    ${rows(
+      written.words,
+      around(chosen, written.words.length),
+      (word, at) =>
+        html`<button
+          class="w ${looksOf(word)} ${classes({chosen: at === chosen})}"
+          data-at=${at}
+          aria-pressed=${String(at === chosen)}
+          @click=${() => written.press(at)}
+        >
+          <span class="t"><bdi>${named(word)}</bdi></span>
+          ${replaced[at] ? html`<span class="was"><bdi>${replaced[at]}</bdi></span>` : nothing}
+        </button>`,
+    )}
+  </div>`;
+}
+
+/** Next words, classes or guesses with their probabilities. */
+function optionList(app, {kind, options, chosen, optionsLabel}) {
+  const most = Math.max(...options.map(([, p]) => p));
+  return html`<div
+    class="options ${kind === "next" ? "follows" : ""}"
+    data-line="written"
+    role="toolbar"
+    aria-label=${optionsLabel}
+  >
+    ${options.map(
+      ([word, p], at) =>
+        html`<button
+            class="w ${classes({chosen: at === chosen})}"
+            aria-pressed=${String(at === chosen)}
+            @click=${() => app.set({pick: at})}
+          >
+            <span class="t"><bdi>${named(word)}</bdi></span>
+          </button>
+          <i
+            class=${at === chosen ? "chosen" : ""}
+            .style="width:${((100 * p) / most).toFixed(1)}%"
+          ></i>
+          <strong>${short(p)}</strong>`,
+    )}
+  </div>`;
+}
+
+const classes = (names) =>
+  Object.keys(names)
+    .filter((name) => names[name])
+    .join(" ");
+
+const isMark = (word) => /^[\p{P}]$/u.test(word);
+
+/** How a word is set: the beginning and the end small, marks close to the word before them. */
+function looksOf(word) {
+  if (isSpecial(word)) return "e";
+  return isMark(word) ? "p" : "";
+}
+
+/** Words of a line, a mark on the row of its word; equal words keep their element. */
+function rows(words, [from, to], draw) {
+  const groups = [];
+  for (let at = from; at < to; at += 1)
+    if (isMark(words[at]) && groups.length) groups.at(-1).push(at);
+    else groups.push([at]);
+  const seen = new Map();
+  const keyed = groups.map((group) => {
+    const word = words[group[0]];
+    const count = (seen.get(word) ?? 0) + 1;
+    seen.set(word, count);
+    return {group, key: `${word} ${count}`};
+  });
+  return repeat(
+    keyed,
+    ({key}) => key,
+    ({group}) => html`<span class="g">${group.map((at) => draw(words[at], at))}</span>`,
+  );
+}
+
+/** The word under the pointer, or with the focus: the answer speaks of it, heads mark it. */
+function point(app, event, text, given) {
+  const word = event.target.closest(".w");
+  if (!word) return;
+  light(app, event, text);
+  const at = Number(word.dataset.at);
+  if (app.hot === at || !given.can(at) || given.gone.includes(at)) return;
+  app.hot = at;
+  app.drawFirst();
+}
+
+function unpoint(app) {
+  light(app, null);
+  if (app.hot === null) return;
+  app.hot = null;
+  app.drawFirst();
+}
+
+function light(app, event, text) {
+  const word = event?.target.closest(".w");
+  app.lit = word ? {text, at: Number(word.dataset.at)} : null;
+  app.light?.();
+}
+
+/** What the numbers above the words are. */
+function legend({by, looks, kind, word, without}, strong, ghosts) {
+  if (by === undefined) return "";
+  if (by === "looks") return html`numbers: share of attention, ${looks.says}`;
+  const was = ghosts.length
+    ? html`; dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on`
+    : "";
+  if (!without || !strong.some((one) => one > 0))
+    return ghosts.length ? html`dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on` : "";
+  return html`numbers:
+    <span class="long">${kind === "vectors" ? "cosine of the vector of" : "probability of"}</span>
+    ${quoted(word, true)} without that word${was}`;
+}
+
+function below({kind, written, optionsLabel, word, own}) {
+  const label = written?.label ?? optionsLabel;
+  if (kind === "looks" || kind === "vectors" || word === undefined)
+    return label ? html`<strong>${label}</strong>` : "";
+  if (own === undefined) return html`<strong>${label}</strong>`;
+  return html`<strong>${label}</strong> ${quoted(word, true)} has
+    <span class="o">probability ${short(own)}</span>`;
+}
+
+/** Words that the chosen word depended on before the change, and depends on no more. */
+function dotted(app, {kind, by, chosen, written}, strong) {
+  const {origin, source} = app;
+  const none = Object.assign([], {word: ""});
+  if (kind !== "written" || by !== "depends" || !origin || origin === source) return none;
+  const before = followed(chosen, written.words, written.before);
+  const word = written.before[before];
+  if (
+    word === written.words[chosen] ||
+    origin.header.texts.source.length !== source.header.texts.source.length
+  )
+    return none;
+  const own = origin.answer.probabilities[before];
+  const mattered = Object.entries(origin.header.changes.erased)
+    .filter(([at, {probabilities}]) => own - probabilities[before] > 0.05 && strong[at] < 0.05)
+    .map(([at]) => Number(at));
+  return Object.assign(mattered, {word});
+}
+
+/** Another sentence, and the drawer in which the model is changed. */
+function tools(app) {
+  return html`<div class="tools" role="toolbar" aria-label="Text and model">
+    <button class="plain" @click=${() => writes(app)}>
+      Another ${app.source.header.texts.source ? "sentence" : "text"}
+    </button>
+    ${drawer(app)}
+  </div>`;
+}
+
+async function writes(app) {
+  await app.set({types: !app.state.types});
+  app.element.querySelector("#sentence")?.select();
+}
+
+/** Whether a page has experiments: those of its model, or heads that it can show. */
+const tells = (app, {kind}) => Boolean(app.engine) || (kind !== "next" && kind !== "masked");
+
+const TRYING = html`<button disabled>
+  <strong>…</strong><span>trying words and heads</span>
+</button>`;
+
+function experiments(app, story) {
+  const found = app.engine ? tried(app) : offers(app, story);
+  const list = found ?? [null, null, null];
+  return html`<div class="try" role="toolbar" aria-label="Experiments">
+    ${list.map((one) =>
+      one
+        ? html`<button aria-pressed=${String(Boolean(one.on(app.state)))} @click=${one.press}>
+            <strong>${one.title}</strong><span>${one.says}</span>
+          </button>`
+        : TRYING,
+    )}
+  </div>`;
+}
+
+const tried = ({tried: found, origin}) => (found?.origin === origin ? found.list : null);
+
+function onKey(app, event) {
+  const typing = event.target.matches("input");
+  const takesBack = event.key === "z" && (event.ctrlKey || event.metaKey) && !typing;
+  if (event.key === "Escape" && app.state.types) app.set({types: false});
+  else if (takesBack || (event.key === "Escape" && !typing)) undo(app);
+  else rove(event);
+}

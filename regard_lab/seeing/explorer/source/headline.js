@@ -1,0 +1,105 @@
+// The answer of the first screen: one sentence in plain probabilities.
+
+import {html, nothing} from "lit-html";
+import {floor, probability, share} from "./shares.js";
+import {quoted} from "./stories.js";
+
+const NAMED = 2; // words that the sentence names
+
+/** What a model does with a word, for each kind of prediction. */
+const ACTS = {
+  written: "write",
+  next: "continue with",
+  sorted: "answer",
+  masked: "guess",
+};
+
+export function headline(app, story, strong) {
+  const {by, given, word, gone} = story;
+  if (word === undefined) return "Press a word: the model will guess what stands in its place.";
+  const pointed = app.hot ?? given.pointed ?? null;
+  const at = pointed !== null && !given.gone.includes(pointed) ? pointed : null;
+  const most = at === null ? largest(strong) : [at];
+  if (by === "looks") return looking(story, most, at !== null);
+  if (!by) return html`The page knows no weights of ${quoted(word, true)}.`;
+  if (story.waits && !most.length)
+    return html`What does ${quoted(word, true)} depend on? Erasing one word after the other…`;
+  return story.kind === "vectors" ? turning(story, most) : depending(story, most, strong);
+}
+
+/** The places of the strongest links. */
+function largest(strong) {
+  return strong
+    .map((one, at) => [one, at])
+    .filter(([one]) => one > 0)
+    .sort(([one], [other]) => other - one)
+    .slice(0, NAMED)
+    .map(([, at]) => at);
+}
+
+function depending({kind, given, word, own, without}, [at, second], strong) {
+  const act = ACTS[kind];
+  const read = (place) => quoted(given.words[place]);
+  const chosen = quoted(word, true);
+  if (at === undefined) return undecided({given, own, without, chosen, kind});
+  const one = without(at);
+  if (!one) return html`Without ${read(at)} the model was not asked.`;
+  if (!(strong[at] > 0))
+    return html`Without ${read(at)}, the model would still ${act} ${chosen}, with probability
+    ${probability(one.p)}.`;
+  const more =
+    second === undefined
+      ? nothing
+      : html` <small>Without ${read(second)}, to ${probability(without(second).p)}.</small>`;
+  const falls = html`falls from ${probability(own)} to ${probability(one.p)}.${more}`;
+  if (one.instead === word || one.instead === undefined)
+    return html`Without ${read(at)}, the model would be less sure of ${chosen}: its probability
+    ${falls}`;
+  return html`Without ${read(at)}, the model would ${act} ${quoted(one.instead)}: the probability of
+  ${chosen} ${falls}`;
+}
+
+/** No word that is read decides alone. */
+function undecided({given, own, without, chosen, kind}) {
+  const all = given.words.map((_, at) => without(at)?.p).filter((p) => p !== undefined);
+  if (!all.length) return html`There is no word that could be erased.`;
+  const least = Math.min(own, ...all);
+  const stays = least >= 0.9995 ? "at 1.000" : `above ${floor(least)}`;
+  const where = kind === "written" ? "the sentence" : "the text";
+  return html`No single word of ${where} decides ${chosen}: erase any one of them and its
+  probability stays ${stays}.`;
+}
+
+function turning({given, word, without, waits}, [at, second]) {
+  const chosen = quoted(word, true);
+  const cosine = (place) => share(without(place).p);
+  if (at === undefined || !without(at))
+    return waits
+      ? html`What does ${chosen} depend on?`
+      : html`No single other word turns the vector of ${chosen} by much.`;
+  const more =
+    second === undefined
+      ? nothing
+      : html` <small>Without ${quoted(given.words[second])}, ${cosine(second)}.</small>`;
+  return html`Without ${quoted(given.words[at])}, the vector of ${chosen} turns to a cosine of
+  ${cosine(at)} with what it was.${more}`;
+}
+
+function looking({kind, given, word, looks}, [at, second], pointed) {
+  const chosen = quoted(word, true);
+  const who =
+    {
+      written: html`While it writes ${chosen}, ${looks.says}`,
+      next: html`Before the next word, ${looks.says}`,
+    }[kind] ?? html`From ${chosen}, ${looks.says}`;
+  const verb = looks.one ? "looks" : "look";
+  const seen = (place) => html`${quoted(given.words[place])} (${share(looks.values[place])})`;
+  if (at === undefined) return html`${who} ${verb} at no word in particular.`;
+  const then = second === undefined ? nothing : html`, then at ${seen(second)}`;
+  const warning =
+    kind === "looks"
+      ? "It says where a word looks, not what it uses."
+      : "To look at a word is not yet to use it.";
+  return html`${who} ${verb} ${pointed ? "" : "most "}at ${seen(at)}${then}.
+    <small>${warning}</small>`;
+}

@@ -1,0 +1,82 @@
+// What the first screen offers in a page without a model: the word that decides, or the head that
+// looks most at one word, and the mean of its layer.
+
+import {probability, share} from "./shares.js";
+import {isSpecial, named} from "./stories.js";
+
+const LEAST = 0.02; // of a probability that falls
+const MOST = 2_000_000; // weights that are searched
+
+/** Three things to press; null while heads are searched. */
+export function offers(app, story) {
+  return story.kind === "written" ? erasures(app, story) : heads(app, story);
+}
+
+/** The words without which the written word would lose most. */
+function erasures(app, {given, without, word, own}) {
+  if (!without) return [];
+  return given.words
+    .map((one, at) => ({one, at, p: without(at)?.p}))
+    .filter(({p}) => p < own - LEAST)
+    .sort((one, other) => one.p - other.p)
+    .slice(0, 3)
+    .map(({one, at, p}) => ({
+      title: `Without “${named(one)}”`,
+      says: `“${named(word)}” falls to ${probability(p)}`,
+      on: ({changed}) => changed === at,
+      press: () => given.press(at),
+    }));
+}
+
+/** The head in which the chosen word looks most at another one. */
+function heads(app, {chosen, word}) {
+  const {attention, state, words} = app;
+  const [layers, count, rows, columns] = attention.shape;
+  if (layers * count * rows * columns > MOST) return [];
+  const key = [state.kind, chosen].join("/");
+  if (app.strongest?.key !== key || app.strongest.source !== app.source) {
+    search(app, key, chosen);
+    return null;
+  }
+  const {layer, head, at, weight} = app.strongest;
+  const other = words.columns[at];
+  const mean = count > 1 && {
+    title: `Mean of ${count} heads`,
+    says: `of layer ${state.layer}: a mean hides what single heads do`,
+    on: (now) => now.head === "mean",
+    press: () => app.set({head: "mean"}),
+  };
+  const ask = attention.rows === attention.columns && {
+    title: `Ask “${named(other)}”`,
+    says: "where does it look itself?",
+    on: ({row}) => row === at,
+    press: () => app.set({row: at}),
+  };
+  const show = {
+    title: `Show head ${layer}.${head}`,
+    says: `there “${named(word)}” looks most at “${named(other)}” (${share(weight)})`,
+    on: (now) => Number(now.layer) === layer && now.head === head,
+    press: () => app.set({layer, head}),
+  };
+  return [show, ask, mean].filter(Boolean);
+}
+
+async function search(app, key, row) {
+  const {source, state, attention, words} = app;
+  if (app.searched === key && app.searching === source) return;
+  Object.assign(app, {searched: key, searching: source});
+  const [layers, count] = attention.shape;
+  const same = attention.rows === attention.columns;
+  let most = {weight: -1};
+  for (let layer = 0; layer < layers; layer += 1)
+    for (let head = 0; head < count; head += 1) {
+      const weights = (await source.head(state.kind, layer, head)).row(row);
+      weights.forEach((weight, at) => {
+        const other = !(same && at === row) && !isSpecial(words.columns[at]);
+        if (other && weight > most.weight) most = {weight, layer, head, at};
+      });
+    }
+  if (app.source !== source) return;
+  app.strongest = {...most, key, source};
+  app.drawFirst();
+}

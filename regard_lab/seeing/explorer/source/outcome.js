@@ -1,0 +1,103 @@
+// What a change has done, in one sentence: what was changed, and what the model makes of it.
+
+import {html} from "lit-html";
+import {isChanged} from "./past.js";
+import {gone} from "./play.js";
+import {listed, probability} from "./shares.js";
+import {quoted} from "./stories.js";
+import {differences, followed} from "./wordpairs.js";
+
+export function outcome(app, story) {
+  if (!app.engine) return stored(app, story);
+  if (!isChanged(app)) return untouched(app, story);
+  const done = causes(app);
+  const now = effects(app, story);
+  return html`${done.length > 1 ? "Together, " : ""}${listed(done)}:
+  ${now.length ? listed(now) : html`nothing changes`}.`;
+}
+
+/** Before any change. */
+function untouched(app, {kind, word}) {
+  if (app.tried?.origin !== app.origin) return html`Looking for three experiments on this model…`;
+  const {list} = app.tried;
+  if (!list.length) return html`No experiment was found for this text.`;
+  if (kind === "masked" && word === undefined)
+    return html`Found by hiding one word after the other:`;
+  return html`Found by trying words and heads of this model: what moves ${quoted(word, true)} most.`;
+}
+
+/** A stored page: what is written without the word that is pointed at. */
+function stored({source}, {kind, given: {pointed, words}}) {
+  const without = source.header.changes?.erased[pointed];
+  if (kind !== "written") return "Heads differ: found by searching all of them.";
+  if (!without?.translation?.length) return "What is written without the words that matter most:";
+  return html`Without ${quoted(words[pointed])} it writes:
+    <em><bdi>${without.translation.join(" ")}</bdi></em>`;
+}
+
+/** What was changed, as parts of a sentence. */
+function causes({state, origin}) {
+  const {texts} = origin.header;
+  const read = texts.source ?? texts.text;
+  const done = [];
+  if (state.text !== origin.given.source)
+    for (const {before, after} of replacedWords(origin.given.source, state.text))
+      done.push(html`With ${quoted(after)} instead of ${quoted(before)}`);
+  const erased = gone(state).map((at) => quoted(read[at] ?? String(at)));
+  if (erased.length) done.push(html`without ${listed(erased)}`);
+  const off = state.off ? state.off.split(",") : [];
+  const heads = off.map((one) => one.split(".").slice(1).join("."));
+  if (off.length)
+    done.push(html`with ${off.length > 1 ? "heads" : "head"} ${listed(heads)} switched off`);
+  if (Number(state.factor) !== 1) done.push(html`with scores × ${state.factor}`);
+  if (Number(state.warmth) !== 1) done.push(html`at temperature ${state.warmth}`);
+  if (state.masks) done.push(html`with another pattern`);
+  return done;
+}
+
+function replacedWords(before, after) {
+  return differences(before.split(" "), after.split(" ")).map((one) => ({
+    before: one.before.join(" ").replace(/[.,!?]$/, ""),
+    after: one.after.join(" ").replace(/[.,!?]$/, ""),
+  }));
+}
+
+/** What the model makes of it: other words, or another probability of the chosen word. */
+function effects(app, {kind, chosen, word, own, options}) {
+  const {origin, source} = app;
+  if (kind === "written") {
+    const [before, after] = [origin.header.texts.target, source.header.texts.target];
+    const moved = differences(before, after).map(became);
+    if (moved.length) return moved;
+    const was = origin.answer.probabilities[followed(chosen, after, before)];
+    return [
+      html`the same is written, and ${quoted(word, true)} has probability ${probability(own)}
+      instead of ${probability(was)}`,
+    ];
+  }
+  if (kind === "vectors") return [html`the vectors of the text are others; see “What if”`];
+  if (!options.length) return [];
+  const [[best, p]] = options;
+  const was = firstOf(kind, origin.answer);
+  if (!was)
+    return [html`the model guesses ${quoted(best, true)} with probability ${probability(p)}`];
+  return best === was[0]
+    ? [
+        html`${quoted(best, true)} has probability ${probability(p)} instead of
+        ${probability(was[1])}`,
+      ]
+    : [html`${quoted(was[0])} becomes ${quoted(best, true)}, with probability ${probability(p)}`];
+}
+
+function firstOf(kind, {likeliest, target, probabilities}) {
+  if (kind === "next") return likeliest.at(-1)[0];
+  if (kind === "masked") return likeliest[0]?.[0];
+  const at = probabilities.indexOf(Math.max(...probabilities));
+  return [target[at], probabilities[at]];
+}
+
+function became({before, after}) {
+  if (!after.length) return html`${quoted(before.join(" "))} is gone`;
+  if (!before.length) return html`${quoted(after.join(" "))} is added`;
+  return html`${quoted(before.join(" "))} becomes ${quoted(after.join(" "))}`;
+}

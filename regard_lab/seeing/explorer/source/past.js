@@ -1,0 +1,37 @@
+// What a reader has changed, in order, so that it can be taken back.
+
+import {chosenPlace, play} from "./play.js";
+import {PLAIN} from "./thread.js";
+
+const KEPT = ["text", ...Object.keys(PLAIN)];
+
+/** A list in a text, with one entry more, or without it. */
+export function flipped(list, one, by) {
+  const all = list ? list.split(by) : [];
+  return (all.includes(one) ? all.filter((other) => other !== one) : [...all, one]).join(by);
+}
+
+/** Whether a text or its model is changed. */
+export function isChanged({state, origin}) {
+  return (
+    Object.keys(PLAIN).some((name) => String(state[name]) !== PLAIN[name]) ||
+    (origin !== undefined && state.text !== origin.given.source)
+  );
+}
+
+/** Change the text or the model; the chosen word is followed through the change. */
+export function act(app, changes) {
+  const before = Object.fromEntries(KEPT.map((name) => [name, app.state[name]]));
+  app.past.push({...before, place: chosenPlace(app)});
+  app.follows = "words";
+  return play(app, changes);
+}
+
+/** Take the last change back; what a link had changed is taken back at once. */
+export function undo(app) {
+  if (!isChanged(app)) return undefined;
+  const last = app.past.pop() ?? {...PLAIN, text: app.origin.given.source};
+  const {place, ...before} = last;
+  app.follows = place ?? "words";
+  return play(app, before);
+}

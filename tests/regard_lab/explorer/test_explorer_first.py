@@ -1,0 +1,400 @@
+"""The first screen: its sentence, numbers and experiments are those of the model, by pointer, key and touch."""
+
+import numpy as np
+import pytest
+import torch
+
+from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.seeing.explorer import explore_model, explore_text, explore_translation, show
+from regard_lab.seeing.lenses.erasing import text_without_each, without_each
+from regard_lab.text import BEGIN, END
+from regard_lab.text.seen_words import SeenWords
+
+from .browsing import Opened, assert_accessible, needs_axe
+from .making import SOURCE, TARGET, TOKENISER, language_model, translator, weights
+from .test_explorer_engine import seeded, without_heads
+
+LEAST = 0.02  # the smallest fall that has a link
+READY = "() => !document.querySelector('.try button:disabled')"
+
+
+def written(p):
+    """A probability as the first screen writes it above a word."""
+    if p < 0.0005:
+        return "<.001"
+    return "1.000" if p >= 0.9995 else f"{p:.3f}"[1:]
+
+
+def said(p):
+    """A probability as the first screen writes it in a sentence."""
+    return "under .001" if p < 0.0005 else written(p)
+
+
+def numbers(page):
+    """The numbers above the words that are read, by the index of the word; words without a link have none."""
+    return page.evaluate(
+        """() => Object.fromEntries([...document.querySelectorAll(".given .w")]
+            .map((one) => [one.dataset.at, one.querySelector(".n").textContent]).filter(([, number]) => number))"""
+    )
+
+
+def headline(page):
+    return " ".join(page.locator(".answer").inner_text().split())
+
+
+def open_model(browser, page_of, model, text=SOURCE, address="", screen=None, **options):
+    exploration = explore_model(model, TOKENISER, text, SeenWords.of([SOURCE]), **options)
+    opened = Opened(browser, page_of(exploration) + address, **(screen or {}))
+    opened.page.wait_for_function(READY)
+    return opened
+
+
+def certain_translator():
+    """A model whose probabilities are far from uniform, so that words matter."""
+    model = seeded(TranslationTransformer, {"heads": 2, "encoder_layers": 1, "decoder_layers": 1})
+    for parameter in model.parameters():
+        if parameter.dim() > 1:
+            parameter.data.mul_(1.5)
+    return model
+
+
+def without_words(model, ids):
+    """The probabilities of the words as they are, and without each word, of Python."""
+    changes = without_each(model, TOKENISER, SOURCE, ids, 40)
+    return changes[None], {at: one for at, one in changes.items() if at is not None}
+
+
+def expected_answer(words, plain, erased, place, word):
+    """The sentence of the first screen for a written word, from the probabilities of Python."""
+    own = plain.probabilities[place]
+    order = sorted(erased, key=lambda at: erased[at].probabilities[place])
+    first = erased[order[0]]
+    now = first.probabilities[place]
+    assert own - now > LEAST
+    instead = first.likeliest[place][0][0]
+    assert instead != word
+    return (
+        f"Without {words[order[0]]}, the model would write {instead}: "
+        f"the probability of {word} falls from {said(own)} to {said(now)}."
+    )
+
+
+def test_the_sentence_and_the_numbers_of_a_translator_are_those_of_python(browser, page_of):
+    model = certain_translator()
+    with open_model(browser, page_of, model) as opened:
+        page = opened.page
+        run = page.evaluate(
+            "(source) => regard.engine.ask('run', {source}).then(({ids, texts}) => ({ids, texts}))",
+            SOURCE,
+        )
+        plain, erased = without_words(model, run["ids"]["target"])
+        target = run["texts"]["target"]
+        words = run["texts"]["source"]
+        # the word of which the model is least sure is shown first
+        shown = int(np.argmin(plain.probabilities[:-1]))
+        assert page.locator(".written .chosen .t").inner_text() == target[shown]
+        compared = 0
+        for place in range(len(target) - 1):
+            page.locator(f".written [data-at='{place}']").click()
+            page.locator(f".written .chosen[data-at='{place}']").wait_for()
+            falls = {
+                str(at): written(one.probabilities[place])
+                for at, one in erased.items()
+                if plain.probabilities[place] - one.probabilities[place] >= LEAST
+            }
+            assert numbers(page) == falls
+            best = min(erased, key=lambda at: erased[at].probabilities[place])
+            if falls and erased[best].likeliest[place][0][0] != target[place]:
+                wanted = expected_answer(words, plain, erased, place, target[place])
+                assert headline(page).startswith(" ".join(wanted.split()))
+                compared += 1
+        assert compared >= 1
+        assert not opened.complaints
+
+
+@torch.no_grad()
+def test_the_experiments_are_the_word_and_the_head_whose_absence_moves_the_prediction_most(
+    browser, page_of
+):
+    model = certain_translator()
+    with open_model(browser, page_of, model) as opened:
+        page = opened.page
+        run = page.evaluate(
+            "(source) => regard.engine.ask('run', {source}).then(({ids, texts}) => ({ids, texts}))",
+            SOURCE,
+        )
+        ids = run["ids"]["target"]
+        plain, erased = without_words(model, ids)
+        place = int(np.argmin(plain.probabilities[:-1]))
+        word = min(erased, key=lambda at: erased[at].probabilities[place])
+        titles = page.locator(".try strong").all_inner_texts()
+        assert f"Erase “{run['texts']['source'][word]}”" in titles
+        left = {}
+        for kind in ("cross", "encoder", "decoder"):
+            for number in range(2):
+                changed, _ = without_words(without_heads(model, [(kind, 0, number)]), ids)
+                left[f"0.{number}", kind] = changed.probabilities[place]
+        (head, _), least = min(left.items(), key=lambda one: one[1])
+        assert least < plain.probabilities[place]
+        assert f"Switch off head {head}" in titles
+
+        before = page.locator(".written").inner_text()
+        page.get_by_role("button", name="Erase “").first.click()
+        page.locator(".given .gone").wait_for()
+        gone = erased[word].translation
+        assert page.locator(".written .t").all_inner_texts()[:-1] == list(gone)
+        assert "without" in page.locator(".outcome").inner_text()
+        page.get_by_role("button", name="Undo").click()
+        page.locator(".given .gone").wait_for(state="detached")
+        assert page.locator(".written").inner_text() == before
+        assert page.locator(".undo").is_disabled()
+
+
+def test_what_follows_a_text_depends_on_the_words_that_python_erases(browser, page_of):
+    model = seeded(LanguageModel, {"layers": 2})
+    text = "The animal didn't cross the"
+    with open_model(browser, page_of, model, text) as opened:
+        page = opened.page
+        changes = text_without_each(model, TOKENISER, text, 40)
+        plain = changes[None]
+        words = page.locator(".options .w").all_inner_texts()
+        likeliest = plain.likeliest[-1]
+        assert words == [word for word, _ in likeliest]
+        assert page.locator(".options strong").all_inner_texts() == [written(p) for _, p in likeliest]
+        own = plain.probabilities[-1]
+        falls = {
+            str(at): written(one.probabilities[-1])
+            for at, one in changes.items()
+            if at is not None and 1 - one.probabilities[-1] / own >= LEAST
+        }
+        assert len(falls) >= 2
+        assert numbers(page) == falls
+        least = min(falls, key=lambda at: changes[int(at)].probabilities[-1])
+        now = changes[int(least)].probabilities[-1]
+        assert f"falls from {said(own)} to {said(now)}." in headline(page)
+        assert "continue with" in headline(page)
+        page.locator(".options .w").nth(1).click()
+        page.wait_for_function("() => location.hash.includes('pick=1')")
+        assert words[1] in headline(page)
+
+
+@pytest.mark.parametrize("head", ["classes", "words"])
+def test_an_encoder_answers_with_classes_and_guesses_and_says_so(browser, page_of, head):
+    settings = {"head": "classes", "classes": 3} if head == "classes" else {}
+    model = seeded(TextEncoder, {**settings, "layers": 1})
+    options = {"classes": ("good", "bad", "neither")} if head == "classes" else {}
+    with open_model(browser, page_of, model, "The animal was too tired.", **options) as opened:
+        page = opened.page
+        if head == "words":
+            assert "Press a word" in headline(page)
+            page.get_by_role("button", name="Hide “").first.click()
+            page.locator(".given .gone").wait_for()
+            page.wait_for_function("() => document.querySelectorAll('.options .w').length === 3")
+        erase = [int(page.locator(".given .gone").get_attribute("data-at"))] if head == "words" else []
+        asked = {"source": "The animal was too tired.", "erase": erase}
+        run = page.evaluate("(asked) => regard.run(asked)", asked)
+        if head == "classes":
+            order = np.argsort(run["probabilities"])[::-1]
+            wanted = [written(run["probabilities"][at]) for at in order]
+            assert page.locator(".options .w").all_inner_texts() == [run["target"][at] for at in order]
+        else:
+            wanted = [written(run["probabilities"][0])]
+        shown = page.locator(".options strong").all_inner_texts()
+        assert shown[: len(wanted)] == wanted
+        for at, number in numbers(page).items():
+            without = {**asked, "erase": [*erase, int(at)]}
+            now = page.evaluate("(asked) => regard.run(asked)", without)
+            if head == "classes":
+                assert number == written(now["probabilities"][int(order[0])])
+
+
+@torch.no_grad()
+def similarities_without(model, row):
+    """The cosine of a word's vector with itself when each other word has the mean embedding, by a loop."""
+    ids = torch.tensor([[BEGIN, *TOKENISER.encode(SOURCE), END]])
+    spans = TOKENISER.words(ids[0].tolist())
+    mean = model.embedding.weight[ids[0, 1:-1]].mean(0)
+
+    def vector(gone):
+        def erased(_module, _given, table):
+            table[0, gone] = mean
+            return table
+
+        handle = model.embedding.register_forward_hook(erased)
+        found = model(ids)[0, list(spans[row][1])].mean(0)
+        handle.remove()
+        return found
+
+    own = vector([])
+    return {
+        at: float(torch.cosine_similarity(own, vector(list(spans[at][1])), 0))
+        for at in range(1, len(spans) - 1)
+    }
+
+
+def test_an_encoder_without_a_head_tells_of_vectors_and_never_of_writing(browser, page_of):
+    model = seeded(TextEncoder, {"head": "none", "layers": 2})
+    with open_model(browser, page_of, model) as opened:
+        page = opened.page
+        row = int(page.locator(".given .chosen").get_attribute("data-at"))
+        similarities = similarities_without(model, row)
+        assert page.locator(".given .chosen .t").inner_text() == "tired"
+        turned = {
+            str(at): f"{cosine:.2f}".removeprefix("0")
+            for at, cosine in similarities.items()
+            if at != row and 1 - cosine >= LEAST
+        }
+        assert numbers(page) == turned
+        assert "the vector of tired turns to a cosine of" in headline(page)
+        assert "write" not in headline(page)
+        assert page.locator(".orientation").inner_text().startswith("An encoder of ")
+
+
+def test_a_stored_translation_says_the_same_without_its_model(browser, page_of):
+    model = certain_translator()
+    ids = TOKENISER.encode(TARGET)
+    page_url = page_of(explore_translation(model, TOKENISER, SOURCE, ids, of="es"))
+    plain, erased = without_words(model, ids)
+    with Opened(browser, page_url) as opened:
+        place = int(opened.page.locator(".written .chosen").get_attribute("data-at"))
+        falls = {
+            str(at): written(one.probabilities[place])
+            for at, one in erased.items()
+            if plain.probabilities[place] - one.probabilities[place] >= LEAST
+        }
+        assert numbers(opened.page) == falls
+        opened.page.get_by_role("radio", name="Looks at").click()
+        assert headline(opened.page).startswith("While it writes es, the heads look most at")
+        assert opened.page.locator(".undo").is_disabled()
+
+
+def test_weights_without_a_model_say_where_a_word_looks(browser, page_of):
+    given = weights(2, 3, 7, seed=5)
+    names = ["The", "animal", "was", "not", "wide", "but", "tired"]
+    with Opened(browser, page_of(show(given, names))) as opened:
+        page = opened.page
+        page.get_by_role("button", name="Show head").wait_for()
+        row = names.index("tired")
+        others = given[:, :, row].clone()
+        others[..., row] = 0
+        layer, head, at = np.unravel_index(int(others.argmax()), tuple(others.shape))
+        assert page.locator(".try strong").first.inner_text() == f"Show head {layer}.{head}"
+        page.locator(".try button").first.click()
+        seen = f"From tired, head {layer}.{head} looks most at {names[at]} ({others[layer, head, at]:.2f}"
+        page.wait_for_function("(text) => document.querySelector('.answer').innerText.includes(text)", arg=seen[:30])
+        assert headline(page).startswith(seen.replace("(0.", "(."))
+        assert "not what it uses" in headline(page)
+
+
+def stops_before(page, wanted):
+    """How often Tab is pressed until an element of this role has the focus, and what had it before."""
+    names = []
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        role, name = page.evaluate(
+            "[document.activeElement.getAttribute('role') || '', document.activeElement.innerText || '']"
+        )
+        if role == wanted:
+            return names
+        names.append(name)
+    raise AssertionError(f"no {wanted} in {names}")
+
+
+def test_by_keyboard_six_stops_lead_to_the_views_and_arrows_move_within_a_line(browser, page_of):
+    with open_model(browser, page_of, certain_translator()) as opened:
+        page = opened.page
+        assert len(stops_before(page, "tab")) <= 6
+        page.locator(".written .chosen").focus()
+        page.keyboard.press("Home")
+        assert page.evaluate("document.activeElement.dataset.at") == "0"
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("Enter")
+        page.locator(".written .chosen[data-at='1']").wait_for()
+        page.keyboard.press("ArrowUp")
+        assert page.evaluate("document.activeElement.closest('[data-line]').dataset.line") == "given"
+        page.keyboard.press("End")
+        page.keyboard.press("ArrowLeft")
+        page.keyboard.press("Enter")
+        page.locator(".given .gone").wait_for()
+        page.keyboard.press("Escape")
+        page.locator(".given .gone").wait_for(state="detached")
+        page.locator("[role=tab][aria-selected=true]").focus()
+        page.keyboard.press("ArrowRight")
+        page.wait_for_selector("canvas.heads")
+
+
+PHONE = {"width": 390, "height": 844, "has_touch": True, "is_mobile": True}
+
+
+def test_on_a_phone_every_control_is_large_enough_for_a_finger(browser, page_of):
+    with open_model(browser, page_of, certain_translator(), screen=PHONE) as opened:
+        page = opened.page
+        page.locator(".try button").first.tap()
+        page.locator(".undo.on").wait_for()
+        small = page.evaluate(
+            """() => [...document.querySelectorAll(".screen button, .screen summary, nav button")]
+                .filter((one) => one.checkVisibility() && !one.closest(".sheet"))
+                .map((one) => [one.innerText, one.offsetWidth, one.offsetHeight])
+                .filter(([, width, height]) => height < 44 || width < 24)"""
+        )
+        assert not small
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+@pytest.mark.parametrize("width", [390, 1280])
+def test_nothing_moves_when_a_word_is_erased(browser, page_of, width):
+    places = """() => [".stage", ".line.given", ".line.written", ".told", ".try", "nav"]
+        .map((one) => document.querySelector(one).getBoundingClientRect().top)"""
+    text = "The animal was tired."
+    screen = {"width": width, "height": 844}
+    with open_model(browser, page_of, translator(), text, screen=screen) as opened:
+        page = opened.page
+        before = page.evaluate(places)
+        length = page.locator(".written .w").count()
+        page.locator(".given [data-at='1']").click()
+        page.locator(".given .gone").wait_for()
+        if page.locator(".written .w").count() <= length:
+            assert page.evaluate(places) == pytest.approx(before, abs=1)
+
+
+def test_a_link_shows_the_same_word_and_the_same_change(browser, page_of):
+    with open_model(browser, page_of, certain_translator()) as opened:
+        page = opened.page
+        page.locator(".written [data-at='1']").click()
+        page.locator(".given [data-at='2']").click()
+        page.locator(".given .gone").wait_for()
+        page.get_by_role("radio", name="Looks at").click()
+        page.wait_for_function("() => location.hash.includes('by=looks')")
+        told, link = headline(page), page.url
+    with Opened(browser, link) as other:
+        other.page.locator(".given .gone[data-at='2']").wait_for()
+        assert headline(other.page) == told
+        assert other.page.locator(".undo").is_enabled()
+
+
+@needs_axe
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_first_screen_is_accessible_before_and_after_an_experiment(browser, page_of, scheme):
+    screen = {"color_scheme": scheme, "bypass_csp": True}
+    with open_model(browser, page_of, certain_translator(), screen=screen) as opened:
+        assert_accessible(opened, "first", "'.screen'")
+        opened.page.locator(".try button").first.click()
+        opened.page.locator(".undo.on").wait_for()
+        opened.page.locator(".tweaks summary").click()
+        assert_accessible(opened, "after", "'.screen'")
+
+
+def test_a_language_model_without_its_model_tells_what_it_expects(browser, page_of):
+    text = "The animal didn't cross"
+    model = language_model()
+    changes = text_without_each(model, TOKENISER, text, 40)
+    with Opened(browser, page_of(explore_text(model, TOKENISER, text))) as opened:
+        page = opened.page
+        own = changes[None].probabilities[-1]
+        falls = {
+            str(at): written(one.probabilities[-1])
+            for at, one in changes.items()
+            if at is not None and 1 - one.probabilities[-1] / own >= LEAST
+        }
+        assert numbers(page) == falls
+        assert "holds what a language model expects" in page.locator(".orientation").inner_text()
