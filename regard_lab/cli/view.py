@@ -40,7 +40,6 @@ from regard_lab.seeing.explorer.sources import Exploration, compared
 from regard_lab.seeing.lenses.contrast import find_contrast, find_place
 from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
-from regard_lab.text import Tokeniser
 from regard_lab.text.cleaning import tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
 from regard_lab.text.seen_words import SeenWords

@@ -160,7 +160,9 @@ def test_what_follows_a_text_depends_on_the_words_that_python_erases(browser, pa
         words = page.locator(".options .w").all_inner_texts()
         likeliest = plain.likeliest[-1]
         assert words == [word for word, _ in likeliest]
-        assert page.locator(".options strong").all_inner_texts() == [written(p) for _, p in likeliest]
+        assert page.locator(".options strong").all_inner_texts() == [
+            written(p) for _, p in likeliest
+        ]
         own = plain.probabilities[-1]
         falls = {
             str(at): written(one.probabilities[-1])
@@ -190,13 +192,17 @@ def test_an_encoder_answers_with_classes_and_guesses_and_says_so(browser, page_o
             page.get_by_role("button", name="Hide “").first.click()
             page.locator(".given .gone").wait_for()
             page.wait_for_function("() => document.querySelectorAll('.options .w').length === 3")
-        erase = [int(page.locator(".given .gone").get_attribute("data-at"))] if head == "words" else []
+        erase = (
+            [int(page.locator(".given .gone").get_attribute("data-at"))] if head == "words" else []
+        )
         asked = {"source": "The animal was too tired.", "erase": erase}
         run = page.evaluate("(asked) => regard.run(asked)", asked)
         if head == "classes":
             order = np.argsort(run["probabilities"])[::-1]
             wanted = [written(run["probabilities"][at]) for at in order]
-            assert page.locator(".options .w").all_inner_texts() == [run["target"][at] for at in order]
+            assert page.locator(".options .w").all_inner_texts() == [
+                run["target"][at] for at in order
+            ]
         else:
             wanted = [written(run["probabilities"][0])]
         shown = page.locator(".options strong").all_inner_texts()
@@ -281,7 +287,9 @@ def test_weights_without_a_model_say_where_a_word_looks(browser, page_of):
         assert page.locator(".try strong").first.inner_text() == f"Show head {layer}.{head}"
         page.locator(".try button").first.click()
         seen = f"From tired, head {layer}.{head} looks most at {names[at]} ({others[layer, head, at]:.2f}"
-        page.wait_for_function("(text) => document.querySelector('.answer').innerText.includes(text)", arg=seen[:30])
+        page.wait_for_function(
+            "(text) => document.querySelector('.answer').innerText.includes(text)", arg=seen[:30]
+        )
         assert headline(page).startswith(seen.replace("(0.", "(."))
         assert "not what it uses" in headline(page)
 
@@ -311,7 +319,9 @@ def test_by_keyboard_six_stops_lead_to_the_views_and_arrows_move_within_a_line(b
         page.keyboard.press("Enter")
         page.locator(".written .chosen[data-at='1']").wait_for()
         page.keyboard.press("ArrowUp")
-        assert page.evaluate("document.activeElement.closest('[data-line]').dataset.line") == "given"
+        assert (
+            page.evaluate("document.activeElement.closest('[data-line]').dataset.line") == "given"
+        )
         page.keyboard.press("End")
         page.keyboard.press("ArrowLeft")
         page.keyboard.press("Enter")

@@ -152,7 +152,10 @@ def assert_harmless(opened, allowed):
             continue
         opened_everywhere(opened, view)
         assert set(structure(opened)) <= allowed, view
-        for script in ("window.ran", "document.querySelector('img, svg:not(.stage > svg), iframe, b, base')"):
+        for script in (
+            "window.ran",
+            "document.querySelector('img, svg:not(.stage > svg), iframe, b, base')",
+        ):
             assert opened.page.evaluate(script) is None
         assert opened.page.evaluate("document.querySelectorAll('script').length") == 3
     assert not opened.complaints
