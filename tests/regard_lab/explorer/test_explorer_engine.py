@@ -552,6 +552,7 @@ def drawn_pairs(page):
 def drag(page, begin, end):
     """Draw with the mouse from one pair of the pattern's map to another."""
     canvas = page.locator("canvas.pattern")
+    canvas.scroll_into_view_if_needed()
     place = canvas.evaluate("(one) => one.place")
     box = canvas.bounding_box()
     middle = lambda at, begins: begins + (at + 0.5) * place["cell"]  # noqa: E731
@@ -628,12 +629,8 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
         },
     )
     with Opened(browser, link) as other:
-        shown = (
-            other.page.get_by_role("toolbar", name="Words that are written")
-            .locator("button")
-            .all_inner_texts()
-        )
-        assert shown == run["target"]
+        shown = other.page.locator(".written .t").all_inner_texts()
+        assert shown == [word.replace("<end>", "end") for word in run["target"]]
         other.page.locator(".tweaks summary").click()
         other.page.get_by_role("button", name="As trained").click()
         other.page.wait_for_function("() => location.hash.includes('off=&')")
