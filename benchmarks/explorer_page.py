@@ -82,34 +82,9 @@ def speed(translator: Translator) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         for precision in PRECISIONS:
             with opened(translator, precision, folder) as (browser, page, path):
-<<<<<<< HEAD
                 figures[precision] = {
                     "megabytes": round(path.stat().st_size / 1e6, 2),
                     "browser": browser.version,
-=======
-                times: dict[str, list[float]] = {"ready": []}
-                for _ in range(OPENED):
-                    other = open_page(browser, path)
-                    times["ready"].append(other.evaluate("regard.opened"))
-                    other.close()
-                for view, name, kept in (
-                    ("Heads", "translation", "shown"),
-                    ("Reader", "colours", "coloured"),
-                ):
-                    page.get_by_role("tab", name=view, exact=True).click()
-                    if not page.locator("#sentence").count():
-                        page.locator(".plain").click()
-                    page.locator("#sentence").press("End")
-                    page.wait_for_timeout(400)
-                    page.evaluate(f"regard.{kept}.length = 0")
-                    for at in range(TYPED):
-                        page.keyboard.press("Backspace" if at % 2 == 0 else ".")
-                        page.wait_for_timeout(250)
-                    times[name] = page.evaluate(f"regard.{kept}")
-                medians = {
-                    name: {"median": round(median(one), 1), "all": list(map(round, one))}
-                    for name, one in times.items()
->>>>>>> f8643d55 (A page of the explorer begins with its answer: two lines, links, one sentence in probabilities, three experiments found by trying the model)
                 }
                 for name, times in page_times(browser, page, path).items():
                     of_name = {"median": round(median(times), 1), "all": list(map(round, times))}
@@ -125,7 +100,9 @@ def page_times(browser: Any, page: Any, path: Path) -> dict[str, list[float]]:
         times["ready"].append(new_page.evaluate("regard.opened"))
         new_page.close()
     for view, (name, list_of_times) in VIEWS.items():
-        page.get_by_role("button", name=view, exact=True).click()
+        page.get_by_role("tab", name=view, exact=True).click()
+        if not page.locator("#sentence").count():
+            page.locator(".plain").click()
         page.locator("#sentence").press("End")
         page.wait_for_timeout(400)
         page.evaluate(f"regard.{list_of_times}.length = 0")
