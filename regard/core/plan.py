@@ -193,6 +193,8 @@ class Plan:
             return None
         if self._has_parameters or not self._takes_prepared:
             return None
+        if self.problem.dropout:  # to prepare such a call would draw a seed that no call uses
+            return None
         if not type(call.q) is type(call.k) is type(call.v) is torch.Tensor:
             return None
         operands = prepare(self.problem, call_grid, call)

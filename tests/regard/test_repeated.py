@@ -539,3 +539,16 @@ def test_a_repeated_call_has_the_same_bits_with_any_number_of_threads():
         assert torch.equal(rg.attention(q, k, v), expected)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_call_with_dropout_draws_one_seed_each_time() -> None:
+    """A seed that is drawn to keep a call would change the masks of all later calls."""
+    q, k, v = tensors()
+    torch.manual_seed(3)
+    for _ in range(4):
+        rg.attention(q, k, v, dropout=0.5)
+    after_calls = torch.get_rng_state()
+    torch.manual_seed(3)
+    for _ in range(4):
+        by_python(q, k, v, dropout=0.5)
+    assert torch.equal(after_calls, torch.get_rng_state())

@@ -373,7 +373,7 @@ PLACES = {
     **dict.fromkeys(("translate", "generate", "classify", "view"), ("{path}", "a")),
     **dict.fromkeys(("evaluate", "lenses", "heads"), ("{path}",)),
     "score": ["{path}", "{path}"],
-    **dict.fromkeys(("show", "bench", "lesson", "doctor"), (HOSTILE,)),
+    **dict.fromkeys(("show", "bench", "conformance", "lesson", "doctor"), (HOSTILE,)),
     **dict.fromkeys(
         ("train language-model", "train masked-words"),
         ("--data", "{path}", "--out", "{folder}/out"),

@@ -142,7 +142,7 @@ def test_alignment(monkeypatch):
         context = self._attend(self.hidden(state.recurrent), memory, state.place)
         fed = x if state.fed is None else torch.cat([x, state.fed], -1)
         recurrent = self._advance(fed, state.recurrent)
-        output = self._attentional(context, self.hidden(recurrent))
+        output = self._combine(context, self.hidden(recurrent))
         return output, CellState(recurrent, state.fed, state.place + 1)
 
     monkeypatch.setattr(BahdanauCell, "forward", attend_after)

@@ -64,7 +64,7 @@ def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int
     cached = 0
     if how != "fsdp":  # its weights are inference tensors once a search has run
         with torch.no_grad():
-            state = module.start(SOURCES)
+            state = module.start(SOURCES, cache="dynamic")  # of the same kind on every process
             module.step(SOURCES[:, 0], state)
         cached = state.nbytes
     texts = [tuple(one.ids) for one in greedy_search(module, SOURCES, max_tokens=12)]
