@@ -231,17 +231,17 @@ def terminal() -> Console:
 
 @contextmanager
 def counting(
-    what: str, total: int | None = None, model: Any = None
+    what: str, total: int | None = None, model: Any = None, *, quiet: float | None = None
 ) -> Generator[Callable[[int], None]]:
     """A context that counts what is done: call the function that it gives with each new number, or give a module,
     whose passes are counted.
 
     On a terminal it shows a bar where it knows what to count; elsewhere it states the total, and writes a line whenever
-    the command was silent for QUIET seconds.
+    the command was silent for `quiet` seconds, QUIET by default.
     """
     is_long = model is not None or (total is not None and total >= MANY)
-    count = _bar if has_terminal() and is_long else _beats
-    with count(what, total) as advance:
+    counted = _bar(what, total) if has_terminal() and is_long else _beats(what, total, quiet)
+    with counted as advance:
         if model is None:
             yield advance
             return
@@ -278,7 +278,10 @@ def _bar(what: str, total: int | None) -> Generator[Callable[[int], None]]:
 
 
 @contextmanager
-def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
+def _beats(
+    what: str, total: int | None, quiet: float | None = None
+) -> Generator[Callable[[int], None]]:
+    quiet = QUIET if quiet is None else quiet
     began = monotonic()
     ended = Event()
     count = 0
@@ -294,8 +297,8 @@ def _beats(what: str, total: int | None) -> Generator[Callable[[int], None]]:
         return f" {count:,}" if count else ""
 
     def beat() -> None:
-        while not ended.wait(max(0.1, _SPOKEN[0] + QUIET - monotonic())):
-            if monotonic() - _SPOKEN[0] >= QUIET and _COUNTED[-1] is ended:
+        while not ended.wait(max(0.1, _SPOKEN[0] + quiet - monotonic())):
+            if monotonic() - _SPOKEN[0] >= quiet and _COUNTED[-1] is ended:
                 note(f"  {what}{progress()}, {duration(monotonic() - began)}")
 
     if total is not None and total >= MANY:

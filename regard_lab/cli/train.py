@@ -63,6 +63,7 @@ LEAST_BAR = 5  # characters
 WIDEST_BAR = 40
 QUIET_STEPS = 100  # the least number of steps between two lines without a progress bar
 QUIET_LINES = 10  # such lines in a training
+QUIET_SECONDS = 60.0  # after which a training says that it goes on
 ENDS = {
     "steps": "all steps are done",
     "minutes": "the minutes are over",
@@ -150,7 +151,7 @@ def _one_voice() -> Generator[None]:
 def training_progress() -> Generator[Progress]:
     """A context that gives a function for `train(progress=...)`: a bar on a terminal, else a line every few steps."""
     if not has_terminal():
-        with counting("training"):
+        with counting("training", quiet=QUIET_SECONDS):
             yield _plain
         return
     from rich.progress import BarColumn, TextColumn
