@@ -58,12 +58,12 @@ def beam_search(
 
 
 class Candidate(NamedTuple):
-    """A next id of an alive hypothesis, its parent: the place of that one among those of its text, and the new sum."""
+    """An alive hypothesis of a text, its parent, extended by one id."""
 
-    parent: int
+    parent: int  # place among the alive hypotheses of the text
     next_id: int
-    log_prob: float
-    total: float
+    log_prob: float  # of that id
+    total: float  # the sum by which the extended hypothesis is ranked
 
 
 class Alive(NamedTuple):
@@ -95,29 +95,32 @@ class _Rules:
 
 @dataclass
 class _TextSearch:
-    """The search for one text: its alive hypotheses, the most likely first, and the finished ones."""
+    """The search for one text: its alive hypotheses, the most likely first, and those that ended.
+
+    A hypothesis ends by END, by the caller's function or at the length limit.
+    """
 
     row: int
     max_tokens: int
     rules: _Rules
     alive: list[Alive] = field(default_factory=lambda: [Alive()])
-    finished: list[Hypothesis] = field(default_factory=list)
+    ended: list[Hypothesis] = field(default_factory=list)
 
     def best(self) -> list[Hypothesis]:
-        ranked = sorted(self.finished, key=lambda hypothesis: -hypothesis.score)
+        ranked = sorted(self.ended, key=lambda hypothesis: -hypothesis.score)
         return ranked[: self.rules.options.count]
 
     def is_settled(self) -> bool:
         """Whether no alive hypothesis can still become one of the best `count`."""
         options = self.rules.options
         is_greedy = options.beam == 1
-        if not self.alive or (is_greedy and self.finished):
+        if not self.alive or (is_greedy and self.ended):
             return True
-        if len(self.finished) < options.count:
+        if len(self.ended) < options.count:
             return False
 
-        # A log-probability only decreases, so the best score that an alive hypothesis can reach has
-        # the total of today, at the shortest or at the longest length.
+        # A total only decreases, so the most that an alive hypothesis can reach is the score of its present total at
+        # some length. Over the lengths that score only rises or only falls, so it is largest at one end.
         most_likely = self.alive[0].total
         bound = max(options.score(most_likely, 1), options.score(most_likely, self.max_tokens))
         return bound <= self.best()[-1].score
@@ -137,11 +140,11 @@ class _TextSearch:
                 break
             extended = parents[candidate.parent].extend(candidate)
             if self._is_over(extended):
-                # One that ends counts as a member of the beam, as if its place stayed taken.
+                # It counts only where its rank makes it a member of the beam.
                 if rank < beam:
-                    self._finish(extended, is_complete=True)
+                    self._end(extended, is_complete=True)
             elif len(extended.ids) >= self.max_tokens:
-                self._finish(extended, is_complete=False)
+                self._end(extended, is_complete=False)
             else:
                 self.alive.append(extended)
                 alive_parents.append(candidate.parent)
@@ -153,14 +156,13 @@ class _TextSearch:
             return True
         return self.rules.over is not None and self.rules.over(self.row, hypothesis.ids)
 
-    def _finish(self, hypothesis: Alive, is_complete: bool) -> None:
+    def _end(self, hypothesis: Alive, is_complete: bool) -> None:
         ids = hypothesis.ids
         score = self.rules.options.score(hypothesis.total, len(ids))
         if ids[-1] == self.rules.special.end:
             ids = ids[:-1]
         log_prob = math.fsum(hypothesis.log_probs)
-        finished = Hypothesis(ids, log_prob, score, is_complete, hypothesis.log_probs)
-        self.finished.append(finished)
+        self.ended.append(Hypothesis(ids, log_prob, score, is_complete, hypothesis.log_probs))
 
 
 @torch.inference_mode()
@@ -186,13 +188,14 @@ def search_beams(
 
     state, logits = start_search(model, texts, options, special, max(limits))
     unsettled = searches  # those that are in the batch
-    width = 1  # neighbouring places of each text in the batch; its last hypothesis fills those that are left
+    # Each text has `width` neighbouring places in the batch. Its last hypothesis is repeated where it has fewer.
+    width = 1
     while True:
         logits, log_sum_exp = exclude_never(logits, special)
         ids_so_far = []
         for search in unsettled:
-            alive = _filled(search.alive, width)
-            ids_so_far += [(search.row, hypothesis.ids) for hypothesis in alive]
+            hypotheses = _filled(search.alive, width)
+            ids_so_far += [(search.row, hypothesis.ids) for hypothesis in hypotheses]
         ranked_by = options.constraints.constrained(logits, log_sum_exp, ids_so_far, special.end)
         alive = [search.alive for search in unsettled]
         candidates = _best_candidates(ranked_by, logits, log_sum_exp, alive, width, options.beam)
@@ -200,8 +203,9 @@ def search_beams(
         staying = []
         parents: list[int] = []  # the place in the batch that each hypothesis extends
         last_ids: list[int] = []
-        for number, (search, best) in enumerate(zip(unsettled, candidates, strict=True)):
-            alive_parents = search.advance(best)
+        of_searches = zip(unsettled, candidates, strict=True)
+        for number, (search, of_text) in enumerate(of_searches):
+            alive_parents = search.advance(of_text)
             if search.is_settled():
                 continue
             staying.append(search)
@@ -235,20 +239,20 @@ def _best_candidates(
         alive: the hypotheses of each text, at most `width`.
     """
     best_logits, best_ids = likeliest(ranked_by, 2 * beam)
-    # Ids of each hypothesis; a small vocabulary has fewer than 2 * beam.
-    kept = best_logits.shape[-1]
+    kept = best_logits.shape[-1]  # of each hypothesis; a small vocabulary has fewer than 2 * beam
     log_sum_exp = log_sum_exp.double()
-    gains = best_logits.double() - log_sum_exp  # (texts * width, kept)
-    log_probs = gains
+    # What each id adds to the sum by which its hypothesis is ranked.
+    added = best_logits.double() - log_sum_exp  # (texts * width, kept)
+    log_probs = added
     if ranked_by is not logits:  # constraints change the ranks, never the log-probabilities
         log_probs = logits.gather(1, best_ids).double() - log_sum_exp
 
     totals_before = []
     for hypotheses in alive:
-        empty_places = [-torch.inf] * (width - len(hypotheses))
-        totals_before.append([hypothesis.total for hypothesis in hypotheses] + empty_places)
+        repeated = [-torch.inf] * (width - len(hypotheses))  # places whose candidates never count
+        totals_before.append([hypothesis.total for hypothesis in hypotheses] + repeated)
     before = torch.tensor(totals_before, dtype=torch.float64, device=logits.device)
-    totals = (before[:, :, None] + gains.view(-1, width, kept)).flatten(1)  # (texts, width * kept)
+    totals = (before[:, :, None] + added.view(-1, width, kept)).flatten(1)  # (texts, width * kept)
 
     chosen = totals.topk(min(2 * beam, totals.shape[-1]))  # (texts, 2 * beam)
     parents = chosen.indices // kept

@@ -72,6 +72,7 @@ class Constraints:
                 f"{len(self.prefixes)} prefixes for {len(limits)} texts; give one for each"
             )
         prefixes = self.prefixes or [()] * len(limits)
+        # one id or more beyond a prefix: the model's own
         needed = [max(self.min_length, 1 + len(prefix)) for prefix in prefixes]
         most_needed = max(needed, default=0)
         if given and most_needed > min(limits, default=0):
@@ -85,7 +86,7 @@ class Constraints:
         """The ids that would repeat a run of `no_repeat` ids."""
         if self.no_repeat is None:
             return []
-        before = self.no_repeat - 1
+        before = self.no_repeat - 1  # with 0, every id so far is banned
         last = tuple(ids[len(ids) - before :])
         banned = []
         for start in range(len(ids) - before):
@@ -104,8 +105,8 @@ class Constraints:
         """The logits by which the next ids are chosen.
 
         Args:
-            logits, log_sum_exp: (rows, vocab_size) and (rows, 1), as `exclude_never` gives them.
-            texts: for each row its batch row and its ids so far.
+            logits, log_sum_exp: (texts, vocab_size) and (texts, 1), as `exclude_never` gives them.
+            texts: of each text the batch row whose prefix it has, and its ids so far.
             end: id that ends a text.
 
         Raises:
@@ -131,7 +132,8 @@ class Constraints:
             if end is not None and len(ids) < self.min_length:
                 of_text[end] = -torch.inf
 
-            if not bool((of_text > -torch.inf).any()):
+            nothing_left = not bool((of_text > -torch.inf).any())
+            if nothing_left:
                 if end is None:
                     raise ArgumentError(
                         f"no_repeat={self.no_repeat} excludes every id after {len(ids)}; give more"

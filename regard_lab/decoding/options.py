@@ -17,8 +17,11 @@ from regard_lab.text.vocabularies import BEGIN, END, PAD, UNKNOWN
 LARGEST_BEAM = 1 << 16
 LARGEST_ALPHA = 30  # the normalisation of any text stays a finite float
 NORMALISATIONS = ("none", "average", "gnmt")
+# The constraints that are options of all texts of a call.
+RULES = ("min_length", "no_repeat", "repetition_penalty")
 
-# Whether the text of this batch row, given all its ids so far, is over; called after each new id except END.
+# Whether a text is over, given its number and all its ids so far; called after each new id except END. The number is
+# the batch row of a beam, else batch row · count + number of the sample.
 StopFunction = Callable[[int, Sequence[int]], bool]
 
 
@@ -88,10 +91,6 @@ class SearchOptions:
         values = {option.name: getattr(self, option.name) for option in fields(self)}
         constraints = values.pop("constraints")
         return values | {name: getattr(constraints, name) for name in RULES}
-
-
-# The constraints that are options of all texts of a call.
-RULES = ("min_length", "no_repeat", "repetition_penalty")
 
 
 def with_options(options: SearchOptions, changes: Mapping[str, Any]) -> SearchOptions:

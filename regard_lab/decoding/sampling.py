@@ -177,6 +177,7 @@ GREEDY = Sampling(temperature=0)
 def uniform(seed: int, rows: torch.Tensor, place: int) -> torch.Tensor:
     """A random number in [0, 1) for each row (batch,), of 52 bits, so that its product with a total stays below it."""
     rows = rows.cpu()
+    # two whole numbers, since one draw has at most 31 bits: 31 and 21 of them make 52
     high = draw(seed, rows, 2 * place, torch.tensor(2**31, device="cpu"))
     low = draw(seed, rows, 2 * place + 1, torch.tensor(2**21, device="cpu"))
     return (high * 2**21 + low).double() / 2**52
@@ -208,10 +209,11 @@ def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
     index = best_blocks[..., None].expand(-1, -1, IDS_PER_BLOCK)
     in_best = in_blocks.gather(1, index).flatten(1)  # (batch, count * IDS_PER_BLOCK)
 
+    # Places count through the best blocks, in the order of `best_blocks`, and then through the ids behind all blocks.
     values, places = _largest(torch.cat([in_best, behind_blocks], 1), count)
-    block = best_blocks.gather(1, (places // IDS_PER_BLOCK).clamp(max=count - 1))
-    ids_in_blocks = block * IDS_PER_BLOCK + places % IDS_PER_BLOCK
-    ids_behind = places + (blocks - count) * IDS_PER_BLOCK
+    numbers = (places // IDS_PER_BLOCK).clamp(max=count - 1)  # those behind have no block
+    ids_in_blocks = best_blocks.gather(1, numbers) * IDS_PER_BLOCK + places % IDS_PER_BLOCK
+    ids_behind = places + (blocks - count) * IDS_PER_BLOCK  # the blocks that were left out
     return values, torch.where(places < in_best.shape[1], ids_in_blocks, ids_behind)
 
 

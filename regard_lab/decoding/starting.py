@@ -98,6 +98,9 @@ def exclude_never(logits: torch.Tensor, special: SpecialIds) -> tuple[torch.Tens
 
     The difference of the two gives log-probabilities. Logits of float32 or float64 are changed in place, since they may
     be large.
+
+    Raises:
+        RegardError: a logit is NaN or inf, or no id is left.
     """
     if logits.dtype not in (torch.float32, torch.float64):
         logits = logits.float()

@@ -1,4 +1,4 @@
-"""The decoder of a TranslationTransformer written out flat: a step of decoding that calls no module.
+"""The decoder of a TranslationTransformer written out flat: a step of decoding that calls no module of a layer.
 
 The modules of a small model take longer to call, and to check what they are given, than to compute. Here the same
 operations stand in a row, so the logits have the same bits in half of the time. A model whose modules do more than
@@ -43,7 +43,7 @@ KNOWN_MODULES = {
     Residual,
     Sinusoidal,
 }
-# Parts that a MultiHeadAttention may have besides its projections and its Rotary.
+# Parts that a MultiHeadAttention may have besides its projections and its Rotary; no step is written out for them.
 FURTHER_PARTS = ("chooser", "difference", "k_norm", "q_norm", "to_forget", "to_output_gate")
 FURTHER_PARTS += ("sinks", "value_mix")
 
@@ -152,14 +152,14 @@ def _has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
     return True
 
 
-def _hooks_of_all_modules() -> bool:
+def _has_global_hooks() -> bool:
     """Whether hooks are set that PyTorch calls with every module, as counters of operations do."""
     module = torch.nn.modules.module
     return bool(module._global_forward_hooks or module._global_forward_pre_hooks)
 
 
-def _records_otherwise() -> bool:
-    """Whether autograd, a compiler or autocast looks at the operations of this thread."""
+def _needs_modules_now() -> bool:
+    """Whether autograd, a compiler, an exporter or autocast follows this thread: flat steps are not for them."""
     return (
         torch.is_grad_enabled()
         or torch.compiler.is_compiling()
@@ -188,15 +188,18 @@ class FlatDecoder:
         table = model.embedding if model.target_embedding is None else model.target_embedding
         self.table: torch.Tensor = table.weight
         self._modules = modules
+        # The dictionaries themselves, in which hooks that are set later appear.
         self._hooks = [module._forward_hooks for module in modules]
         self._hooks += [module._forward_pre_hooks for module in modules]
-        self._recorded = [layer.self_attention for layer in model.decoder]
-        self._recorded += [layer.cross_attention for layer in model.decoder]
+        self._attention_layers = [layer.self_attention for layer in model.decoder]
+        self._attention_layers += [layer.cross_attention for layer in model.decoder]
 
     @classmethod
     def of(cls, model: Any) -> FlatDecoder | None:
         """The decoder of a TranslationTransformer; None if a step through its modules may do anything else."""
-        if _records_otherwise() or "_through_layers" in model.__dict__:  # that of compiled steps
+        if _needs_modules_now():
+            return None
+        if "_through_layers" in model.__dict__:  # `compile_steps` put a compiled one there
             return None
         parts = [model.embedding, model.target_embedding, model.positions, model.dropout]
         parts += [model.decoder, model.to_vocabulary]
@@ -214,13 +217,13 @@ class FlatDecoder:
         return None if decoder.is_watched() else decoder
 
     def is_watched(self) -> bool:
-        """Whether hooks, recordings or the mode of the modules need their calls since the translation began."""
+        """Whether the modules must be called now: for hooks, recordings, training mode or what watches the thread."""
         return (
-            _records_otherwise()
-            or _hooks_of_all_modules()
+            _needs_modules_now()
+            or _has_global_hooks()
             or any(self._hooks)
             or any(module.training for module in self._modules)
-            or any(layer.recordings for layer in self._recorded)
+            or any(layer.recordings for layer in self._attention_layers)
         )
 
     def new_target(self, batch: int) -> FlatTarget:
@@ -232,8 +235,10 @@ class FlatDecoder:
         """The caches that the layers would have after these targets."""
         caches: list[Cache | RecurrentState] = []
         for layer, entries in zip(self.model.decoder, target.entries, strict=True):
-            cache = layer.self_attention.new_cache(entries.shape[1])
+            batch = entries.shape[1]
+            cache = layer.self_attention.new_cache(batch)
             if target.length:
+                # (2, batch, kv_heads, length, head_dim)
                 keys, values = entries[:, :, :, : target.length]
                 cache.append(keys, values)
             caches.append(cache)
@@ -260,27 +265,26 @@ class FlatDecoder:
         for layer, entries, context in zip(
             self.layers, target.entries, sources.contexts, strict=True
         ):
-            normed = self._before(x, layer.target_norm)
+            normed = self._norm_before(x, layer.target_norm)
             x = x + self._read_target(layer, normed, entries, place)
-            x = self._after(x, layer.target_norm)
+            x = self._norm_after(x, layer.target_norm)
 
-            normed = self._before(x, layer.source_norm)
+            normed = self._norm_before(x, layer.source_norm)
             x = x + self._read_source(layer, normed, context, sources, source_start)
-            x = self._after(x, layer.source_norm)
+            x = self._norm_after(x, layer.source_norm)
 
-            normed = self._before(x, layer.last_norm)
+            normed = self._norm_before(x, layer.last_norm)
             x = x + self._feed_forward(layer, normed)
-            x = self._after(x, layer.last_norm)
+            x = self._norm_after(x, layer.last_norm)
         logits = self.model._score(x)
-        target.length = (
-            place + 1
-        )  # at last, so that an exception before leaves the target as it was
+        # at last, so that an exception before leaves the target as it was
+        target.length = place + 1
         return logits
 
-    def _before(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
+    def _norm_before(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
         return torch.layer_norm(x, *norm) if self.norm_first else x
 
-    def _after(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
+    def _norm_after(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
         return x if self.norm_first else torch.layer_norm(x, *norm)
 
     def _read_target(

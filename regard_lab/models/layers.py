@@ -36,7 +36,7 @@ def residual(
     Transformer Architecture, Xiong et al. 2020 (norm first).
     """
     added = part(norm(x) if norm_first else x)
-    if dropout.training:
+    if dropout.training:  # else the call would only cost time
         added = dropout(added)
     x = x + added
     return x if norm_first else norm(x)
@@ -85,7 +85,7 @@ class Block(nn.Module):
         options: dict[str, Any] = {"pattern": live, "bias": self.bias, "cache": cache}
         if positions is not None:
             options["positions"] = positions
-        if getattr(self.attention, "value_mix", None) is not None:
+        if getattr(self.attention, "value_mix", None) is not None:  # LatentAttention has none
             options["first_values"] = first_values
 
         def attend(x: torch.Tensor) -> torch.Tensor:
@@ -96,7 +96,10 @@ class Block(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual connection with its norm: `x + part(norm(x))` ("pre") or `norm(x + part(x))` ("post")."""
+    """A residual connection with its norm: `x + part(norm(x))` ("pre") or `norm(x + part(x))` ("post").
+
+    `norm` is here a place, one of NORM_PLACES; the kind is always a LayerNorm.
+    """
 
     def __init__(self, dim: int, norm: str, dropout: float) -> None:
         super().__init__()
@@ -156,7 +159,11 @@ class DecoderLayer(nn.Module):
         context_live: Pattern | None,
         context_q_start: int | None,
     ) -> torch.Tensor:
-        """x: (batch, length, dim); context: (batch, context_length, dim)."""
+        """(batch, length, dim) -> (batch, length, dim), reading context (batch, context_length, dim).
+
+        `live` and `context_live`: the keys that are not padding. `context_q_start`: the position of the first of x
+        among those of the context, for a cross pattern that compares them.
+        """
 
         def read_target(x: torch.Tensor) -> torch.Tensor:
             return self.self_attention(x, pattern=live)
@@ -181,7 +188,7 @@ class DecoderLayer(nn.Module):
         """One decoding step, (batch, dim) -> (batch, dim).
 
         `context` holds batch / `readers` texts. Each is read by `readers` neighbouring batch rows, which become its
-        queries. `mask` is added to the scores of its keys; the cross pattern sees queries at `context_q_start`.
+        queries. `mask` is added to the scores of its keys: -inf at padding. `context_q_start` is as in `forward`.
         """
 
         def read_target(x: torch.Tensor) -> torch.Tensor:

@@ -144,7 +144,9 @@ class Sources:
 
         keys = contexts[0].keys
         places = torch.arange(contexts[0].length, device=keys.device)
+        # A KeySpan allows (texts, 1, queries, keys), here for one query: padding is hidden from all alike.
         hidden = ~live.allows(places[:1, None], places[None])[:, 0, 0]  # (texts, source_length)
+        # The mask alone would let a NaN at padding through, as 0 times NaN.
         self.contexts = [context.without(hidden) for context in contexts]
         scores = torch.zeros_like(hidden, dtype=keys.dtype).masked_fill(hidden, -math.inf)
         self.mask = scores[:, None, None]  # (texts, 1, 1, source_length)
@@ -160,20 +162,20 @@ class Sources:
 
     def reorder(self, index: torch.Tensor) -> None:
         """Let batch row i read the source of batch row `index[i]`; index: integers (new batch,)."""
-        read = [row // self.readers for row in index.tolist()]  # the text of each batch row
-        runs = [(text, len(list(rows))) for text, rows in groupby(read)]
+        stored = [row // self.readers for row in index.tolist()]  # a text for each batch row
+        runs = [(text, len(list(rows))) for text, rows in groupby(stored)]
         lengths = {length for _, length in runs}
-        if self.shared and len(lengths) == 1:
+        if self.shared and len(lengths) == 1:  # each text once, for a run of batch rows
             self.readers = lengths.pop()
-            read = [text for text, _ in runs]
+            stored = [text for text, _ in runs]
         else:
             self.readers = 1
 
         keys = self.contexts[0].keys
         same_order = list(range(len(keys)))
-        if read == same_order:
+        if stored == same_order:
             return
-        texts = torch.tensor(read, dtype=torch.int64, device=keys.device)
+        texts = torch.tensor(stored, dtype=torch.int64, device=keys.device)
         self.contexts = [context.reorder(texts) for context in self.contexts]
         if self.mask is not None:
             self.mask = self.mask[texts]
@@ -217,15 +219,13 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
 
 
 def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
-    """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0.
-
-    A pattern may count from the beginning of a text. Rotary positions shift the features and hashes of queries and
-    keys, though not their dot products.
-    """
+    """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0."""
     if layer.chooser is not None:  # blocks are counted from position 0
         return False
+    # Rotary keeps the dot products of shifted texts, but not the features or hashes of other mechanisms.
     if layer.positions is not None and not layer.mechanism.declared.is_softmax:
         return False
+    # A shift by a multiple of the period changes no allowed pair; None: the pattern counts from position 0.
     period = layer.pattern.canonical().period
     return period is not None and not bool((starts % period).any())
 
@@ -275,8 +275,10 @@ class Texts:
         return ids if self.rows is None else ids[self.rows]
 
     def places(self, further: torch.Tensor) -> torch.Tensor:
-        """Positions of ids so much `further` than the next one, (added,), or (texts, added) if the texts begin at
-        different positions."""
+        """Positions in their texts of new ids: the next id is 0 `further`, the one after it 1; `further` is (added,).
+
+        They are (added,), or (texts, added) if the texts begin at different positions.
+        """
         places = self.caches.length + further
         if self.starts is None:
             return places
@@ -286,6 +288,7 @@ class Texts:
         """The new batch rows that continue one of these texts."""
         rows = None
         if self.rows is not None:
+            # numbers of the new batch rows that continue these texts, and of the texts in this group
             rows, index = (index[:, None] == self.rows).nonzero().unbind(1)
         caches = self.caches.copy()
         caches.reorder(index)
@@ -379,10 +382,10 @@ class LanguageState:
         Args:
             path: the rows of the branch in the tree, beginning at its root.
         """
-        rows = torch.tensor(a_list("path", path, int, "the rows of a branch"), dtype=torch.int64)
+        branch = torch.tensor(a_list("path", path, int, "the rows of a branch"), dtype=torch.int64)
         nodes = whole("nodes", nodes, 0, self.length)
         groups = [replace(texts, caches=texts.caches.copy()) for texts in self.groups]
         for caches in (texts.caches for texts in groups):
-            before = caches.length - nodes
-            caches._change(lambda cache, before=before: cache.keep(before + rows, after=before))
+            root = caches.length - nodes  # position of the tree's first id
+            caches._change(lambda cache, root=root: cache.keep(root + branch, after=root))
         self.groups = groups

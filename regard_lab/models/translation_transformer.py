@@ -33,6 +33,7 @@ from regard_lab.models.flat_decoder import FlatDecoder, FlatTarget
 from regard_lab.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
 from regard_lab.models.state import Sources
 
+KIND = "translation-transformer"
 POSITIONS = ("sinusoidal", "learned", "rotary")
 
 
@@ -144,8 +145,9 @@ class TranslationConfig(Settings):
             )
 
     def _check_mechanism(self) -> None:
-        """Refuse a mechanism that the encoder of this config cannot have; in a batch, padding is ANDed as a KeySpan."""
+        """Refuse a mechanism that the encoder of this config cannot have."""
         mechanism = parse_mechanism(a_string("encoder_mechanism", self.encoder_mechanism))
+        # As in a batch, where padding is ANDed as a KeySpan; only its kind counts here.
         pattern = (parse(self.encoder_pattern) & KeySpan(0, 1)).canonical()
         options = ["dropout"] if self.attention_dropout > 0 else []
         check_combination(mechanism, pattern, options, ())
@@ -154,6 +156,7 @@ class TranslationConfig(Settings):
             raise ArgumentError(
                 f"{mechanism}: its queries are its keys, so encoder_kv_heads, {kv_heads}, must be heads, {self.heads}"
             )
+        # The shortest source, so that only what is refused at every length is refused here.
         refusal = self.encoder_refusal(length=1)
         if refusal:
             raise UnsupportedError(refusal)
@@ -178,9 +181,6 @@ class TranslationConfig(Settings):
     def least_parameters(self) -> int:
         layers = self.encoder_layers + self.decoder_layers
         return self.vocab_size * self.dim + layers * 2 * self.dim * self.hidden_dim
-
-
-KIND = "translation-transformer"
 
 
 class TranslationState(Described):
@@ -220,7 +220,9 @@ class TranslationState(Described):
         """The decoder and the target of the next step, if it needs no module of this model; else None."""
         decoder = self._decoder
         target = self._target
-        if decoder is None or decoder.model is not model or not isinstance(target, FlatTarget):
+        if decoder is None or not isinstance(target, FlatTarget):
+            return None
+        if decoder.model is not model:  # another model goes on with a state that this one began
             return None
         return None if target.is_fixed or decoder.is_watched() else (decoder, target)
 
@@ -256,7 +258,7 @@ class TranslationState(Described):
         self._target, self.sources = target, sources
 
     def __getstate__(self) -> dict[str, Any]:
-        # Copies of caches know that they share their memory; a copy of a flat target would not.
+        # A copy or a pickle has caches: their copies know that they share memory, those of a flat target would not.
         return {"sources": self.sources, "_target": self.caches, "_decoder": None}
 
 
@@ -284,8 +286,12 @@ class TranslationTransformer(TranslationBase):
         self._new_tables()
         self.positions = new_positions(config.positions, config.dim, config.max_length)
         self.cross_pattern = parse(config.cross_pattern)
-        self.encoder = nn.ModuleList(self._encoder_layer() for _ in range(config.encoder_layers))
-        self.decoder = nn.ModuleList(self._decoder_layer() for _ in range(config.decoder_layers))
+        self.encoder = nn.ModuleList(
+            self._new_encoder_layer() for _ in range(config.encoder_layers)
+        )
+        self.decoder = nn.ModuleList(
+            self._new_decoder_layer() for _ in range(config.decoder_layers)
+        )
         # "post" has a norm at the end of each layer
         last_norm = nn.LayerNorm if config.norm == "pre" else nn.Identity
         self.encoder_norm = last_norm(config.dim)
@@ -299,11 +305,11 @@ class TranslationTransformer(TranslationBase):
         target: Aligned,
         vectors: torch.Tensor | None,
     ) -> torch.Tensor:
-        context, source_live = self.encode(source, source_vectors)
+        context, context_live = self.encode(source, source_vectors)
         x = self._embed_texts(target.ids, table=self.target_embedding, vectors=vectors)
         options = {
             "live": target.span,
-            "context_live": source_live,
+            "context_live": context_live,
             "context_q_start": self._cross_start(0),
         }
         for layer in self._decoder_layers():
@@ -362,15 +368,21 @@ class TranslationTransformer(TranslationBase):
         if flat is not None:
             decoder, target = flat
             return decoder.step(ids, target, sources, self._cross_start(place))
+
+        # copies, so that an exception in any layer leaves the state as it was
         caches = [copy.copy(cache) for cache in state.caches]
-        places = torch.arange(place, place + 1, device=ids.device)
-        options = (sources.readers, sources.mask)
         x = self._through_layers(
-            ids[:, None], places, sources.contexts, caches, *options, self._cross_start(place)
+            ids[:, None],
+            torch.arange(place, place + 1, device=ids.device),
+            sources.contexts,
+            caches,
+            sources.readers,
+            sources.mask,
+            self._cross_start(place),
         )
-        scores = self._score(x)
+        logits = self._score(x)
         state.caches = caches
-        return scores
+        return logits
 
     def _through_layers(
         self,
@@ -380,13 +392,18 @@ class TranslationTransformer(TranslationBase):
         caches: Any,
         readers: int,
         mask: torch.Tensor | None,
-        start: int | None,
+        cross_start: int | None,
     ) -> torch.Tensor:
-        """The decoder for the next ids (batch, 1); `compile_steps` compiles it, so it reads no value of a tensor."""
+        """Vectors (batch, dim) of the decoder for the next ids (batch, 1), at `places` (1,).
+
+        `compile_steps` compiles it and puts the result in its place, so it reads no value of a tensor.
+        """
         x = self._embed_scaled(ids, places, table=self.target_embedding)[:, 0]
         for layer, context, cache in zip(self._decoder_layers(), contexts, caches, strict=True):
             # (batch, dim)
-            x = layer.step(x, context, cache, readers=readers, mask=mask, context_q_start=start)
+            x = layer.step(
+                x, context, cache, readers=readers, mask=mask, context_q_start=cross_start
+            )
         return x
 
     def _embed_texts(self, ids: torch.Tensor, **options: Any) -> torch.Tensor:
@@ -397,27 +414,30 @@ class TranslationTransformer(TranslationBase):
         return super()._score(self.decoder_norm(x))
 
     def _cross_start(self, place: int) -> int | None:
-        """Position of the target among those of the source, if the cross pattern compares them."""
+        """The position among those of the source at which the cross pattern sees the target id at `place`.
+
+        None for a pattern that compares no positions.
+        """
         return place if self.cross_pattern.compares_positions else None
 
     def _decoder_layers(self) -> list[DecoderLayer]:
         return [layer for layer in self.decoder if isinstance(layer, DecoderLayer)]
 
-    def _encoder_layer(self) -> EncoderLayer:
+    def _new_encoder_layer(self) -> EncoderLayer:
         config = self.config
         mechanism = parse_mechanism(config.encoder_mechanism)
-        attention = self._attention(
+        attention = self._new_attention(
             parse(config.encoder_pattern), config.encoder_kv_heads, mechanism=mechanism
         )
-        return EncoderLayer(attention, self._feed_forward(), config.norm, config.dropout)
+        return EncoderLayer(attention, self._new_feed_forward(), config.norm, config.dropout)
 
-    def _decoder_layer(self) -> DecoderLayer:
+    def _new_decoder_layer(self) -> DecoderLayer:
         config = self.config
-        own = self._attention(Causal() & parse(config.decoder_pattern), config.decoder_kv_heads)
-        cross = self._attention(self.cross_pattern, config.cross_kv_heads, positions=None)
-        return DecoderLayer(own, cross, self._feed_forward(), config.norm, config.dropout)
+        own = self._new_attention(Causal() & parse(config.decoder_pattern), config.decoder_kv_heads)
+        cross = self._new_attention(self.cross_pattern, config.cross_kv_heads, positions=None)
+        return DecoderLayer(own, cross, self._new_feed_forward(), config.norm, config.dropout)
 
-    def _attention(
+    def _new_attention(
         self, pattern: Pattern, kv_heads: int | None, **options: Any
     ) -> MultiHeadAttention:
         config = self.config
@@ -430,7 +450,7 @@ class TranslationTransformer(TranslationBase):
         }
         return MultiHeadAttention(config.dim, config.heads, kv_heads=kv_heads, **options)
 
-    def _feed_forward(self) -> FeedForward:
+    def _new_feed_forward(self) -> FeedForward:
         return FeedForward(
             self.config.dim, self.config.hidden_dim, self.config.activation, self.config.dropout
         )
