@@ -31,11 +31,14 @@ WORDS = ("The", "cat", "sat", "on", "the", "mat")
 CAT = 1  # positions of words
 SAT = 2
 MAT = 5
-READ_BY_HEADS = {1: [(CAT, MAT)], 2: [(CAT,), (MAT,)]}  # what "sat" reads in each head
+# what "sat" reads in each head of a layer with one head, and of a layer with two
+READ_BY_HEADS = {1: [(CAT, MAT)], 2: [(CAT,), (MAT,)]}
 CONTENT = 8  # numbers of a word that are its content; the first three are its colour
 POSITION = 8  # numbers of a word that are its position
 DIM = CONTENT + POSITION
-SHARP = 400.0  # a difference of scores that leaves other words a weight of 0
+# A query has this number for each word to be read. Its score is then larger than those of other
+# words by at least 400 / sqrt(DIM) = 100, so they get a weight of 0.
+SHARP = 400.0
 EXACT = 1e-12  # results in float64 that differ by less are equal except for rounding
 
 colours = torch.full((len(WORDS), 3), 0.85, dtype=torch.float64)  # grey
@@ -49,6 +52,7 @@ words = torch.cat([colours, other_content, positions], -1)[None]  # (1, words, D
 def reading_layer(heads):
     """A layer in which "sat" reads "cat" and "mat": with one head both, with two heads one each."""
     head_dim = DIM // heads
+    # as torch.nn.Linear stores them: a row for each result, a column for each number of a word
     W_q = torch.zeros(heads, head_dim, DIM, dtype=torch.float64)
     W_k = torch.zeros(heads, head_dim, DIM, dtype=torch.float64)
     W_v = torch.zeros(heads, head_dim, DIM, dtype=torch.float64)
@@ -63,6 +67,7 @@ def reading_layer(heads):
     layer.to_q.weight.data = W_q.flatten(0, 1)
     layer.to_k.weight.data = W_k.flatten(0, 1)
     layer.to_v.weight.data = W_v.flatten(0, 1)
+    # W_o leaves the outputs of the heads as they are, side by side
     layer.to_output.weight.data = torch.eye(DIM, dtype=torch.float64)
     return layer
 
@@ -81,6 +86,7 @@ weights_of_one, mean = read_by_sat(one_head, words)
 weights_of_two, side_by_side = read_by_sat(two_heads, words)
 
 # A head of one number: 201 queries look at three keys, 51 times; scale=1.0: a score is q · k.
+# Only weights are needed, so the keys are the values too.
 queries = torch.linspace(-25, 25, 201, dtype=torch.float64)
 keys_of_figure = torch.tensor([[-1.0, 0.1, 1.0]], dtype=torch.float64)
 random_keys = normal(SEED, 50, 3).sort(-1).values  # the middle key is the second
@@ -129,33 +135,36 @@ with figure(title, 7.8, 6.2, caption) as drawing:
     lower_right.set_axis_off()
 
 # %% [markdown]
-# In a layer each word is a vector of $d$ numbers. Each of its $H$ heads makes a query, a key and a value of $d / H$
-# numbers from it: the rows of $q_h$, $k_h$ and $v_h$ for head $h$. The outputs $z_h$ of the heads stand side by side,
-# and one more matrix, $W_o$, turns them into the output of the layer:
+# In a layer each word is a vector of $d$ numbers. From this vector each of the $H$ heads makes a query, a key and a
+# value of $d / H$ numbers. Those of all words are the rows of $q_h$, $k_h$ and $v_h$ for head $h$. The outputs $z_h$ of
+# the heads stand side by side, and one more matrix, $W_o$, turns them into the output of the layer:
 #
 # $$
 # \operatorname{concat}(z_1, \ldots, z_H) \, W_o
 # \qquad z_h = \operatorname{softmax}\left(\frac{q_h k_h^\top}{\sqrt{d / H}}\right) v_h
 # $$
 #
-# All heads together cost as much as one head of $d$ numbers, in parameters and in the operations of matrix products.
+# All heads together cost as much as one head of $d$ numbers, in parameters and in the operations of matrix products:
+# there are $H$ times as many matrices, each with $d / H$ columns instead of $d$.
 #
 # One article says that a single head sees one position. It sees all positions, but returns one weighted mean of their
-# values, and the words in this mean cannot be separated again. Exchange two of them, and nothing changes:
+# values, and the words in this mean cannot be separated again. Exchange the values of two words that have equal
+# weights, and nothing changes:
 
 # %%
 # each (batch, heads, words, head_dim)
 q = torch.tensor([[[[1.0, 1.0]]]])  # one head, whose query fits both words equally
-k = 50 * torch.eye(2)[None, None]  # the keys of two words
+k = 50 * torch.eye(2)[None, None]  # the keys of two words; two heads will need their length, 50
 v = torch.tensor([[[[1.0, 0.0], [0.0, 1.0]]]])  # their values
-exchanged = v.flip(2)
+exchanged = v.flip(2)  # axis 2 holds the words
 print(rg.attention(q, k, v).flatten(), rg.attention(q, k, exchanged).flatten())
 
 # %% [markdown]
-# Two heads return both words, side by side: first the value of the first word, then that of the second.
+# Two heads return both words, side by side: first the value of the first word, then that of the second. (Each is as
+# large as the one head was. In the figure and the claims each has half the size.)
 
 # %%
-# (1, 2, 1, 2): each head reads one word; with keys of length 50 the other word gets weight 0
+# (1, 2, 1, 2): the query of each head fits one word; with keys of length 50 the other gets weight 0
 q = torch.eye(2)[None, :, None]
 k = k.expand(1, 2, 2, 2)  # both heads have the same keys and values
 v = v.expand(1, 2, 2, 2)
@@ -166,9 +175,10 @@ print(rg.attention(q, k, v).flatten().round(decimals=2))
 # the word to be read, a key is the position of its word, a value is the content of its word.
 #
 # A head with random queries and keys also returns one mixture of the words. How many separate facts about the words can
-# reach one output? Take 8 words with 4 numbers of content each. If these 32 numbers change, the output changes in as
-# many independent ways as the rank of its Jacobian matrix (the derivatives of each number of the output by each of the
-# 32). The table counts them: one head passes one mean of the contents, which is 4 numbers.
+# reach one output? Take 8 words with 4 numbers of content each, and leave queries and keys as they are, so that the
+# weights are constant. If the 32 numbers change, the output changes in as many independent ways as the rank of its
+# Jacobian matrix (the derivatives of each number of the output by each of the 32). The table counts them: one head
+# passes one mean of the contents, which is 4 numbers. Four heads pass 16 numbers, as many as the output has.
 
 
 # %% tags=["folded"]
@@ -187,6 +197,7 @@ def facts(heads, length=8, size=4):
     contents = normal(SEED + 4, length, size)
 
     def output_of_first_word(contents):
+        """The outputs of all heads, side by side, (DIM,)."""
         v = (contents @ W_v)[None]  # (1, heads, length, head_dim)
         return rg.attention(q, k, v)[0, :, 0].flatten()
 
@@ -201,12 +212,13 @@ table("Separate facts about 8 words", ("heads", "numbers of a head", "facts"), r
 
 # %% [markdown]
 # Heads can be too narrow. In a head of one number the score is the product $q k$ of two numbers. The largest score then
-# belongs to the largest key if $q > 0$, and to the smallest if $q < 0$. The key in the middle can never get the largest
-# weight.
+# belongs to the largest key if $q > 0$, and to the smallest if $q < 0$; if $q = 0$, all scores are equal. The key in
+# the middle can never get the largest weight.
 #
-# A trained translator with eight heads makes fewer mistakes than one with a single head and as many parameters. It
-# takes more CPU time although its matrix products cost the same: for $n$ words each head has its own $n \times n$
-# matrix of weights, and the softmax of eight such matrices costs more than that of one.
+# Is this seen in a trained model? A translator (the [next chapter](encoder.md) shows its parts) with eight heads makes
+# fewer mistakes than one with a single head and as many parameters. It takes more CPU time although its matrix products
+# cost the same: for $n$ words each head has its own $n \times n$ matrix of weights, and the softmax of eight such
+# matrices costs more than that of one.
 
 # %% tags=["folded"]
 report = read_report("one_head")
@@ -227,6 +239,7 @@ print(report.source)
 # %% tags=["folded"]
 parameters_of_one = sum(weight.numel() for weight in one_head.parameters())
 parameters_of_two = sum(weight.numel() for weight in two_heads.parameters())
+# scores are one matrix product, the mean of values another: 2 · 64 · 64 · DIM operations each
 operations = []
 for heads in (1, 2, 4):
     x = torch.zeros(1, heads, 64, DIM // heads)
@@ -248,7 +261,7 @@ largest_beside_middle = torch.maximum(of_three[..., 0], of_three[..., 2])
 middle_wins = of_three[..., 1] > largest_beside_middle + EXACT  # (51, 201)
 
 TESTED = 600  # sentences, in the report
-# shares with their errors; if they are too near each other, the claim is undecided
+# shares with their standard errors; if they are too near each other, the claim is undecided
 right_by_eight = Estimate.share(trained_eight["exact_match"], TESTED)
 right_by_one = Estimate.share(trained_one["exact_match"], TESTED)
 

@@ -38,7 +38,7 @@ def draw_weights(axes, label, sentence, columns=(), hidden=None):
     words = sentence["words"]
     image = draw_map(axes, torch.tensor([sentence["weights"]]), [label], columns, hidden=hidden)
 
-    adjective = len(words) - 3  # before the full stop and <end>
+    adjective = len(words) - 3  # its place, before the full stop and <end>
     style = {"ha": "center", "va": "top", "fontsize": 8.5, "clip_on": False}
     axes.text(sentence["referent"], 0.55, "referent", fontweight="bold", **style)
     axes.text(sentence["other"], 0.55, "other noun", **style)
@@ -79,12 +79,13 @@ with figure("Where the translator looks", 8, 6.4, caption) as drawing:
     axes.set_xlim(0, 1.15)
 
 # %% [markdown]
-# “The animal didn't cross the street because it was too tired.” What is *it*? English does not show it. German must:
-# the pronoun is *es* for das Tier and *sie* for die Straße. So the translation shows whether the model knows, and its
-# attention may show how.
+# “The animal didn't cross the street because it was too tired.” What does *it* mean? The noun that it means is called
+# its **referent**. English has one pronoun for both nouns. In German the pronoun has the gender of its referent: *es*
+# for das Tier (the animal), *sie* for die Straße (the street), *er* for a noun with der. So the translation shows which
+# noun the model chose, and its attention may show how.
 #
-# **While the pronoun is written**, one head of cross-attention looks at the noun that *it* means. The head was chosen
-# on validation sentences, once for all sentences.
+# **While the pronoun is written**, one head of cross-attention looks most at the referent in most sentences. The head
+# was chosen on validation sentences, once for all sentences. *Head 1.2* is head 2 of layer 1, both counted from 0.
 
 # %% tags=["folded"]
 rows = []
@@ -102,11 +103,14 @@ table(
 )
 
 # %% [markdown]
-# **In the encoder** the result is different: in most sentences *it* does not look most at its noun. But in a layer of
-# this encoder each word looks at only two words on each side (`sliding_window(4)`). In the figure the words outside of
-# this window are grey. The noun is inside the window in fewer than half of the sentences; that share is the most that a
-# head can reach. Words outside still have an effect, because their neighbours have read them in [the layer
+# **In the encoder** the result is different: in most sentences *it* does not look most at its referent. But in a layer
+# of this encoder each word looks at only two words on each side (`sliding_window(4)`). In the figure the words outside
+# of this window are grey. The referent is inside the window in fewer than half of the sentences; no head can look at it
+# more often than that. Words outside still have an effect, because their neighbours have read them in [the layer
 # below](windows.md).
+#
+# In the three sentences of the table below the head looks most at the word two places back, whichever noun is the
+# referent. So it need not find the referent: [What each head does](heads.md) compares it with a fixed offset.
 
 
 # %% tags=["folded"]
@@ -128,8 +132,13 @@ title = f"Encoder, head {layer}.{head}: what “it” looks at most, except itse
 table(title, ("sentence", "looks at", "referent"), rows)
 
 # %% [markdown]
-# **A check of the translations** changes one word. If the noun that *it* means is replaced by one of another gender,
-# the pronoun must change with it. If the other noun is replaced, it must not.
+# **A check of the translations** replaces one noun by a noun of another gender. If it is the referent, the pronoun must
+# change too. If it is the other noun, the pronoun must stay the same.
+#
+# After the translations a table counts over many sentences. “At most” is a bound on the share beside it: a head cannot
+# look at a referent outside of its window, and a pronoun must be right before a replacement to be right before and
+# after it. If the referent is outside of the window, *it* cannot look at it more than at the other noun, so this share
+# can be below one half.
 
 # %% tags=["folded"]
 rows = []
@@ -139,19 +148,19 @@ for version in measured["varied"]:
 table("Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"), rows)
 
 chance = f"random choice {measured['chance']:.3f}"
-in_reach = f"at most {measured['in_reach']:.3f}"
-right = f"at most {measured['right']:.3f}"
+at_most_in_reach = f"at most {measured['in_reach']:.3f}"
+at_most_right = f"at most {measured['right']:.3f}"
 rows = [
     ("cross-attention looks most at the referent", cross_attention["share"], ""),
-    ("“it” looks most at its noun", measured["agreement"], f"{chance}, {in_reach}"),
+    ("“it” looks most at its referent", measured["agreement"], f"{chance}, {at_most_in_reach}"),
     (
-        "“it” looks more at its noun than at the other",
+        "“it” looks more at its referent than at the other",
         measured["preference"],
-        "random choice 0.500",
+        f"random choice 0.500, {at_most_in_reach}",
     ),
     ("the pronoun is right", measured["right"], ""),
-    ("right before and after the referent is replaced", measured["followed"], right),
-    ("right, and unchanged when the other noun is replaced", measured["kept"], right),
+    ("right before and after the referent is replaced", measured["followed"], at_most_right),
+    ("right, and unchanged when the other noun is replaced", measured["kept"], at_most_right),
 ]
 table(
     "Counted over test sentences",
@@ -163,8 +172,13 @@ print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% [markdown]
 # **A model of real English**, which was never trained to translate, can be measured too: the small BERT
-# all-MiniLM-L6-v2. The balance of *it* is its weight on one noun minus that on the other. It should move to the animal
-# for “tired” and to the street for “wide”. One head was chosen on sentences with other nouns.
+# all-MiniLM-L6-v2. It writes no pronoun, so only its weights can be compared. The balance of *it* is its weight on the
+# noun that can be tired minus its weight on the noun that can be wide. It should be larger for “tired” than for “wide”;
+# the difference is how far the balance moves. One head was chosen on sentences with other nouns.
+#
+# The table has two baselines: a head of the same model before training, and the fixed offset that is right most often.
+# The balance of a fixed offset cannot move. Before training the balance already moves to the right noun for most pairs,
+# but by almost nothing, so how far it moves says more.
 
 # %% tags=["folded"]
 english = read_report("english").figures["it"]
@@ -194,7 +208,8 @@ title = f"Head {layer}.{head} of the English model"
 table(title, ("quantity", "head", "before training", "fixed offset"), rows)
 
 # %% [markdown]
-# [Heads and relations](relations.md) has more of this model. To look at your own translator:
+# [Heads and relations](relations.md) has more of this model. To look at your own translator, such as `regard demo`
+# trains:
 #
 # ```python
 # from regard_lab.decoding import Translator
@@ -214,6 +229,7 @@ table(title, ("quantity", "head", "before training", "fixed offset"), rows)
 unchanged = [version for version in measured["varied"] if version["way"] == "unchanged"]
 right_pronouns = sum(version["asked"] == version["written"] for version in unchanged)
 
+# shares with their standard errors, which are above 0 for a share of 1 too, because sentences are a sample
 right = Estimate.share(measured["right"], measured["swaps"])
 followed = Estimate.share(measured["followed"], measured["swaps"])
 kept = Estimate.share(measured["kept"], measured["swaps"])
