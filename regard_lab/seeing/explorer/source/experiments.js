@@ -1,6 +1,6 @@
 // Three experiments that a reader can press, found by trying them on the model: the word that is
-// replaced, the word that is erased, and the head that is switched off, each time the one that moves
-// the prediction most.
+// replaced, the word that is erased, and the head that is switched off, each time the one that
+// moves the prediction most.
 
 import {top} from "./engine/numbers.js";
 import {act, flipped} from "./past.js";
@@ -73,7 +73,10 @@ function best(kind, {likeliest, target, probabilities}) {
   return (kind === "next" ? likeliest.at(-1) : likeliest[0])[0][0];
 }
 
-/** The experiments of the text as it was typed. */
+/**
+ * The experiments of the text as it was typed: {title, says, on, press}, where `on` says of a state
+ * whether it is pressed.
+ */
 async function found(app, kind, stops) {
   const {origin} = app;
   if (kind === "vectors") return ofVectors(app, origin);
@@ -91,7 +94,11 @@ async function found(app, kind, stops) {
   return [swap, ...erased, off].filter(Boolean);
 }
 
-/** How a written word is measured: its probability when the same is written. */
+/**
+ * How a written word is measured: its probability when the same is written. falls: places of words,
+ * and the probability without each; ask: what a run is asked besides; p, now and cost: of an answer
+ * the word's probability, what stands in its place, and how much else has changed.
+ */
 async function ofWritten(app, origin) {
   const place = Math.min(
     app.source === origin ? chosenPlace(app) : origin.header.chosen,
@@ -119,7 +126,10 @@ async function ofWritten(app, origin) {
   };
 }
 
-/** How many written words differ; Infinity for another sentence, or one that the model is not sure of. */
+/**
+ * How many written words differ; Infinity for another sentence, or one that the model is not sure
+ * of.
+ */
 function apart(words, {texts: {target}, probabilities}) {
   const runs = differences(words, target);
   if (target.length !== words.length || runs.length > RUNS) return Infinity;
@@ -216,7 +226,9 @@ function isLike(other, word) {
 /** German writes nouns so: a noun in the place of an adjective is another sentence. */
 const isCapital = (word) => word.charAt(0) !== word.charAt(0).toLowerCase();
 
-/** The text with another word at a place; null where the words do not stand in it as they are read. */
+/**
+ * The text with another word at a place; null where the words do not stand in it as they are read.
+ */
 function exchanged({given, answer: {texts}}, place, other) {
   const {source} = given;
   const words = (texts.source ?? texts.text).slice(0, place + 1);
@@ -290,7 +302,9 @@ async function guesses(app, origin, stops) {
     }));
 }
 
-/** Of an encoder: the two words that turn a vector furthest, and the head that looks elsewhere most. */
+/**
+ * Of an encoder: the two words that turn a vector furthest, and the head that looks elsewhere most.
+ */
 function ofVectors(app, origin) {
   const {header} = origin;
   const row = Math.min(app.state.row, header.texts.text.length - 1);

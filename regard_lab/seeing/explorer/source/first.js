@@ -112,7 +112,7 @@ function modeSwitch(app, {by}) {
 function readLine(app, story, strong) {
   const {given, chosen, arcs, by, looks} = story;
   const [from, to] = around(arcs ? chosen : given.words.length, given.words.length);
-  const text = app.attention.columns;
+  const text = story.kind === "written" ? "source" : app.attention.columns;
   const number = (at) => {
     if (!(strong[at] > 0)) return "";
     if (by === "looks") return share(looks.values[at]);
@@ -161,7 +161,7 @@ function readLine(app, story, strong) {
 }
 
 /** The words that are written; under a word stands the one that it has replaced. */
-function writtenLine(app, {written, chosen}) {
+function writtenLine(app, {kind, written, chosen}) {
   const replaced = [];
   for (const {before, after, to} of differences(written.before, written.words)) {
     const alike = before.length === after.length;
@@ -169,7 +169,7 @@ function writtenLine(app, {written, chosen}) {
     for (let at = 0; at < places; at += 1)
       replaced[to + at] = alike ? before[at] : at === 0 ? before.join(" ") : "";
   }
-  const text = app.attention.rows === "target" ? "target" : app.attention.rows;
+  const text = kind === "written" ? "target" : app.attention.rows;
   return html`<div
     class="line written"
     data-line="written"

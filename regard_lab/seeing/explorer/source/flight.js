@@ -11,16 +11,16 @@ export function moves({state: {motion}}) {
  * The number that is followed: its place in a step stays the same on all axes that the next step
  * has too.
  */
-export function indexOf({follows = {}}, {rows, columns}) {
-  const at = (axis) => (axis ? Math.min(follows[axisKey(axis)] ?? 0, axis.size - 1) : 0);
+export function indexOf({indices = {}}, {rows, columns}) {
+  const at = (axis) => (axis ? Math.min(indices[axisKey(axis)] ?? 0, axis.size - 1) : 0);
   return at(rows) * columns.size + at(columns);
 }
 
 const axisKey = ({unit, labels, size}) => `${unit} ${labels ?? size}`;
 
 export function follow(app, {rows, columns}, index) {
-  app.follows = {
-    ...app.follows,
+  app.indices = {
+    ...app.indices,
     [axisKey(columns)]: index % columns.size,
     ...(rows ? {[axisKey(rows)]: Math.floor(index / columns.size)} : {}),
   };

@@ -15,7 +15,7 @@ const ACTS = {
 };
 
 export function headline(app, story, strong) {
-  const {by, given, word, gone} = story;
+  const {by, given, word} = story;
   if (word === undefined) return "Press a word: the model will guess what stands in its place.";
   const pointed = app.hot ?? given.pointed ?? null;
   const at = pointed !== null && !given.gone.includes(pointed) ? pointed : null;

@@ -1,4 +1,4 @@
-// The page: its heading, its controls, and the view that is chosen. State is kept here and in the
+// The page: its first screen, and below it the view that is chosen. State is kept here and in the
 // page's address.
 
 import {html, nothing, render} from "lit-html";

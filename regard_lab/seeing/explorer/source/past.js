@@ -19,7 +19,10 @@ export function isChanged({state, origin}) {
   );
 }
 
-/** Change the text or the model; the chosen word is followed through the change. */
+/**
+ * Change the text or the model by a press; the chosen word is followed through the change. What a
+ * slider or a pattern changes is no step of its own: it is taken back with the press before it.
+ */
 export function act(app, changes) {
   const before = Object.fromEntries(KEPT.map((name) => [name, app.state[name]]));
   app.past.push({...before, place: chosenPlace(app)});

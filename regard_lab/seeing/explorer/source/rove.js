@@ -4,7 +4,10 @@ const GROUPS = "[role=toolbar], [role=radiogroup], [role=tablist]";
 const buttonsOf = (group) =>
   [...group.querySelectorAll("button, summary")].filter((one) => !one.closest("[data-apart]"));
 
-/** After each drawing: one stop in each group, the chosen button, or the one that had the focus. */
+/**
+ * After each drawing: one stop in each group, the button that arrows led to last, else the chosen
+ * one, else the first.
+ */
 export function stops(root) {
   for (const group of root.querySelectorAll(GROUPS)) {
     const buttons = buttonsOf(group);

@@ -46,7 +46,13 @@ function options(kind, {likeliest, target, probabilities}) {
   return top(probabilities, OPTIONS).map((at) => [target[at], probabilities[at]]);
 }
 
-/** The story of a page; null where there is no attention to tell of. */
+/**
+ * The story of a page; null where there is no attention to tell of. given: the words that are read;
+ * written or options: what is made of them; chosen, word and own: the one that is asked about, and
+ * its probability; without: the same without a word, relative to `own` if `relative`; waits:
+ * whether that is still to be computed; looks: shares of attention; arcs: whether links join one
+ * line.
+ */
 export function storyOf(app) {
   if (!app.attention) return null;
   const kind = kindOf(app);

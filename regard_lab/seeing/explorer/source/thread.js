@@ -35,7 +35,7 @@ export class Engine {
 
   /**
    * What the model makes of a question {source, erase, off, scale, temperature, patterns}: "run",
-   * "lens" or "written".
+   * "lens", "effects" or "written"; or of {word}: "near". null if a newer question has ended it.
    */
   async ask(what, given) {
     await this.ready;

@@ -51,6 +51,7 @@ export class Model {
   near({word}) {
     const {dim} = this.config;
     const vector = (one) => {
+      // twice, because the mean of a single id is that of the whole table
       const ids = this.tokeniser.encode(one);
       return meanVector(this.table, [...ids, ...ids], dim);
     };

@@ -68,8 +68,8 @@ function ofBase64(text) {
 }
 
 /**
- * Answer messages {id, ask, ...}. A newer question ends a lens that is under way; the page asks for
- * one run at a time.
+ * Answer messages {id, ask, ...}. A newer question ends a lens, or effects of heads, that are under
+ * way; the page asks for one run at a time.
  */
 function serve(port) {
   const {port1, port2} = new MessageChannel();
