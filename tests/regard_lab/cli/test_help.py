@@ -261,6 +261,7 @@ def test_the_list_of_commands_names_each_once_in_a_line_that_fits_a_terminal():
 
 def test_every_command_is_in_the_table_with_a_test_and_a_line_in_the_documentation():
     tests = "".join(path.read_text("utf-8") for path in Path(__file__).parent.glob("*.py"))
+    tests = tests.replace('begin("', '"train", "')  # as trainings are begun in their tests
     pages = "".join(
         path.read_text("utf-8")
         for path in (ROOT.parent / "README.md", *ROOT.parent.glob("docs/**/*.md"))
