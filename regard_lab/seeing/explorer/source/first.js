@@ -32,7 +32,9 @@ export function firstScreen(app) {
       <span role="alert">${busy}</span>
       ${unknown.length ? guessed(unknown) : nothing}
     </div>
-    <h1 class="answer">${headline(app, story, strong)}</h1>
+    <h1 class="answer" ${drawn((element) => keepHeight(app, element))}>
+      ${headline(app, story, strong)}
+    </h1>
     ${stage(app, story, strong)}
     <div class="told" ?hidden=${!tells(app, story)}>
       <p><span aria-live="polite" class="outcome">${outcome(app, story)}</span></p>
@@ -46,6 +48,12 @@ export function firstScreen(app) {
     </div>
     ${tells(app, story) ? experiments(app, story) : nothing}
   </div>`;
+}
+
+/** While a word is pointed at, the answer keeps its room: a longer one would move the word away. */
+function keepHeight(app, element) {
+  element.style.height = app.hot === null ? "" : `${app.answerHeight}px`;
+  if (app.hot === null) app.answerHeight = element.offsetHeight;
 }
 
 /** Before the answer: what runs here and what can be pressed, or the form of a served page. */
@@ -120,7 +128,7 @@ function readLine(app, story, strong) {
     return story.kind === "vectors" ? share(p) : short(p);
   };
   const pressed = (at) =>
-    given.gone.includes(at) || given.pointed === at || (arcs && at === chosen);
+    given.gone.includes(at) || given.pointed === at || (Boolean(arcs) && at === chosen);
   const says = (word, at) => {
     const told = by === "looks" ? "looked at with" : "without it";
     const gone = given.gone.includes(at) ? ", erased" : "";

@@ -1,7 +1,7 @@
 // The answer of the first screen: one sentence in plain probabilities.
 
 import {html, nothing} from "lit-html";
-import {floor, probability, share} from "./shares.js";
+import {ceiling, floor, probability, share} from "./shares.js";
 import {quoted} from "./stories.js";
 
 const NAMED = 2; // words that the sentence names
@@ -64,7 +64,8 @@ function undecided({given, own, without, chosen, kind}) {
   const all = given.words.map((_, at) => without(at)?.p).filter((p) => p !== undefined);
   if (!all.length) return html`There is no word that could be erased.`;
   const least = Math.min(own, ...all);
-  const stays = least >= 0.9995 ? "at 1.000" : `above ${floor(least)}`;
+  const bounded = least < 0.001 ? `below ${ceiling(own)}` : `above ${floor(least)}`;
+  const stays = least >= 0.9995 ? "at 1.000" : bounded;
   const where = kind === "written" ? "the sentence" : "the text";
   return html`No single word of ${where} decides ${chosen}: erase any one of them and its
   probability stays ${stays}.`;

@@ -16,6 +16,11 @@ export function floor(p) {
   return short(Math.floor(p * 1000 + 1e-9) / 1000);
 }
 
+/** The smallest number of three decimals above a probability. */
+export function ceiling(p) {
+  return short(Math.floor(p * 1000 + 1) / 1000);
+}
+
 /** A share of attention, with two decimals. */
 export function share(weight) {
   return weight.toFixed(2).replace(/^0/, "");
