@@ -371,7 +371,7 @@ class MultiHeadAttention(AttentionLayer):
             )
         self._check_inputs(x, context, cache)
         options = (context, pattern, bias, q_start, positions, first_values)
-        if isinstance(cache, Cache) and options.count(None) == len(options) and self._is_simple():
+        if isinstance(cache, Cache) and options.count(None) == len(options) and is_simple(self):
             return self._continue_text(x, cache)
 
         combined = self.pattern if pattern is None else self.pattern & as_pattern(pattern)
@@ -525,19 +525,6 @@ class MultiHeadAttention(AttentionLayer):
             dtype=torch.promote_types(weights_dtype, torch.float32),
             device=device,
             shared=shared,
-        )
-
-    def _is_simple(self) -> bool:
-        """Whether this layer has nothing but projections, positions and a softmax."""
-        attributes = self.__dict__  # a part that is a module or a parameter is not among them
-        for part in OPTIONAL_PARTS:
-            if attributes.get(part, part) is not None:
-                return False
-        return (
-            self.mechanism.declared == PLAIN_SOFTMAX
-            and self.pattern.takes_cache
-            and not self.pattern.by_length
-            and not torch.compiler.is_compiling()
         )
 
     def _continue_text(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
@@ -788,3 +775,17 @@ class MultiHeadAttention(AttentionLayer):
         if self.to_forget is not None:
             words.append("forgetting=True")
         return ", ".join(words)
+
+
+def is_simple(layer: MultiHeadAttention) -> bool:
+    """Whether a layer has nothing but projections, positions and a softmax, so that a step may take a shorter way."""
+    attributes = layer.__dict__  # a part that is a module or a parameter is not among them
+    for part in OPTIONAL_PARTS:
+        if attributes.get(part, part) is not None:
+            return False
+    return (
+        layer.mechanism.declared == PLAIN_SOFTMAX
+        and layer.pattern.takes_cache
+        and not layer.pattern.by_length
+        and not torch.compiler.is_compiling()
+    )

@@ -12,7 +12,7 @@ from typer import Argument, Option
 from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError, RegardError
 from regard.storage.files import replace_file
-from regard.testing.conformance import CLAUSES, LIBRARIES
+from regard.testing.conformance import CLAUSES, IMPLEMENTATIONS
 from regard.testing.conformance.report import markdown_lines, summary_lines, to_json
 from regard.testing.conformance.running import Column, ask_library, missing_packages
 from regard_lab.cli.console import check_place, counting, note, out_result
@@ -55,17 +55,19 @@ def conformance(
 def _checked_names(libraries: list[str] | None) -> list[str]:
     """The implementations to ask; those whose packages are missing are left out, or refused if they were named."""
     for name in libraries or ():
-        if name not in LIBRARIES:
-            raise ArgumentError(f"there is no implementation {name!r}; {suggest(name, LIBRARIES)}")
+        if name not in IMPLEMENTATIONS:
+            raise ArgumentError(
+                f"there is no implementation {name!r}; {suggest(name, IMPLEMENTATIONS)}"
+            )
         missing = missing_packages(name)
         if missing:
             raise ArgumentError(f"{name} needs {', '.join(missing)}, which is not installed")
     if libraries:
         return libraries
-    left_out = [name for name in LIBRARIES if missing_packages(name)]
+    left_out = [name for name in IMPLEMENTATIONS if missing_packages(name)]
     if left_out:
         note(f"not installed, so not asked: {', '.join(left_out)}")
-    return [name for name in LIBRARIES if name not in left_out]
+    return [name for name in IMPLEMENTATIONS if name not in left_out]
 
 
 def _check_report(report: Path) -> None:
@@ -92,8 +94,8 @@ def _refuse_other_answers(columns: list[Column]) -> None:
     others = {
         f"{column.library}: {name}"
         for column in columns
-        for name, verdict in column.verdicts.items()
-        if verdict.status not in ("agrees", "no word")
+        for name, reply in column.replies.items()
+        if reply.status not in ("agrees", "no word")
     }
     if others:
         first = ", ".join(sorted(others)[:5])

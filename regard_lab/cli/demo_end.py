@@ -35,7 +35,7 @@ COLUMN = 66  # where what a pronoun means stands beside its sentence
 
 
 @dataclass(frozen=True)
-class Pair:
+class TranslatedPair:
     """The two sentences as the model translates them; `known` has those whose pronoun is right."""
 
     translations: Sequence[str]
@@ -46,7 +46,7 @@ class Pair:
         return len(self.known) == len(PAIR)
 
 
-def translate_pair(translator: Translator, head: tuple[int, int]) -> Pair:
+def translate_pair(translator: Translator, head: tuple[int, int]) -> TranslatedPair:
     """Translate the pair, and explain each pronoun that is right.
 
     Args:
@@ -68,10 +68,10 @@ def translate_pair(translator: Translator, head: tuple[int, int]) -> Pair:
                 attention=view.attention,
             )
             known.append(explained)
-    return Pair([translation.text for translation in translations], known)
+    return TranslatedPair([translation.text for translation in translations], known)
 
 
-def pair_lines(pair: Pair, head: tuple[int, int]) -> list[str]:
+def pair_lines(pair: TranslatedPair, head: tuple[int, int]) -> list[str]:
     """The pair with the pronouns in capitals, on which words they depend, and where a head looked."""
     if not pair.is_right:
         return [*_wrong_lines(pair), ""]
@@ -94,7 +94,7 @@ def pair_lines(pair: Pair, head: tuple[int, int]) -> list[str]:
     return lines
 
 
-def _wrong_lines(pair: Pair) -> list[str]:
+def _wrong_lines(pair: TranslatedPair) -> list[str]:
     """A pair whose pronouns are not both right, as after a short training."""
     lines = []
     for sentence, written in zip(PAIR, pair.translations, strict=True):
@@ -244,7 +244,7 @@ def percent(share: float) -> str:
     return "100 %" if share >= 1 else f"{min(100 * share, 99.9):.1f} %"
 
 
-def draw_pair_picture(pair: Pair, path: Path) -> list[Path]:
+def draw_pair_picture(pair: TranslatedPair, path: Path) -> list[Path]:
     """Draw the pair where both pronouns are right; the paths of what was drawn."""
     if not pair.is_right:
         return []

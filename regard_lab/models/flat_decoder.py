@@ -21,7 +21,8 @@ from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
 from regard.layers.attending import LayerMechanism
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.feed_forward import ACTIVATIONS
-from regard.layers.projection import Projection, project
+from regard.layers.multi_head import is_simple
+from regard.layers.projection import Projection, hooks_of_all_modules, project
 from regard.positions import Learned, Rotary, Sinusoidal
 from regard_lab.models.base import check_ids
 from regard_lab.models.layers import DecoderLayer, Residual
@@ -43,9 +44,6 @@ KNOWN_MODULES = {
     Residual,
     Sinusoidal,
 }
-# Parts that a MultiHeadAttention may have besides its projections and its Rotary; no step is written out for them.
-FURTHER_PARTS = ("chooser", "difference", "k_norm", "q_norm", "to_forget", "to_output_gate")
-FURTHER_PARTS += ("sinks", "value_mix")
 
 
 class Decoding(Protocol):
@@ -56,14 +54,14 @@ class Decoding(Protocol):
     mask: torch.Tensor | None
 
 
-class Linear(NamedTuple):
+class LinearWeights(NamedTuple):
     """The parameters of a linear projection, as `project` takes them after x."""
 
     weight: Any
     bias: Any
 
     @classmethod
-    def of(cls, module: Any) -> Linear:
+    def of(cls, module: Any) -> LinearWeights:
         return cls(module.weight, module.bias)
 
 
@@ -86,17 +84,17 @@ class FlatLayer:
     """What a decoder layer computes with: its parameters themselves, and the options of its calls of attention."""
 
     target_norm: Norm
-    to_q: Linear
-    to_k: Linear
-    to_v: Linear
-    to_output: Linear
+    to_q: LinearWeights
+    to_k: LinearWeights
+    to_v: LinearWeights
+    to_output: LinearWeights
     source_norm: Norm
-    to_source_q: Linear
-    to_source_output: Linear
+    to_source_q: LinearWeights
+    to_source_output: LinearWeights
     last_norm: Norm
-    gate: Linear | None
-    widen: Linear
-    narrow: Linear
+    gate: LinearWeights | None
+    widen: LinearWeights
+    narrow: LinearWeights
     target_options: dict[str, Any]
     source_options: dict[str, Any]
 
@@ -107,17 +105,17 @@ class FlatLayer:
         feed_forward = layer.feed_forward
         return cls(
             target_norm=Norm.of(layer.around_self_attention),
-            to_q=Linear.of(read_target.to_q),
-            to_k=Linear.of(read_target.to_k),
-            to_v=Linear.of(read_target.to_v),
-            to_output=Linear.of(read_target.to_output),
+            to_q=LinearWeights.of(read_target.to_q),
+            to_k=LinearWeights.of(read_target.to_k),
+            to_v=LinearWeights.of(read_target.to_v),
+            to_output=LinearWeights.of(read_target.to_output),
             source_norm=Norm.of(layer.around_cross_attention),
-            to_source_q=Linear.of(read_source.to_q),
-            to_source_output=Linear.of(read_source.to_output),
+            to_source_q=LinearWeights.of(read_source.to_q),
+            to_source_output=LinearWeights.of(read_source.to_output),
             last_norm=Norm.of(layer.around_feed_forward),
-            gate=None if feed_forward.gate is None else Linear.of(feed_forward.gate),
-            widen=Linear.of(feed_forward.widen),
-            narrow=Linear.of(feed_forward.narrow),
+            gate=None if feed_forward.gate is None else LinearWeights.of(feed_forward.gate),
+            widen=LinearWeights.of(feed_forward.widen),
+            narrow=LinearWeights.of(feed_forward.narrow),
             target_options=_options_of(read_target),
             source_options=_options_of(read_source),
         )
@@ -136,7 +134,7 @@ def _does_more(module: nn.Module) -> bool:
     if type(module) not in KNOWN_MODULES or "forward" in module.__dict__:
         return True
     if isinstance(module, MultiHeadAttention):
-        return any(getattr(module, part) is not None for part in FURTHER_PARTS)
+        return not is_simple(module)
     return False
 
 
@@ -150,12 +148,6 @@ def _has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
         if parameter.device.type != "cpu":
             return False
     return True
-
-
-def _has_global_hooks() -> bool:
-    """Whether hooks are set that PyTorch calls with every module, as counters of operations do."""
-    module = torch.nn.modules.module
-    return bool(module._global_forward_hooks or module._global_forward_pre_hooks)
 
 
 def _needs_modules_now() -> bool:
@@ -220,7 +212,7 @@ class FlatDecoder:
         """Whether the modules must be called now: for hooks, recordings, training mode or what watches the thread."""
         return (
             _needs_modules_now()
-            or _has_global_hooks()
+            or hooks_of_all_modules()
             or any(self._hooks)
             or any(module.training for module in self._modules)
             or any(layer.recordings for layer in self._attention_layers)

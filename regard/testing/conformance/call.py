@@ -25,7 +25,7 @@ class CannotAskError(Exception):
 
 @brief
 @dataclass(frozen=True)
-class Call:
+class NeutralCall:
     """What is computed: arrays of float64 numbers that are exact in `dtype`, and options by their meaning.
 
     Args:
@@ -112,7 +112,7 @@ LAYOUTS = ("transposed", "sliced", "offset", "expanded", "negated")
 
 
 def allowed_pairs(
-    call: Call,
+    call: NeutralCall,
     *,
     aligned: Literal["last", "first"] = "last",
     wider: int = 0,
@@ -152,7 +152,7 @@ def allowed_pairs(
     return np.broadcast_to(allowed, (batch, heads, q_len, k_len))
 
 
-def right_results(call: Call, allowed: Array | None = None) -> dict[str, Array]:
+def right_results(call: NeutralCall, allowed: Array | None = None) -> dict[str, Array]:
     """The results of a call by the contract, in float64; with other allowed pairs those of another reading."""
     if allowed is None:
         allowed = allowed_pairs(call)
@@ -188,7 +188,7 @@ def right_results(call: Call, allowed: Array | None = None) -> dict[str, Array]:
 
 # Other readings of a call, which a library may have by right
 
-Reading = Callable[[Call], Results]
+Reading = Callable[[NeutralCall], Results]
 
 
 def with_pairs(**how: Any) -> Reading:
@@ -199,7 +199,7 @@ def with_pairs(**how: Any) -> Reading:
 def without(*options: str) -> Reading:
     """The reading that ignores these options of the call."""
 
-    def read(call: Call) -> Results:
+    def read(call: NeutralCall) -> Results:
         defaults = {"causal": False, "dropout": 0.0}
         ignored = {option: defaults.get(option) for option in options}
         return right_results(replace(call, **ignored))
@@ -213,7 +213,7 @@ def empty_rows_are(what: Literal["NaN", "mean", "unmasked"], **how: Any) -> Read
     how: other allowed pairs, as for `allowed_pairs`.
     """
 
-    def read(call: Call) -> Results:
+    def read(call: NeutralCall) -> Results:
         allowed = allowed_pairs(call, **how)
         visible = allowed
         if call.bias is not None:
@@ -236,3 +236,9 @@ def empty_rows_are(what: Literal["NaN", "mean", "unmasked"], **how: Any) -> Read
         }
 
     return read
+
+
+def with_opposite_mask(call: NeutralCall) -> Results:
+    """The reading by which True hides a pair."""
+    assert call.mask is not None
+    return right_results(replace(call, mask=~call.mask.astype(bool)))

@@ -10,10 +10,10 @@ from typing import Any, Literal
 import numpy as np
 
 from regard.reprs import brief
-from regard.testing.conformance.call import Array, Call, CannotAskError, Reading, Results
+from regard.testing.conformance.call import Array, CannotAskError, NeutralCall, Reading, Results
 
-Attend = Callable[[Call], Results]  # a library, as its adapter asks it
-Ask = Callable[[Attend, Call], Results]
+Attend = Callable[[NeutralCall], Results]  # a library, as its adapter asks it
+Ask = Callable[[Attend, NeutralCall], Results]
 Status = Literal[
     "agrees", "alternative", "differs", "not finite", "accepted", "refused", "crashed", "no word"
 ]
@@ -32,7 +32,7 @@ STATUSES: dict[Status, str] = {
 TOLERANCES = {"float64": 1e-11, "float32": 2e-5, "float16": 2e-3, "bfloat16": 1e-2}
 
 
-def ask_once(attend: Attend, call: Call) -> Results:
+def ask_once(attend: Attend, call: NeutralCall) -> Results:
     return attend(call)
 
 
@@ -56,7 +56,7 @@ class Clause:
     name: str
     group: str
     sentence: str
-    call: Call
+    call: NeutralCall
     right: Results | None
     ask: Ask = ask_once
     tolerance: float = TOLERANCES["float32"]
@@ -70,7 +70,7 @@ class Clause:
 
 @brief
 @dataclass(frozen=True)
-class Verdict:
+class Reply:
     """What a library answered to a clause: a status, its detail, and the largest error if numbers were compared."""
 
     clause: str
@@ -88,7 +88,7 @@ class Verdict:
         }
 
 
-def judge(clause: Clause, attend: Attend) -> Verdict:
+def judge(clause: Clause, attend: Attend) -> Reply:
     """Ask a library for a clause, and compare what it answers with the contract and with the named readings.
 
     >>> from regard.testing.conformance import CLAUSES, attend_with_numpy
@@ -99,24 +99,24 @@ def judge(clause: Clause, attend: Attend) -> Verdict:
         with np.errstate(all="ignore"):
             found = clause.ask(attend, clause.call)
     except CannotAskError as error:
-        return Verdict(clause.name, "no word", str(error))
+        return Reply(clause.name, "no word", str(error))
     except Exception as error:
         sentence = f"{type(error).__name__}: {error}".splitlines()[0][:200]
-        return Verdict(clause.name, "agrees" if clause.is_refusal else "refused", sentence)
+        return Reply(clause.name, "agrees" if clause.is_refusal else "refused", sentence)
 
     for name, read in clause.alternatives.items():
         if clause.right is None and _fits(found, read(clause.call), clause.tolerance):
-            return Verdict(clause.name, "accepted", name)
+            return Reply(clause.name, "accepted", name)
     if clause.right is None:
-        return Verdict(clause.name, "accepted")
+        return Reply(clause.name, "accepted")
     error = largest_error(found, clause.right)
     if error <= clause.tolerance:
-        return Verdict(clause.name, "agrees", error=error)
+        return Reply(clause.name, "agrees", error=error)
     for name, read in clause.alternatives.items():
         if _fits(found, read(clause.call), clause.tolerance):
-            return Verdict(clause.name, "alternative", name, error)
+            return Reply(clause.name, "alternative", name, error)
     is_finite = all(np.isfinite(x).all() for x in found.values())
-    return Verdict(clause.name, "differs" if is_finite else "not finite", error=error)
+    return Reply(clause.name, "differs" if is_finite else "not finite", error=error)
 
 
 def _fits(found: Results, expected: Results, tolerance: float) -> bool:

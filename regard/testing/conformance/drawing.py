@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from regard.testing.conformance.call import Array, Call
+from regard.testing.conformance.call import Array, NeutralCall
 
 BATCH, HEADS, Q_LEN, K_LEN, HEAD_DIM = 2, 3, 5, 9, 32
 
@@ -36,7 +36,7 @@ def new_call(
     v_dim: int | None = None,
     dtype: str = "float32",
     **options: Any,
-) -> Call:
+) -> NeutralCall:
     """A call with drawn q, k and v, and where gradients are asked a drawn gradient of the output."""
     kv_heads = heads if kv_heads is None else kv_heads
     v_dim = head_dim if v_dim is None else v_dim
@@ -45,7 +45,7 @@ def new_call(
     v = options.pop("v", draw(batch, kv_heads, k_len, v_dim, seed=3, dtype=dtype))
     if options.get("gradients"):
         options["grad_output"] = draw(batch, heads, q_len, v_dim, seed=4, dtype=dtype)
-    return Call(q, k, v, dtype, **options)
+    return NeutralCall(q, k, v, dtype, **options)
 
 
 def drawn_mask(*shape: int, seed: int = 5) -> Array:

@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from regard.testing.conformance.clause import STATUSES, Verdict
+from regard.testing.conformance.clause import STATUSES, Reply
 from regard.testing.conformance.clauses import CLAUSES, GROUPS
-from regard.testing.conformance.libraries import LIBRARIES
+from regard.testing.conformance.implementations import IMPLEMENTATIONS
 from regard.testing.conformance.running import Column
 
 # How a cell shows a status.
@@ -39,8 +39,8 @@ def to_json(columns: Sequence[Column], system: str) -> dict[str, Any]:
     libraries = {
         column.library: {
             "version": column.version,
-            "call": LIBRARIES[column.library].call,
-            "answers": [verdict.to_dict() for verdict in column.verdicts.values()],
+            "call": IMPLEMENTATIONS[column.library].call,
+            "answers": [reply.to_dict() for reply in column.replies.values()],
         }
         for column in columns
     }
@@ -51,8 +51,8 @@ def from_json(stored: dict[str, Any]) -> list[Column]:
     """The columns of a report that `to_json` made; clauses that came later are not among them."""
     columns = []
     for library, found in stored["libraries"].items():
-        verdicts = {answer["clause"]: Verdict(**answer) for answer in found["answers"]}
-        columns.append(Column(library, found["version"], verdicts))
+        replies = {answer["clause"]: Reply(**answer) for answer in found["answers"]}
+        columns.append(Column(library, found["version"], replies))
     return columns
 
 
@@ -63,7 +63,7 @@ def summary_lines(columns: Sequence[Column]) -> list[str]:
         f"|---|---|{'---:|' * len(STATUSES)}",
     ]
     for column in columns:
-        counts = Counter(verdict.status for verdict in column.verdicts.values())
+        counts = Counter(reply.status for reply in column.replies.values())
         numbers = " | ".join(str(counts[status]) for status in STATUSES)
         lines.append(f"| {column.library} | {column.version} | {numbers} |")
     return lines
@@ -90,7 +90,7 @@ def group_lines(columns: Sequence[Column]) -> list[str]:
         lines.append(f"| clause | {' | '.join(column.library for column in columns)} |")
         lines.append(f"|---|{'---|' * len(columns)}")
         for name in names:
-            cells = [SIGNS[column.verdicts[name].status] for column in columns]
+            cells = [SIGNS[column.replies[name].status] for column in columns]
             lines.append(f"| {name} | {' | '.join(cells)} |")
         lines.append("")
         for name in names:
@@ -103,20 +103,20 @@ def _explanation(name: str, columns: Sequence[Column]) -> list[str]:
     lines = [f"- **{name}**: {CLAUSES[name].sentence}."]
     by_answer: dict[str, list[str]] = {}
     for column in columns:
-        verdict = column.verdicts[name]
-        if verdict.status not in ("agrees", "no word"):
-            by_answer.setdefault(_in_words(verdict), []).append(column.library)
+        reply = column.replies[name]
+        if reply.status not in ("agrees", "no word"):
+            by_answer.setdefault(_in_words(reply), []).append(column.library)
     for answer, libraries in by_answer.items():
         lines.append(f"  - {', '.join(libraries)}: {answer}")
     return lines
 
 
-def _in_words(verdict: Verdict) -> str:
-    detail = verdict.detail.replace("|", "\\|").replace("<", "\\<")
-    if verdict.status in ("alternative", "accepted"):
-        return f"{STATUSES[verdict.status]}{': ' if detail else ''}{detail}"
-    if verdict.status == "differs" and verdict.error is None:
+def _in_words(reply: Reply) -> str:
+    detail = reply.detail.replace("|", "\\|").replace("<", "\\<")
+    if reply.status in ("alternative", "accepted"):
+        return f"{STATUSES[reply.status]}{': ' if detail else ''}{detail}"
+    if reply.status == "differs" and reply.error is None:
         return "numbers where NaN is right, or another shape"
-    if verdict.status == "differs":
-        return f"other numbers, the largest error {verdict.error:.2g} of 1 + the largest right one"
-    return f"{STATUSES[verdict.status]}{': ' if detail else ''}{detail}"
+    if reply.status == "differs":
+        return f"other numbers, the largest error {reply.error:.2g} of 1 + the largest right one"
+    return f"{STATUSES[reply.status]}{': ' if detail else ''}{detail}"

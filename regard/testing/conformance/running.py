@@ -1,7 +1,7 @@
 """Asking libraries clause by clause, each in a process of its own: one that ends it costs one cell of the table.
 
 `python -m regard.testing.conformance.running LIBRARY` is that process. It reads names of clauses from its input, and
-writes a verdict for each as a line of JSON.
+writes a reply for each as a line of JSON.
 """
 
 from __future__ import annotations
@@ -16,30 +16,30 @@ from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 
 from regard.reprs import brief
-from regard.testing.conformance.clause import Verdict, judge
+from regard.testing.conformance.clause import Reply, judge
 from regard.testing.conformance.clauses import CLAUSES
-from regard.testing.conformance.libraries import LIBRARIES
+from regard.testing.conformance.implementations import IMPLEMENTATIONS
 
-ANSWER = "verdict "  # before a verdict, since libraries write lines of their own
+ANSWER = "reply "  # before a reply, since libraries write lines of their own
 
 
 @brief
 @dataclass(frozen=True)
 class Column:
-    """What a library answered: its version, and a verdict for each clause, by name."""
+    """What a library answered: its version, and a reply for each clause, by name."""
 
     library: str
     version: str
-    verdicts: dict[str, Verdict]
+    replies: dict[str, Reply]
 
 
 def missing_packages(library: str) -> list[str]:
     """The packages that a library needs and that are not installed."""
-    return [name for name in LIBRARIES[library].packages if find_spec(name) is None]
+    return [name for name in IMPLEMENTATIONS[library].packages if find_spec(name) is None]
 
 
 def installed_version(library: str) -> str:
-    package = LIBRARIES[library].packages[0]
+    package = IMPLEMENTATIONS[library].packages[0]
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
@@ -55,28 +55,28 @@ def ask_library(
     """Ask a library for clauses in a process of its own, which is begun again behind a clause that ended it.
 
     Args:
-        library: a name of `LIBRARIES`.
+        library: a name of `IMPLEMENTATIONS`.
         clauses: names of clauses.
         progress: called with 1 after each clause.
         command: the process; by default this module with the library's name.
     """
     command = command or (sys.executable, "-m", __name__, library)
-    verdicts: dict[str, Verdict] = {}
-    while len(verdicts) < len(clauses):
-        left = [name for name in clauses if name not in verdicts]
-        for verdict in _answers(command, left):
-            verdicts[verdict.clause] = verdict
+    replies: dict[str, Reply] = {}
+    while len(replies) < len(clauses):
+        left = [name for name in clauses if name not in replies]
+        for reply in _answers(command, left):
+            replies[reply.clause] = reply
             progress(1)
-        if len(verdicts) < len(clauses):
-            ended = next(name for name in clauses if name not in verdicts)
-            verdicts[ended] = Verdict(ended, "crashed", "the process ended")
+        if len(replies) < len(clauses):
+            ended = next(name for name in clauses if name not in replies)
+            replies[ended] = Reply(ended, "crashed", "the process ended")
             progress(1)
-    in_order = {name: verdicts[name] for name in clauses}
+    in_order = {name: replies[name] for name in clauses}
     return Column(library, installed_version(library), in_order)
 
 
-def _answers(command: Sequence[str], clauses: Iterable[str]) -> Iterator[Verdict]:
-    """The verdicts that a process gives until it ends."""
+def _answers(command: Sequence[str], clauses: Iterable[str]) -> Iterator[Reply]:
+    """The replies that a process gives until it ends."""
     with subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -91,17 +91,17 @@ def _answers(command: Sequence[str], clauses: Iterable[str]) -> Iterator[Verdict
             process.stdin.close()
             for line in process.stdout:
                 if line.startswith(ANSWER):
-                    yield Verdict(**json.loads(line.removeprefix(ANSWER)))
+                    yield Reply(**json.loads(line.removeprefix(ANSWER)))
         finally:
             process.kill()
 
 
 def _answer(library: str) -> None:
     warnings.filterwarnings("ignore")
-    attend = LIBRARIES[library].new()
+    attend = IMPLEMENTATIONS[library].new()
     for name in sys.stdin.read().split():
-        verdict = judge(CLAUSES[name], attend)
-        sys.stdout.write(f"{ANSWER}{json.dumps(verdict.to_dict())}\n")
+        reply = judge(CLAUSES[name], attend)
+        sys.stdout.write(f"{ANSWER}{json.dumps(reply.to_dict())}\n")
         sys.stdout.flush()
 
 

@@ -15,10 +15,10 @@ import regard
 from regard.testing.conformance import (
     CLAUSES,
     GROUPS,
-    LIBRARIES,
+    IMPLEMENTATIONS,
     STATUSES,
-    Call,
     CannotAskError,
+    NeutralCall,
     Torch,
     attend_with_numpy,
     judge,
@@ -34,21 +34,23 @@ WITHOUT_ORACLE = ("dropout", "determinism", "refusals")  # groups that the oracl
 
 @pytest.mark.parametrize("library", ["regard", "regard:reference"])
 def test_regard_answers_every_clause_as_the_contract(library: str) -> None:
-    attend = LIBRARIES[library].new()
+    attend = IMPLEMENTATIONS[library].new()
     for clause in CLAUSES.values():
-        verdict = judge(clause, attend)
-        assert verdict.status == "agrees", verdict
+        reply = judge(clause, attend)
+        assert reply.status == "agrees", reply
 
 
-@pytest.mark.parametrize("library", [name for name in LIBRARIES if name.startswith("regard:")])
+@pytest.mark.parametrize(
+    "library", [name for name in IMPLEMENTATIONS if name.startswith("regard:")]
+)
 def test_a_backend_answers_rightly_or_refuses_by_a_sentence(library: str) -> None:
-    attend = LIBRARIES[library].new()
+    attend = IMPLEMENTATIONS[library].new()
     agreed = 0
     for clause in CLAUSES.values():
-        verdict = judge(clause, attend)
-        refuses = verdict.status == "refused" and "does not compute this call" in verdict.detail
-        assert verdict.status == "agrees" or refuses, verdict
-        agreed += verdict.status == "agrees"
+        reply = judge(clause, attend)
+        refuses = reply.status == "refused" and "does not compute this call" in reply.detail
+        assert reply.status == "agrees" or refuses, reply
+        agreed += reply.status == "agrees"
     assert agreed > 40 or library == "regard:native"  # where there is no kernel, it refuses all
 
 
@@ -56,8 +58,8 @@ def test_the_oracle_itself_agrees_in_all_that_it_can_be_asked() -> None:
     asked = [clause for clause in CLAUSES.values() if clause.group not in WITHOUT_ORACLE]
     assert len(asked) > 100
     for clause in asked:
-        verdict = judge(clause, attend_with_numpy)
-        assert verdict.status in ("agrees", "no word"), verdict
+        reply = judge(clause, attend_with_numpy)
+        assert reply.status in ("agrees", "no word"), reply
 
 
 def test_clauses_have_sentences_of_their_own_and_tolerances_with_reasons() -> None:
@@ -73,7 +75,7 @@ def test_the_right_answers_share_no_code_with_regard() -> None:
     """Only the adapter of regard imports it."""
     folder = Path(regard.testing.conformance.__file__).parent
     for path in [*folder.glob("*.py"), folder.parent / "oracle.py"]:
-        if path.name == "libraries.py":
+        if path.name == "implementations.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
@@ -88,50 +90,50 @@ def test_the_right_answers_share_no_code_with_regard() -> None:
 
 
 @dataclass(frozen=True)
-class Fault:
+class PlantedFault:
     """An implementation with a fault, the clause that finds it, and how it calls it."""
 
-    attend: Callable[[Call], Results]
+    attend: Callable[[NeutralCall], Results]
     clause: str
     status: str
     detail: str = ""
 
 
-def changed(**options: Any) -> Callable[[Call], Results]:
+def changed(**options: Any) -> Callable[[NeutralCall], Results]:
     """An implementation that gets some options wrong."""
     return lambda call: right_results(replace(call, **options))
 
 
-def pairs(**how: Any) -> Callable[[Call], Results]:
+def pairs(**how: Any) -> Callable[[NeutralCall], Results]:
     return lambda call: right_results(call, allowed_pairs(call, **how))
 
 
-def rounded_to(dtype: str) -> Callable[[Call], Results]:
+def rounded_to(dtype: str) -> Callable[[NeutralCall], Results]:
     """An implementation that rounds its inputs."""
 
-    def attend(call: Call) -> Results:
+    def attend(call: NeutralCall) -> Results:
         inputs = {name: in_dtype(getattr(call, name), dtype) for name in "qkv"}
         return right_results(replace(call, **inputs))
 
     return attend
 
 
-def opposite_mask(call: Call) -> Results:
+def opposite_mask(call: NeutralCall) -> Results:
     return right_results(call if call.mask is None else replace(call, mask=~call.mask))
 
 
-def scaled_bias(call: Call) -> Results:
+def scaled_bias(call: NeutralCall) -> Results:
     return right_results(call if call.bias is None else replace(call, bias=call.bias / 5))
 
 
-def interleaved_heads(call: Call) -> Results:
+def interleaved_heads(call: NeutralCall) -> Results:
     if call.k.shape[1] == call.sizes[1]:
         return right_results(call)
     order = np.argsort(np.arange(call.k.shape[1]) % 2, kind="stable")
     return right_results(replace(call, k=call.k[:, order], v=call.v[:, order]))
 
 
-def leaking(call: Call) -> Results:
+def leaking(call: NeutralCall) -> Results:
     """Masked weights are 0, and 0 · NaN is NaN."""
     found = dict(right_results(call))
     if np.isnan(call.v).any() or np.isnan(call.k).any():
@@ -139,114 +141,126 @@ def leaking(call: Call) -> Results:
     return found
 
 
-def half_gradients(call: Call) -> Results:
+def half_gradients(call: NeutralCall) -> Results:
     return {name: x / 2 if name == "dk" else x for name, x in right_results(call).items()}
 
 
-def unsummed_gradient(call: Call) -> Results:
+def unsummed_gradient(call: NeutralCall) -> Results:
     found = dict(right_results(call))
     if "dbias" in found:
         found["dbias"] = found["dbias"] / call.sizes[0]
     return found
 
 
-def base_two(call: Call) -> Results:
+def base_two(call: NeutralCall) -> Results:
     found = dict(right_results(call))
     if "log_sum_exp" in found:
         found["log_sum_exp"] = found["log_sum_exp"] / np.log(2)
     return found
 
 
-def overflowing(call: Call) -> Results:
+def overflowing(call: NeutralCall) -> Results:
     found = dict(right_results(call))
     if np.abs(call.q).max(initial=0) > 60:
         found["output"] = np.full_like(found["output"], np.nan)
     return found
 
 
-def refusing(call: Call) -> Results:
+def refusing(call: NeutralCall) -> Results:
     if call.bias is not None:
         raise ValueError("no bias\nin two lines")
     return right_results(call)
 
 
-def without_word(call: Call) -> Results:
+def without_word(call: NeutralCall) -> Results:
     call.refuse_words("mask")
     return right_results(call)
 
 
-def drops_nothing(call: Call) -> Results:
+def drops_nothing(call: NeutralCall) -> Results:
     return right_results(replace(call, dropout=0.0))
 
 
-def other_each_time(call: Call) -> Results:
+def other_each_time(call: NeutralCall) -> Results:
     noise = np.random.default_rng().standard_normal()
     return {name: x + 1e-9 * noise for name, x in right_results(call).items()}
 
 
-def depends_on_the_batch(call: Call) -> Results:
+def depends_on_the_batch(call: NeutralCall) -> Results:
     return {name: x + 1e-9 * call.sizes[0] for name, x in right_results(call).items()}
 
 
-def takes_fewer_values(call: Call) -> Results:
+def takes_fewer_values(call: NeutralCall) -> Results:
     return right_results(replace(call, k=call.k[:, :, : call.v.shape[2]]))
 
 
 FAULTS = {
-    "causal ignored": Fault(
+    "causal ignored": PlantedFault(
         changed(causal=False), "causal-square", "alternative", "causal ignored"
     ),
-    "aligned at the beginning": Fault(
+    "aligned at the beginning": PlantedFault(
         pairs(aligned="first"),
         "causal-fewer-queries",
         "alternative",
         "aligned first with first",
     ),
-    "a window of one key more": Fault(
+    "a window of one key more": PlantedFault(
         pairs(wider=1), "window-causal", "alternative", "one key more"
     ),
-    "a window of one key less": Fault(
+    "a window of one key less": PlantedFault(
         pairs(wider=-1), "window-both-sides", "alternative", "one key less"
     ),
-    "window ignored": Fault(changed(window=None), "window-zero", "alternative", "window ignored"),
-    "True means masked": Fault(opposite_mask, "mask-true-looks", "alternative", "True = masked"),
-    "mask ignored": Fault(changed(mask=None), "mask-and-bias", "alternative", "mask ignored"),
-    "key lengths ignored": Fault(
+    "window ignored": PlantedFault(
+        changed(window=None), "window-zero", "alternative", "window ignored"
+    ),
+    "True means masked": PlantedFault(
+        opposite_mask, "mask-true-looks", "alternative", "True = masked"
+    ),
+    "mask ignored": PlantedFault(
+        changed(mask=None), "mask-and-bias", "alternative", "mask ignored"
+    ),
+    "key lengths ignored": PlantedFault(
         changed(key_lengths=None),
         "causal-key-lengths",
         "alternative",
         "key lengths ignored",
     ),
-    "first positions ignored": Fault(
+    "first positions ignored": PlantedFault(
         changed(first_positions=None), "causal-first-positions", "differs"
     ),
-    "scale ignored": Fault(changed(scale=None), "scale-given", "alternative", "scale ignored"),
-    "bias scaled": Fault(scaled_bias, "bias-full", "differs"),
-    "softcap ignored": Fault(changed(softcap=None), "softcap", "alternative", "ignored"),
-    "sink ignored": Fault(changed(sink=None), "sink", "alternative", "ignored"),
-    "heads interleaved": Fault(interleaved_heads, "grouped", "differs"),
-    "empty rows NaN": Fault(empty_rows_are("NaN"), "empty-row-mask", "alternative", "NaN"),
-    "empty rows the mean": Fault(
+    "scale ignored": PlantedFault(
+        changed(scale=None), "scale-given", "alternative", "scale ignored"
+    ),
+    "bias scaled": PlantedFault(scaled_bias, "bias-full", "differs"),
+    "softcap ignored": PlantedFault(changed(softcap=None), "softcap", "alternative", "ignored"),
+    "sink ignored": PlantedFault(changed(sink=None), "sink", "alternative", "ignored"),
+    "heads interleaved": PlantedFault(interleaved_heads, "grouped", "differs"),
+    "empty rows NaN": PlantedFault(empty_rows_are("NaN"), "empty-row-mask", "alternative", "NaN"),
+    "empty rows the mean": PlantedFault(
         empty_rows_are("mean"), "empty-batch-row", "alternative", "the mean of all values"
     ),
-    "hidden NaN leaks": Fault(leaking, "hidden-nan-value", "not finite"),
-    "float64 in float32": Fault(rounded_to("float32"), "float64", "differs"),
-    "float32 in bfloat16": Fault(rounded_to("bfloat16"), "float32", "differs"),
-    "gradient of k halved": Fault(half_gradients, "gradients", "differs"),
-    "gradient of a bias not summed": Fault(unsummed_gradient, "bias-broadcast-gradient", "differs"),
-    "log-sum-exp in base 2": Fault(base_two, "log-sum-exp", "alternative", "base 2"),
-    "large scores overflow": Fault(overflowing, "large-scores", "not finite"),
-    "dropout ignored": Fault(drops_nothing, "dropout-drops", "alternative", "dropout ignored"),
-    "bits change": Fault(other_each_time, "same-bits-twice", "differs"),
-    "bits depend on the batch": Fault(depends_on_the_batch, "batch-invariance", "differs"),
-    "fewer values accepted": Fault(
+    "hidden NaN leaks": PlantedFault(leaking, "hidden-nan-value", "not finite"),
+    "float64 in float32": PlantedFault(rounded_to("float32"), "float64", "differs"),
+    "float32 in bfloat16": PlantedFault(rounded_to("bfloat16"), "float32", "differs"),
+    "gradient of k halved": PlantedFault(half_gradients, "gradients", "differs"),
+    "gradient of a bias not summed": PlantedFault(
+        unsummed_gradient, "bias-broadcast-gradient", "differs"
+    ),
+    "log-sum-exp in base 2": PlantedFault(base_two, "log-sum-exp", "alternative", "base 2"),
+    "large scores overflow": PlantedFault(overflowing, "large-scores", "not finite"),
+    "dropout ignored": PlantedFault(
+        drops_nothing, "dropout-drops", "alternative", "dropout ignored"
+    ),
+    "bits change": PlantedFault(other_each_time, "same-bits-twice", "differs"),
+    "bits depend on the batch": PlantedFault(depends_on_the_batch, "batch-invariance", "differs"),
+    "fewer values accepted": PlantedFault(
         takes_fewer_values,
         "fewer-values",
         "accepted",
         "keys without a value are ignored",
     ),
-    "an option refused": Fault(refusing, "bias-full", "refused", "ValueError: no bias"),
-    "an option without a word": Fault(without_word, "sink", "no word", "sink"),
+    "an option refused": PlantedFault(refusing, "bias-full", "refused", "ValueError: no bias"),
+    "an option without a word": PlantedFault(without_word, "sink", "no word", "sink"),
 }
 
 
@@ -263,7 +277,7 @@ def test_a_planted_fault_is_found_by_a_clause_that_names_it(name: str) -> None:
 
 
 def test_a_function_of_ones_own_is_asked_in_a_few_lines() -> None:
-    def attend(call: Call, tensors: Any) -> torch.Tensor:
+    def attend(call: NeutralCall, tensors: Any) -> torch.Tensor:
         return (
             torch.softmax(tensors["q"] @ tensors["k"].mT / call.q.shape[3] ** 0.5, -1)
             @ tensors["v"]
@@ -295,14 +309,14 @@ def test_a_process_that_ends_costs_one_cell() -> None:
         done.append,
         command=(sys.executable, "-c", DYING),
     )
-    statuses = {name: verdict.status for name, verdict in column.verdicts.items()}
+    statuses = {name: reply.status for name, reply in column.replies.items()}
     assert statuses == {"one-head": "agrees", "one-key": "crashed", "more-queries": "agrees"}
     assert sum(done) == 3
 
 
 def test_a_report_has_a_cell_for_every_clause_and_explains_what_differs() -> None:
     column = ask_library("sdpa")
-    assert set(column.verdicts) == set(CLAUSES)
+    assert set(column.replies) == set(CLAUSES)
     counts = summary_lines([column])[-1].split(" | ")[2:]
     assert sum(int(count.strip(" |")) for count in counts) == len(CLAUSES)
     report = "\n".join(markdown_lines([column], "a system"))

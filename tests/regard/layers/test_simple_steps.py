@@ -8,7 +8,8 @@ import torch
 from torch import nn
 
 from regard import record_attention
-from regard.layers import Difference, MoBA, MultiHeadAttention, ValueResidual
+from regard.layers import Difference, MoBA, MultiHeadAttention, ValueResidual, multi_head
+from regard.layers.multi_head import is_simple
 from regard.layers.projection import Projection
 
 SIMPLE: list[dict[str, Any]] = [
@@ -59,10 +60,10 @@ def test_a_simple_step_has_the_bits_of_the_general_way(
     monkeypatch: pytest.MonkeyPatch, options: dict[str, Any], cache: dict[str, Any]
 ) -> None:
     layer = new_layer(**options)
-    assert layer._is_simple()
+    assert is_simple(layer)
     with torch.no_grad():
         simple = continued(layer, cache)
-        monkeypatch.setattr(MultiHeadAttention, "_is_simple", lambda self: False)
+        monkeypatch.setattr(multi_head, "is_simple", lambda layer: False)
         assert torch.equal(simple, continued(layer, cache))
 
 
@@ -71,21 +72,21 @@ def test_a_simple_step_has_the_gradients_of_the_general_way(
 ) -> None:
     layer = new_layer(positions="rotary")
     found = torch.autograd.grad(continued(layer, {}).square().sum(), [*layer.parameters()])
-    monkeypatch.setattr(MultiHeadAttention, "_is_simple", lambda self: False)
+    monkeypatch.setattr(multi_head, "is_simple", lambda layer: False)
     general = torch.autograd.grad(continued(layer, {}).square().sum(), [*layer.parameters()])
     assert all(map(torch.equal, found, general))
 
 
 @pytest.mark.parametrize("options", NOT_SIMPLE, ids=str)
 def test_a_layer_with_another_part_is_not_simple(options: dict[str, Any]) -> None:
-    assert not new_layer(**options)._is_simple()
+    assert not is_simple(new_layer(**options))
 
 
 def test_a_part_that_is_set_later_counts() -> None:
     layer = new_layer()
     layer.sinks = nn.Parameter(torch.ones(4))
-    assert not layer._is_simple()
-    assert not new_layer(value_residual=ValueResidual())._is_simple()
+    assert not is_simple(layer)
+    assert not is_simple(new_layer(value_residual=ValueResidual()))
 
 
 def hooks_of_the_projection(layer: Any, see: Callable[..., None]) -> Any:

@@ -8,7 +8,7 @@ from commanding import refusal, regard, succeeded
 
 from regard.testing.conformance import CLAUSES
 from regard.testing.conformance import running as asking
-from regard.testing.conformance.clause import Verdict
+from regard.testing.conformance.clause import Reply
 from regard.testing.conformance.running import Column
 from regard_lab.cli import conformance
 
@@ -18,10 +18,10 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """Answers without a process: sdpa has one wrong answer, all else agrees."""
 
     def ask(library: str, progress: object) -> Column:
-        verdicts = {name: Verdict(name, "agrees", error=0.0) for name in CLAUSES}
+        replies = {name: Reply(name, "agrees", error=0.0) for name in CLAUSES}
         if library == "sdpa":
-            verdicts["causal-square"] = Verdict("causal-square", "differs", error=0.5)
-        return Column(library, "a version", verdicts)
+            replies["causal-square"] = Reply("causal-square", "differs", error=0.5)
+        return Column(library, "a version", replies)
 
     monkeypatch.setattr(conformance, "ask_library", ask)
 

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from regard_lab.cli.demo_end import PAIR, Pair, pair_lines, percent, program_name, write_words
+from regard_lab.cli.demo_end import (
+    PAIR,
+    TranslatedPair,
+    pair_lines,
+    percent,
+    program_name,
+    write_words,
+)
 from regard_lab.seeing import Relevance
 from regard_lab.seeing.pronoun_pair import PronounTranslation
 from regard_lab.text.pronouns.lexicon import DRAWBACKS, NOUNS
@@ -40,12 +47,12 @@ def explained(number: int, scores: dict[str, float], attention: dict[str, float]
     )
 
 
-def pair(second_attention: dict[str, float]) -> Pair:
+def pair(second_attention: dict[str, float]) -> TranslatedPair:
     known = [
         explained(0, {"tired": 9.0, "animal": 6.0, "was": -3.0}, {"animal": 0.9}),
         explained(1, {"street": 2.0, "wide": -1.0}, second_attention),
     ]
-    return Pair([sentence.target for sentence in PAIR], known)
+    return TranslatedPair([sentence.target for sentence in PAIR], known)
 
 
 def test_the_pair_says_what_each_pronoun_means_and_what_erasing_the_changed_word_does() -> None:
@@ -72,7 +79,7 @@ def test_a_head_that_looks_elsewhere_is_not_mentioned() -> None:
 
 
 def test_a_wrong_pronoun_is_called_so() -> None:
-    wrong = Pair(["Es war.", "Sie war."], pair({}).known[:1])
+    wrong = TranslatedPair(["Es war.", "Sie war."], pair({}).known[:1])
     lines = pair_lines(wrong, (0, 0))
     assert lines[1] == "Es war."
     assert "(right would be *sie*)" in lines

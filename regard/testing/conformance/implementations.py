@@ -1,6 +1,6 @@
-"""How libraries are asked: for each an adapter of a few lines, from a neutral `Call` to its own words.
+"""How implementations are asked: for each an adapter of a few lines, from a `NeutralCall` to its own words.
 
-An adapter takes a Call, refuses by `call.refuse_words(...)` what the library has no word for, and returns the results
+An adapter takes the call, refuses by `call.refuse_words(...)` what the library has no word for, and returns the results
 by name. `Torch` does for functions of tensors what all have in common: dtypes, layouts, gradients.
 """
 
@@ -22,8 +22,8 @@ from regard import patterns
 from regard.reprs import brief
 from regard.testing.conformance.call import (
     Array,
-    Call,
     CannotAskError,
+    NeutralCall,
     Results,
     allowed_pairs,
     right_results,
@@ -33,7 +33,7 @@ WORDS = ("mask", "bias", "causal", "scale", "gradients", "layout")
 Tensors = Mapping[str, torch.Tensor | None]  # q, k, v, mask, bias, sink
 
 
-def attend_with_numpy(call: Call) -> Results:
+def attend_with_numpy(call: NeutralCall) -> Results:
     """The contract itself, by its oracle: an example of an adapter without any library."""
     call.refuse_words(*WORDS, "window", "key_lengths", "first_positions", "softcap", "sink")
     return right_results(call)
@@ -47,7 +47,7 @@ class Torch:
     Args:
         function: of the call and its tensors by name (q, k, v, mask, bias, sink); it returns the output, or results by
             name.
-        words: the options of a Call that it takes.
+        words: the options of a NeutralCall that it takes.
 
     >>> from regard.testing.conformance import CLAUSES, judge
     >>> def attend(call, tensors):
@@ -60,10 +60,10 @@ class Torch:
     'causal'
     """
 
-    function: Callable[[Call, Tensors], torch.Tensor | dict[str, torch.Tensor]]
+    function: Callable[[NeutralCall, Tensors], torch.Tensor | dict[str, torch.Tensor]]
     words: tuple[str, ...] = WORDS
 
-    def __call__(self, call: Call) -> Results:
+    def __call__(self, call: NeutralCall) -> Results:
         call.refuse_words(*self.words)
         tensors = tensors_of(call)
         learning: list[Any] = [tensors[name] for name in call.gradients]
@@ -81,7 +81,7 @@ class Torch:
         return {name: x.detach().double().numpy() for name, x in results.items()}
 
 
-def tensors_of(call: Call) -> dict[str, torch.Tensor | None]:
+def tensors_of(call: NeutralCall) -> dict[str, torch.Tensor | None]:
     """The tensors of a call in its dtypes and layout."""
     dtype = getattr(torch, call.dtype)
     k_dtype = getattr(torch, call.changed("k_dtype") or call.dtype)
@@ -121,7 +121,7 @@ def _in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
 def ask_regard(backend: str) -> Torch:
     """regard by one backend, or by the one that it chooses ("auto")."""
 
-    def attend(call: Call, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
+    def attend(call: NeutralCall, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
         pattern: Any = patterns.Full()
         if call.causal:
             pattern = pattern & patterns.Causal()
@@ -185,7 +185,7 @@ class _InBand:
 def ask_sdpa(kernel: str | None = None) -> Torch:
     """`scaled_dot_product_attention`, by its own choice of kernel or by one."""
 
-    def attend(call: Call, tensors: Tensors) -> torch.Tensor:
+    def attend(call: NeutralCall, tensors: Tensors) -> torch.Tensor:
         mask = tensors["mask"]
         bias = tensors["bias"]
         if mask is not None and bias is not None:
@@ -210,7 +210,7 @@ def ask_sdpa(kernel: str | None = None) -> Torch:
 def ask_multihead_attention(need_weights: bool) -> Torch:
     """`nn.MultiheadAttention` with identity matrices as weights, so that it computes attention alone."""
 
-    def attend(call: Call, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
+    def attend(call: NeutralCall, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
         q, k, v = (_joined_heads(tensors[name]) for name in "qkv")
         batch, heads, q_len, k_len = call.sizes
         if call.scale is not None:
@@ -256,7 +256,7 @@ def _joined_heads(x: torch.Tensor | None) -> torch.Tensor:
 def ask_flex() -> Torch:
     """FlexAttention, uncompiled: masks and biases are functions of positions."""
 
-    def attend(call: Call, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
+    def attend(call: NeutralCall, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
         from torch.nn.attention.flex_attention import flex_attention
 
         allowed = torch.tensor(np.array(allowed_pairs(call)))
@@ -292,7 +292,7 @@ def ask_flex() -> Torch:
 def ask_transformers(kind: str) -> Torch:
     """The functions `eager_attention_forward` of Llama and `sdpa_attention_forward` of transformers."""
 
-    def attend(call: Call, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
+    def attend(call: NeutralCall, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
         from transformers.integrations.sdpa_attention import sdpa_attention_forward
         from transformers.models.llama.modeling_llama import eager_attention_forward
 
@@ -324,10 +324,10 @@ def ask_transformers(kind: str) -> Torch:
 # Other frameworks
 
 
-def ask_onnxruntime() -> Callable[[Call], Results]:
+def ask_onnxruntime() -> Callable[[NeutralCall], Results]:
     """The operation Attention of ONNX (opset 23) by onnxruntime."""
 
-    def attend(call: Call) -> Results:
+    def attend(call: NeutralCall) -> Results:
         import onnx  # ty: ignore[import-not-found]
         import onnxruntime  # ty: ignore[import-not-found]
 
@@ -369,10 +369,10 @@ def ask_onnxruntime() -> Callable[[Call], Results]:
     return attend
 
 
-def ask_jax() -> Callable[[Call], Results]:
+def ask_jax() -> Callable[[NeutralCall], Results]:
     """`jax.nn.dot_product_attention`, whose axes are (batch, length, heads, head_dim)."""
 
-    def attend(call: Call) -> Results:
+    def attend(call: NeutralCall) -> Results:
         import jax  # ty: ignore[import-not-found]
 
         jax.config.update("jax_enable_x64", True)
@@ -417,7 +417,7 @@ def ask_jax() -> Callable[[Call], Results]:
 
 @brief
 @dataclass(frozen=True)
-class Library:
+class Implementation:
     """An implementation that can be asked.
 
     Args:
@@ -426,45 +426,45 @@ class Library:
         call: what is called, in words.
     """
 
-    new: Callable[[], Callable[[Call], Results]]
+    new: Callable[[], Callable[[NeutralCall], Results]]
     packages: tuple[str, ...]
     call: str
 
 
-LIBRARIES: dict[str, Library] = {
-    "regard": Library(lambda: ask_regard("auto"), ("regard",), "regard.attention"),
+IMPLEMENTATIONS: dict[str, Implementation] = {
+    "regard": Implementation(lambda: ask_regard("auto"), ("regard",), "regard.attention"),
     **{
-        f"regard:{backend}": Library(
+        f"regard:{backend}": Implementation(
             lambda backend=backend: ask_regard(backend),
             ("regard",),
             f'regard.attention(backend="{backend}")',
         )
         for backend in ("native", "decode", "fused", "streamed", "reference")
     },
-    "sdpa": Library(ask_sdpa, ("torch",), "F.scaled_dot_product_attention"),
-    "sdpa:math": Library(lambda: ask_sdpa("MATH"), ("torch",), "its kernel MATH"),
-    "sdpa:flash": Library(
+    "sdpa": Implementation(ask_sdpa, ("torch",), "F.scaled_dot_product_attention"),
+    "sdpa:math": Implementation(lambda: ask_sdpa("MATH"), ("torch",), "its kernel MATH"),
+    "sdpa:flash": Implementation(
         lambda: ask_sdpa("FLASH_ATTENTION"), ("torch",), "its kernel FLASH_ATTENTION"
     ),
-    "nn.MHA": Library(
+    "nn.MHA": Implementation(
         lambda: ask_multihead_attention(False),
         ("torch",),
         "nn.MultiheadAttention(need_weights=False)",
     ),
-    "nn.MHA:weights": Library(
+    "nn.MHA:weights": Implementation(
         lambda: ask_multihead_attention(True),
         ("torch",),
         "nn.MultiheadAttention(need_weights=True)",
     ),
-    "flex": Library(ask_flex, ("torch",), "flex_attention, not compiled"),
-    "transformers:eager": Library(
+    "flex": Implementation(ask_flex, ("torch",), "flex_attention, not compiled"),
+    "transformers:eager": Implementation(
         lambda: ask_transformers("eager"), ("transformers",), "eager_attention_forward"
     ),
-    "transformers:sdpa": Library(
+    "transformers:sdpa": Implementation(
         lambda: ask_transformers("sdpa"), ("transformers",), "sdpa_attention_forward"
     ),
-    "onnxruntime": Library(
+    "onnxruntime": Implementation(
         ask_onnxruntime, ("onnxruntime", "onnx"), "the operation Attention, opset 23"
     ),
-    "jax": Library(ask_jax, ("jax",), "jax.nn.dot_product_attention"),
+    "jax": Implementation(ask_jax, ("jax",), "jax.nn.dot_product_attention"),
 }

@@ -1,0 +1,154 @@
+"""Clauses about tensors: shapes, zero sizes, grouped heads, layouts, and what is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+
+from regard.testing.conformance.call import (
+    LAYOUTS,
+    Array,
+    NeutralCall,
+    Results,
+    empty_rows_are,
+    right_results,
+    with_opposite_mask,
+)
+from regard.testing.conformance.clause import Clause
+from regard.testing.conformance.clauses.making import SUMS, clause, refusal
+from regard.testing.conformance.drawing import (
+    HEADS,
+    K_LEN,
+    Q_LEN,
+    draw,
+    drawn_mask,
+    new_call,
+)
+
+
+def shapes_clauses() -> Iterator[Clause]:
+    yield clause("one-head", "softmax(q k / sqrt(head_dim)) v, one head", new_call(1, 1))
+    yield clause("heads-and-batch", "batch rows and heads are independent", new_call())
+    yield clause("more-queries", "more queries than keys, no mask", new_call(q_len=9, k_len=4))
+    yield clause("one-query", "one query over many keys", new_call(q_len=1, k_len=17))
+    yield clause("one-key", "one key: the output is its value", new_call(k_len=1))
+    yield clause("v-dim-smaller", "values may be smaller than keys", new_call(v_dim=16))
+    yield clause("v-dim-larger", "values may be larger than keys", new_call(v_dim=64))
+    yield clause("odd-head-dim", "head_dim 5", new_call(head_dim=5))
+    yield clause("head-dim-1", "head_dim 1", new_call(head_dim=1))
+    large = new_call(heads=2, head_dim=576, v_dim=512)
+    yield clause("head-dim-576", "head_dim 576 with values of 512", large)
+
+
+def zero_sizes_clauses() -> Iterator[Clause]:
+    yield clause("no-queries", "0 queries give an output of 0 rows", new_call(q_len=0))
+    no_keys = {"NaN": empty_rows_are("NaN")}
+    yield clause(
+        "no-keys", "0 keys: every row is empty, zeros", new_call(k_len=0), alternatives=no_keys
+    )
+    yield clause("no-batch", "batch 0 gives an output of batch 0", new_call(batch=0))
+    yield clause("no-v-dim", "v_dim 0 gives an output without numbers", new_call(v_dim=0))
+
+
+def grouped_heads_clauses() -> Iterator[Clause]:
+    def interleaved(call: NeutralCall) -> Results:
+        """Query head h reads key/value head h mod kv_heads."""
+        heads = call.sizes[1]
+        repeats = heads // call.k.shape[1]
+        repeated = replace(
+            call, k=np.tile(call.k, (1, repeats, 1, 1)), v=np.tile(call.v, (1, repeats, 1, 1))
+        )
+        found = dict(right_results(repeated))
+        for name in ("dk", "dv"):
+            if name in found:
+                x = found[name]
+                found[name] = x.reshape(x.shape[0], repeats, -1, *x.shape[2:]).sum(1)
+        return found
+
+    readings = {"head h reads group h mod groups": interleaved}
+    grouped = new_call(heads=6, kv_heads=3)
+    sentence = "6 query heads over 3: head h reads group h // 2"
+    yield clause("grouped", sentence, grouped, alternatives=readings)
+    yield clause("multi-query", "6 query heads over 1", new_call(heads=6, kv_heads=1))
+    learning = new_call(heads=6, kv_heads=3, gradients=SUMS)
+    sentence = "the gradient of a key/value head is the sum over its query heads"
+    yield clause("grouped-gradient", sentence, learning, alternatives=readings)
+    masked = new_call(heads=6, kv_heads=3, mask=drawn_mask(1, 6, Q_LEN, K_LEN))
+    sentence = "a mask for each query head with grouped heads"
+    yield clause("grouped-mask", sentence, masked, alternatives=readings)
+
+
+def layouts_clauses() -> Iterator[Clause]:
+    sentences = {
+        "transposed": "views of (batch, length, heads, dim) are read rightly",
+        "sliced": "views with a gap after every number are read rightly",
+        "offset": "views that begin inside their storage are read rightly",
+        "expanded": "a batch row repeated with stride 0 is read rightly",
+        "negated": "negated views are read rightly",
+    }
+    for layout in LAYOUTS:
+        call = new_call(layout=layout)
+        if layout == "expanded":
+            call = replace(call, **{name: _repeated(getattr(call, name)) for name in "qkv"})
+        yield clause(f"layout-{layout}", sentences[layout], call)
+
+
+def _repeated(x: Array) -> Array:
+    return np.broadcast_to(x[:1], x.shape)
+
+
+def refusals_clauses() -> Iterator[Clause]:
+    call = new_call()
+    shorter = replace(call, k=draw(2, HEADS, K_LEN, 16, seed=2))
+    yield refusal("wrong-head-dim", "keys of another head_dim than queries are refused", shorter)
+    fewer = replace(call, v=call.v[:, :, :7])
+
+    def without_values(call: NeutralCall) -> Results:
+        return right_results(replace(call, k=call.k[:, :, :7]))
+
+    yield refusal(
+        "fewer-values",
+        "fewer values than keys are refused",
+        fewer,
+        keys_without_a_value_are_ignored=without_values,
+    )
+    five = new_call(heads=5)
+    five = replace(five, k=five.k[:, :3], v=five.v[:, :3])
+    yield refusal("heads-not-a-multiple", "5 query heads over 3 are refused", five)
+    mask = drawn_mask(4, K_LEN)
+    yield refusal("wrong-mask-shape", "a mask (4, 9) for 5 queries is refused", new_call(mask=mask))
+
+    def broadcast(call: NeutralCall) -> Results:
+        return right_results(replace(call, k=np.repeat(call.k, 2, 0), v=np.repeat(call.v, 2, 0)))
+
+    other = replace(call, k=call.k[:1], v=call.v[:1])
+    sentence = "q of batch 2 over k and v of batch 1 is refused"
+    yield refusal("batch-mismatch", sentence, other, broadcast=broadcast)
+    mixed = replace(call, changes={"k_dtype": "float64"})
+    sentence = "float32 q and float64 k are refused"
+    yield refusal("mixed-dtypes", sentence, mixed, computed=right_results)
+    yield refusal("wrong-dropout", "dropout 1.5 is refused", new_call(dropout=1.5))
+    integers = new_call(mask=drawn_mask(Q_LEN, K_LEN), changes={"mask_dtype": "int32"})
+
+    def as_numbers(call: NeutralCall) -> Results:
+        assert call.mask is not None
+        return right_results(replace(call, mask=None, bias=call.mask.astype(float)[None, None]))
+
+    yield refusal(
+        "integer-mask",
+        "a mask of integers 0 and 1 is refused",
+        integers,
+        one_looks=right_results,
+        one_is_masked=with_opposite_mask,
+        added_as_numbers=as_numbers,
+    )
+    nowhere = new_call(q_len=9, window=(-3, 0))
+    yield refusal(
+        "negative-window",
+        "window (-3, 0), which allows no key, is refused",
+        nowhere,
+        every_row_empty=lambda call: {"output": np.zeros_like(call.q)},
+        no_limit_on_the_left=lambda call: right_results(replace(call, window=(None, 0))),
+    )
