@@ -321,52 +321,6 @@ def looked_at(
     return [(label, weight) for label, weight, _ in ranked]
 
 
-def tell_look(
-    maps: AttentionMaps,
-    word: str | int,
-    *,
-    referent: str | None = None,
-    count: int = 3,
-    kind: Kind = "encoder",
-    layer: int = -1,
-    head: int | None = None,
-) -> str:
-    """Describe in one sentence which words a word looked at most, except itself.
-
-    Args:
-        maps, word, kind, layer, head: as for `looked_at`.
-        referent: the true referent of the word, if known; the sentence states if no head of the layer gives it weight.
-        count: the number of words to list, 1 or more.
-
-    Raises:
-        ArgumentError: as `looked_at`.
-
-    >>> import torch
-    >>> weights = torch.tensor([[[[0.9, 0.0, 0.1], [0.7, 0.2, 0.1], [0.0, 0.0, 1.0]]]])
-    >>> maps = AttentionMaps(("animal", "it", "<end>"), ("<end>",), weights, torch.ones(1, 1, 1, 1), weights[:, :, :1])
-    >>> tell_look(maps, "it", referent="animal")
-    '*it* looked most at animal (0.70), <end> (0.10); true referent: animal'
-    """
-    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
-    count = whole("count", count, 1)
-    place = _place_of(maps, word, kind)
-
-    ranked = _ranked_keys(maps, place, kind, layer, head)
-    # In decoder and cross the word is being written and not among the keys, so no key is excluded.
-    if kind == "encoder":
-        ranked = [key for key in ranked if key.place != place]
-    names = [f"{visible(key.label)} ({key.weight:.2f})" for key in ranked[:count]]
-    row = visible(maps.labels(kind)[0][place])
-    sentence = f"*{row}* looked most at {', '.join(names) or 'nothing else'}"
-    if referent is None:
-        return sentence
-
-    sentence += f"; true referent: {visible(referent)}"
-    looked = looked_at(maps, place, kind=kind, layer=layer)
-    seen = any(weight for label, weight in looked if label == referent)
-    return sentence if seen else f"{sentence}, unseen by every head of this layer"
-
-
 class _Key(NamedTuple):
     """A key with the weight that one query gives it."""
 

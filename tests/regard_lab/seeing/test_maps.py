@@ -9,7 +9,7 @@ from regard.layers import record_attention
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.seeing import AttentionMaps, look, look_batch
-from regard_lab.seeing.maps import KINDS, look_text, looked_at, tell_look
+from regard_lab.seeing.maps import KINDS, look_text, looked_at
 from regard_lab.seeing.referents import it_weights
 from regard_lab.seeing.watching import merge
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
@@ -315,10 +315,6 @@ UNFIT = (
             lambda: looked_at(by_hand(), 5),
             ArgumentError,
             "word 5 does not exist; the encoder rows are words 0 to 4",
-        ),
-        *(
-            (lambda count=count: tell_look(by_hand(), "it", count=count), ArgumentError, "count")
-            for count in (0, 1.5, True)
         ),
     ],
 )
