@@ -238,7 +238,7 @@ LISTED: dict[str, dict[str, Listed]] = {
     "Inspect a model": {
         "view": Listed("view", "a model and a sentence in the explorer, as a page"),
         "heads": Listed("heads", "what a model loses without each of its heads"),
-        "lenses": Listed("evaluate", "which lens finds the words that a translator used"),
+        "lenses": Listed("evaluate", "which explanation method finds the words that were used"),
     },
     "Train a model and use it": {
         "train": Listed(None, "train a translator, language model, encoder or classifier"),
@@ -254,8 +254,8 @@ LISTED: dict[str, dict[str, Listed]] = {
     },
     "Use the library": {
         "plan": Listed("plan", "which backend would compute a call, and why"),
-        "bench": Listed("bench", "the speed of this machine beside other libraries"),
-        "conformance": Listed("conformance", "what implementations of attention answer"),
+        "bench": Listed("bench", "the speed of regard here, beside other libraries"),
+        "conformance": Listed("conformance", "what libraries compute as attention, case by case"),
         "doctor": Listed("bench", "versions, and a check of every backend"),
     },
 }

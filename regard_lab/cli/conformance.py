@@ -1,4 +1,4 @@
-"""`regard conformance`: what implementations of attention answer to each clause of the contract."""
+"""`regard conformance`: what libraries compute as attention, compared with each clause of the contract."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def conformance(
     ] = None,
     must_agree: Annotated[
         bool,
-        Option("--must-agree", help="End with an error unless every clause is answered rightly."),
+        Option("--must-agree", help="End with an error if an answer differs from the contract."),
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Ask implementations of attention what they do, clause by clause."""
+    """Compare what installed libraries compute as attention with a float64 oracle."""
     names = _checked_names(libraries)
     if report is not None:
         _check_report(report)
@@ -99,4 +99,4 @@ def _refuse_other_answers(columns: list[Column]) -> None:
     }
     if others:
         first = ", ".join(sorted(others)[:5])
-        raise RegardError(f"{count_of(len(others), 'answers')} are not as the contract: {first}")
+        raise RegardError(f"{count_of(len(others), 'answers')} differ from the contract: {first}")

@@ -74,9 +74,9 @@ SETTINGS = TranslationTraining.Config(
     validate_every=700,
 )
 BEFORE = (
-    "On an idle machine this takes about five minutes, on a busy one much longer; Ctrl-C keeps what was learned,",
-    "and the same command goes on. For a quick look that gives a worse model: regard demo --steps 600 --out DIR",
-    "Texts are read as ids, which number words or pieces of words; a step reads some of the sentences.",
+    "On an idle machine this takes about five minutes, on a busy one much longer. Ctrl-C stops it and keeps what was",
+    "learned; the same command continues. A quick look, with a worse model: regard demo --steps 600 --out DIR",
+    "The model reads ids: numbers for words and pieces of words. Each step of the training reads some sentences.",
 )
 PICTURES = "pictures"
 EXPLAINED = 150  # test sentences for the lens and the routes
@@ -100,12 +100,12 @@ def demo(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Train a translator here, and see what *it* depends on."""
+    """Train a translator here, and see what its pronouns depend on."""
     show = note if as_json else out
     check_run_folder(run)
     settings = _settings(run, steps, seed)
     show(
-        'What does "it" refer to? English does not show it; German has to: es, er or sie, by the gender of the noun.'
+        'What does "it" refer to? English has one word for all nouns; German has es, er and sie, by the noun\'s gender.'
     )
     show("")
     data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
@@ -182,7 +182,7 @@ def _evaluate(
 
     show("")
     show(
-        f"3. Results on {len(data.test)} test sentences, whose pairs of nouns never occurred in training"
+        f"3. Results on {len(data.test)} test sentences, whose two nouns never occurred together in training"
     )
     note(f"   translating {len(data.test)} test sentences, which can take a minute ...")
     result = evaluate(translator, data.test)
@@ -196,7 +196,7 @@ def _evaluate(
     pictures += _look_at_articles(translator, report, cross, routes, folder)
     explain_run(run)
     show(f"4. Pictures in {folder}: {', '.join(Path(picture).name for picture in pictures)}")
-    show(f"   Change a word of the sentence yourself: {page}")
+    show(f"   To change a word of the sentence yourself, open {page}")
     show(
         f"   A model of real English, in which *it* looks at *animal*: {program_name()} lesson relations"
     )

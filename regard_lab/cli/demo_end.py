@@ -85,11 +85,11 @@ def pair_lines(pair: TranslatedPair, head: tuple[int, int]) -> list[str]:
     if [word for word, _ in looked] == nouns:
         layer, number = head
         each = " and ".join(
-            f"at {word} ({weight:.2f}) while *{one.pronoun}* was written"
+            f"at {word} (weight {weight:.2f}) while *{one.pronoun}* was written"
             for one, (word, weight) in zip(pair.known, looked, strict=True)
         )
         lines.append(
-            f"One head of the decoder (layer {layer}, head {number}, from 0) looked {each}."
+            f"One head of the decoder (layer {layer}, head {number}, counted from 0) looked most {each}."
         )
     return lines
 
@@ -101,7 +101,7 @@ def _wrong_lines(pair: TranslatedPair) -> list[str]:
         lines += [sentence.source, written, f"(right would be *{sentence.pronoun}*)", ""]
     return [
         *lines,
-        "Not both pronouns are right; a longer training learns them (leave out --steps).",
+        "Not both pronouns are right. A longer training learns them: leave out --steps.",
     ]
 
 
@@ -122,14 +122,14 @@ def _dependence(one: PronounTranslation) -> str:
     """What happens to the pronoun if the word that differs is erased."""
     before = one.lens.probability
     after = one.probability_without(one.changed)
-    if after < before / 2:
+    if after < min(before, 0.5):
         return (
-            f"Without *{one.changed}*, the probability of *{one.pronoun}* (of es, er and sie) falls from {before:.2f} "
-            f"to {after:.2f}."
+            f"Without *{one.changed}*, the probability of *{one.pronoun}* (among es, er and sie) falls from "
+            f"{before:.2f} to {after:.2f}."
         )
     return (
-        f"Without *{one.changed}*, the probability of *{one.pronoun}* stays at {after:.2f}: it is what this model "
-        f"writes here without any adjective."
+        f"Without *{one.changed}*, the probability of *{one.pronoun}* is still {after:.2f}: in this sentence the model "
+        f"writes *{one.pronoun}* even without an adjective."
     )
 
 
@@ -143,16 +143,16 @@ def write_page(run: Path, sentence: PronounSentence) -> Path:
 
 
 def write_words(run: Path) -> Path:
-    """Write the English words of the grammar, by what they are, so that a newcomer finds sentences it knows."""
+    """Write a list of the English words of the grammar, from which a newcomer can form sentences that it knows."""
     by_sense: dict[str, list[str]] = {}
     for noun in NOUNS:
         by_sense.setdefault(f"nouns, {noun.sense}", []).append(noun.english)
     for drawback in DRAWBACKS:
-        by_sense.setdefault(f"behind 'was too', of {drawback.sense}", []).append(drawback.english)
+        by_sense.setdefault(f"after 'was too', about {drawback.sense}", []).append(drawback.english)
     by_sense["before a noun"] = [attribute.english for attribute in ATTRIBUTES]
     by_sense["between two nouns"] = [frame.plain for frame in FRAMES]
     lines = [
-        "The words that this translator was trained on. A sentence that it knows is, for example,",
+        "The English words that this translator was trained on. Form sentences like this one:",
         f"  {PAIR[0].source}",
         "",
     ]
@@ -170,12 +170,13 @@ def next_lines(run: Path, page: Path, words: Path) -> list[str]:
     nouns = ", ".join(noun.english for noun in _first_of_each(NOUNS))
     adjectives = ", ".join(drawback.english for drawback in _first_of_each(DRAWBACKS))
     return [
-        "Change a word yourself: open this page, which holds the model and needs no network,",
+        "To change a word yourself, open this page, which contains the model and needs no network:",
         f"  {page}",
-        "or translate a sentence:",
+        "To translate a sentence:",
         f"  {program} translate {run} {in_quotes(example)}",
-        f"It knows {len(NOUNS)} nouns ({nouns}, ...)",
-        f"and {len(DRAWBACKS)} adjectives ({adjectives}, ...): {words}",
+        f"The model knows {len(NOUNS)} nouns ({nouns}, ...)",
+        f"and {len(DRAWBACKS)} adjectives ({adjectives}, ...).",
+        f"All its words are listed in {words}",
     ]
 
 
@@ -208,24 +209,25 @@ def score_lines(result: Evaluation, report: PronounReport, agreement: float | No
     scores = result.scores
     exact = round(scores.exact_match * scores.count)
     lines = [
-        f"{exact:,} of {count_of(scores.count, 'translations')} are word for word those of the grammar.",
-        f"Pronouns: {percent(report.pronouns)} are right; always writing the commonest would get "
+        f"{exact:,} of {count_of(scores.count, 'translations')} equal the expected one word for word.",
+        f"Pronouns: {percent(report.pronouns)} are right; always writing the most frequent one would get "
         f"{percent(report.baseline)}.",
-        f"One word changed: in {percent(report.contrast)} of such pairs both pronouns are right.",
-        f"Another noun: {percent(report.swaps.followed)} of pronouns follow when a noun of another gender takes the "
-        f"place of theirs, and {percent(report.swaps.kept)} stay when the other noun is exchanged.",
+        f"Pairs that differ in one word: in {percent(report.contrast)} of them both pronouns are right.",
+        f"Swapped nouns: {percent(report.swaps.followed)} of the pronouns change rightly if their own noun is replaced "
+        f"by one of another gender; {percent(report.swaps.kept)} stay right if the other noun is replaced.",
     ]
     if agreement is not None:
         lines.append(
-            f"Erased words: {percent(agreement)} of pronouns depend more on their own noun than on the other one."
+            f"Erased words: {percent(agreement)} of the pronouns depend more on their own noun than on the other one."
         )
     found = report.agreement
     if report.head is not None and found is not None:
         lines.append(
-            f"What articles show, *it* looking at its noun, is rarer here: in the best head of the encoder (layer "
-            f"{report.head.layer}, head {report.head.head}, from 0, chosen on other sentences) *it* looks most at its "
-            f"noun in {percent(found.agreement)} of the sentences, by chance in {percent(found.chance)}. The encoder "
-            f"sees two words on each side; the decoder, which writes the pronoun, reads noun and adjective itself."
+            f"Articles show a head in which *it* looks at its noun. Here this is rarer: in the best encoder head "
+            f"(layer {report.head.layer}, head {report.head.head}, counted from 0, chosen on other sentences) *it* "
+            f"looks most at its noun in {percent(found.agreement)} of the sentences; by chance it would in "
+            f"{percent(found.chance)}. The encoder sees only two words on each side of *it*. The decoder writes the "
+            f"pronoun, and reads noun and adjective itself."
         )
         lines.append(HONESTY)
     lines.append(

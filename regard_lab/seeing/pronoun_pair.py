@@ -1,4 +1,4 @@
-"""Two English sentences that differ in one word, and their translations, whose pronouns differ with it: one picture."""
+"""One picture of two English sentences that differ in one word, and of their translations, whose pronouns differ."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ CHANGED_COLOUR = LINES[1]
 
 @dataclass(frozen=True)
 class PronounTranslation:
-    """A sentence with *it*, its translation, and what was read while the German pronoun was written.
+    """A sentence with *it*, its translation, and how much each English word counted for the German pronoun.
 
     Args:
         source, written: the English and the German sentence.
@@ -63,7 +63,7 @@ class PronounTranslation:
 
     @property
     def shares(self) -> dict[str, float]:
-        """The share of each English word in what raises the log odds of the pronoun; 0 for words that lower them."""
+        """The part of each English word in the rise of the pronoun's log odds; 0 for words that lower them."""
         pairs = list(zip(self.lens.source_words, self.lens.source_scores, strict=True))
         total = sum(max(score, 0.0) for _, score in pairs)
         return {word: max(score, 0.0) / total if total else 0.0 for word, score in pairs}
@@ -145,7 +145,7 @@ def _draw_sentence(figure: Figure, sentence: PronounTranslation, top: float) -> 
 
 
 def _places(text: str, left: float) -> list[tuple[str, Box]]:
-    """Each word with the box that it fills from the left edge of its line on."""
+    """Each word of a line with its box; the first box begins at `left`."""
     places = []
     for word in text.split():
         width = text_width(word, WORD_SIZE)
@@ -182,5 +182,5 @@ def _draw_line(
 
 
 def _write_word(figure: Figure, word: str, left: float, top: float, **style: Any) -> None:
-    """A word on the common line of its sentence, whatever letters it has."""
+    """Write a word on the baseline that all words of its sentence share."""
     write_text(figure, word, left, top + BASELINE, WORD_SIZE, va="baseline", **style)

@@ -63,19 +63,22 @@ def test_the_pair_says_what_each_pronoun_means_and_what_erasing_the_changed_word
     assert "sie = die Straße" in text
     # log odds 4 - 9 and 4 + 1
     assert (
-        "Without *tired*, the probability of *es* (of es, er and sie) falls from 0.98 to 0.01."
+        "Without *tired*, the probability of *es* (among es, er and sie) falls from 0.98 to 0.01."
         in text
     )
     assert (
-        "Without *wide*, the probability of *sie* stays at 0.99: it is what this model writes"
+        "Without *wide*, the probability of *sie* is still 0.99: in this sentence the model writes"
         in text
     )
-    looked = "(layer 1, head 2, from 0) looked at animal (0.90) while *es* was written and at street (0.80) while *sie*"
-    assert looked in text
+    assert (
+        "(layer 1, head 2, counted from 0) looked most at animal (weight 0.90) while *es* was written"
+        in text
+    )
+    assert "and at street (weight 0.80) while *sie* was written." in text
 
 
 def test_a_head_that_looks_elsewhere_is_not_mentioned() -> None:
-    assert "looked at" not in "\n".join(pair_lines(pair({"animal": 0.8}), (1, 2)))
+    assert "looked most" not in "\n".join(pair_lines(pair({"animal": 0.8}), (1, 2)))
 
 
 def test_a_wrong_pronoun_is_called_so() -> None:
