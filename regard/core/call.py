@@ -170,6 +170,8 @@ class Call(NamedTuple):
         batch, kv_heads, k_len, head_dim = k.shape
         if not k_len or self.parameters or self.dropout or self.want or self.strict:
             return None
+        if self._has_numbers_in_tensors():
+            return None
 
         pattern: Any = "full"
         if isinstance(self.pattern, Pattern):
@@ -223,6 +225,8 @@ class Call(NamedTuple):
             return None
         if self.q_start is None and q.shape[2] > k_len:
             return None
+        if self._has_numbers_in_tensors():
+            return None
         kind_of_start = self._kind_of_start()
         if kind_of_start is None:
             return None
@@ -240,6 +244,14 @@ class Call(NamedTuple):
         sizes = batch, kv_heads, head_dim, v.shape[3]
         of_keys = type(k), _traits(k), type(v), _traits(v)
         return "structure", kind_of_start, *sizes, *of_keys, k_len_of_bias, *of_options
+
+    def _has_numbers_in_tensors(self) -> bool:
+        """Whether an option is a tensor, which a key would know by its identity while its number changes."""
+        return (
+            isinstance(self.scale, torch.Tensor)
+            or isinstance(self.softcap, torch.Tensor)
+            or isinstance(self.dropout, torch.Tensor)
+        )
 
     def _kind_of_start(self) -> str | None:
         """Whether q_start is a number for all batch rows or one for each; None if it is neither and must be checked."""

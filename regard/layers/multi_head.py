@@ -784,7 +784,9 @@ def is_simple(layer: MultiHeadAttention) -> bool:
         if attributes.get(part, part) is not None:
             return False
     return (
-        layer.mechanism.declared == PLAIN_SOFTMAX
+        type(layer) is MultiHeadAttention  # a derived one may compute its heads in another way
+        and layer.context_dim == layer.dim
+        and layer.mechanism.declared == PLAIN_SOFTMAX
         and layer.pattern.takes_cache
         and not layer.pattern.by_length
         and not torch.compiler.is_compiling()

@@ -100,6 +100,7 @@ def apply_projection(linear: Any, x: torch.Tensor) -> torch.Tensor:
         type(linear) is Projection
         and type(x) is torch.Tensor
         and "forward" not in linear.__dict__
+        and linear._compiled_call_impl is None
         and not has_hooks(linear)
         and not hooks_of_all_modules()
         and not torch.compiler.is_compiling()
@@ -108,6 +109,8 @@ def apply_projection(linear: Any, x: torch.Tensor) -> torch.Tensor:
     if not passes_over_module:
         return linear(x)
     parameters = linear._parameters
+    if "weight" not in parameters or "bias" not in parameters:  # tensors, by DataParallel or FSDP
+        return linear(x)
     return project(x, parameters["weight"], parameters["bias"])
 
 

@@ -304,3 +304,15 @@ def test_swapped_axes_are_suspected_where_swapping_would_fit():
         rg.attention(q, k.transpose(1, 2), v.transpose(1, 2))
     with pytest.raises(rg.ShapeError, match=r"must be a multiple of kv_heads$"):
         rg.attention(torch.randn(2, 6, 5, 8), torch.randn(2, 4, 9, 8), torch.randn(2, 4, 9, 8))
+
+
+@pytest.mark.parametrize("pattern", [None, p.KeySpan([0, 1], [3, 4])], ids=str)
+@pytest.mark.parametrize("name", ["scale", "softcap"])
+def test_a_number_in_a_tensor_is_read_in_each_call(name, pattern):
+    q, k, v = (torch.randn(2, 2, 4, 8) for _ in range(3))
+    number = torch.tensor(0.0)
+    for value in (0.5, 0.5, 0.5, 2.0, 7.0):
+        number.fill_(value)
+        output = rg.attention(q, k, v, pattern=pattern, **{name: number})
+        expected = rg.attention(q, k, v, pattern=pattern, **{name: value}, backend="reference")
+        torch.testing.assert_close(output, expected)

@@ -9,7 +9,7 @@ from torch.nn.utils import prune as pruning
 from regard.errors import UnsupportedError
 from regard.layers import LatentAttention, MultiHeadAttention
 from regard.layers import projection as projecting
-from regard.layers.projection import Projection, project
+from regard.layers.projection import Projection, apply_projection, project
 
 ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
 
@@ -214,6 +214,14 @@ def parametrise(layer, name):
     torch.nn.utils.parametrize.register_parametrization(getattr(layer, name), "weight", Halved())
 
 
+def replace_parameter(layer, name):
+    """By a tensor, as DataParallel and FSDP do for the time of a call."""
+    linear = getattr(layer, name)
+    weight = linear.weight.detach() * 2
+    del linear.weight
+    linear.weight = weight
+
+
 CHANGES = [
     add_adapter,
     add_hook,
@@ -224,6 +232,7 @@ CHANGES = [
     normalise,
     normalise_spectrum,
     parametrise,
+    replace_parameter,
 ]
 
 
@@ -246,3 +255,11 @@ def test_what_is_set_on_a_projection_is_honoured_whatever_form_computes(change, 
         whole = layer(x, **options)
         assert float((whole - plain).abs().max()) > 1e-4
         torch.testing.assert_close(step_by_step(layer, x), whole, atol=1e-5, rtol=1e-4)
+
+
+def test_a_projection_that_was_compiled_is_called_as_it_was_compiled():
+    linear = Projection(3, 5)
+    linear.compile(backend=lambda graph, _: lambda *inputs: [x * 2 for x in graph(*inputs)])
+    x = torch.randn(2, 3)
+    torch.testing.assert_close(apply_projection(linear, x), linear.forward(x) * 2)
+    torch._dynamo.reset()

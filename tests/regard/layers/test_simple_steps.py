@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from regard import record_attention
+from regard.errors import ShapeError
 from regard.layers import Difference, MoBA, MultiHeadAttention, ValueResidual, multi_head
 from regard.layers.multi_head import is_simple
 from regard.layers.projection import Projection
@@ -80,6 +81,25 @@ def test_a_simple_step_has_the_gradients_of_the_general_way(
 @pytest.mark.parametrize("options", NOT_SIMPLE, ids=str)
 def test_a_layer_with_another_part_is_not_simple(options: dict[str, Any]) -> None:
     assert not is_simple(new_layer(**options))
+
+
+class Derived(MultiHeadAttention):
+    """A layer of someone else, whose keys are twice as long."""
+
+    def _project_keys(self, *arguments: Any) -> torch.Tensor:
+        return super()._project_keys(*arguments) * 2
+
+
+def test_what_a_derived_layer_changes_is_computed() -> None:
+    layer = Derived(24, 4, pattern="causal")
+    x = torch.randn(3, 11, 24, generator=torch.Generator().manual_seed(7))
+    torch.testing.assert_close(continued(layer, {}), layer(x))
+
+
+def test_a_layer_for_contexts_of_another_size_refuses_a_step_without_one() -> None:
+    layer = new_layer(context_dim=10)
+    with pytest.raises(ShapeError, match="it needs a context"):
+        continued(layer, {})
 
 
 def test_a_part_that_is_set_later_counts() -> None:
