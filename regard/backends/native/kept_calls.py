@@ -106,9 +106,10 @@ class CPython(Structure):
                 "get_num_threads",
                 "is_grad_enabled",
                 "transforms",
+                "function_modes",
             )
         ),
-        ("quiet", py_object * 5),
+        ("quiet", py_object * 4),
         *(
             (name, py_object)
             for name in ("is_included", "before_autograd", "forward_mode", "level")
@@ -266,6 +267,7 @@ def _functions_and_objects(describe: int) -> CPython:
         get_num_threads=torch.get_num_threads,
         is_grad_enabled=torch.is_grad_enabled,
         transforms=torch._C._functorch.peek_interpreter_stack,
+        function_modes=torch._C._is_torch_function_mode_enabled,
         is_included=torch._C._dispatch_tls_is_dispatch_key_included,
         before_autograd=BEFORE_AUTOGRAD,
         forward_mode=forward_ad,
@@ -278,7 +280,6 @@ def _functions_and_objects(describe: int) -> CPython:
         torch._C._is_any_autocast_enabled,
         torch._C._is_tracing,
         torch._C._len_torch_dispatch_stack,
-        torch._C._is_torch_function_mode_enabled,
         torch.autograd._profiler_enabled,
     ]
     return python

@@ -70,7 +70,12 @@ def test_extreme_numbers_have_the_results_of_the_formula(number, k_len):
         torch.testing.assert_close(output, expected, equal_nan=True)
 
 
-def test_keys_that_cancel_leave_no_negative_zero():
-    q = torch.zeros(1, 1, 1, 16)
-    v = torch.full((1, 1, 1, 16), -0.0)
-    assert not rg.attention(q, q, v, backend="native").signbit().any()
+def test_a_product_below_the_least_number_leaves_no_negative_zero():
+    q = torch.ones(1, 1, 1, 16)
+    k = torch.ones(1, 1, 2, 16)
+    k[:, :, 1] = 0.5  # its weight is exp(-2) of the other one
+    v = torch.full((1, 1, 2, 16), -0.0)
+    v[:, :, 1] = -1e-45
+    output = rg.attention(q, k, v, backend="native")
+    assert not output.any()
+    assert not output.signbit().any()

@@ -94,6 +94,7 @@ bool may_repeat(rg_object *const *arguments) {
   for (int i = BIAS; i <= SINK; i++)
     if (option[i] != py.none) return false;
   if (class_of(option[Q_START]) == py.tensor) return false;
+  if (says_something(py.PyObject_CallNoArgs(py.function_modes))) return false;  // a mode would see what is asked below
   if (says_something(py.PyObject_CallNoArgs(py.transforms))) return false;
   if (says_something(py.PyObject_CallNoArgs(py.is_grad_enabled)))
     for (int i = 0; i < TENSORS; i++)

@@ -8,7 +8,7 @@ extern "C" {
 #endif
 
 #define RG_OPTIONS 13  // arguments of a call after q, k and v
-#define RG_QUIET 5     // functions that are asked before every call
+#define RG_QUIET 4     // functions that are asked before every call
 
 typedef struct rg_object rg_object;  // PyObject
 
@@ -47,7 +47,7 @@ typedef struct {
   rg_object *is_neg;                     // functions of a tensor: whether numbers are the negatives of those in memory,
   rg_object *has_no_memory[2];           // and whether there is no memory
   rg_object *empty_strided, *get_num_threads, *is_grad_enabled;
-  rg_object *transforms;                 // returns None outside of torch.func
+  rg_object *transforms, *function_modes;  // return None outside of torch.func, and whether a mode sees functions of tensors
   rg_object *quiet[RG_QUIET];            // return None, False or 0 where nothing looks at a call or changes it
   rg_object *is_included, *before_autograd;  // whether a dispatch key is included, and the one of tracers
   rg_object *forward_mode, *level;       // a module and the name of its number, below 0 outside of forward-mode derivatives
