@@ -133,13 +133,17 @@ def _does_more(module: nn.Module) -> bool:
     """Whether a call of the module may do more than its class says, or its class is not known."""
     if type(module) not in KNOWN_MODULES or "forward" in module.__dict__:
         return True
+    if module._compiled_call_impl is not None:  # set by `module.compile()`
+        return True
     if isinstance(module, MultiHeadAttention):
         return not is_simple(module)
     return False
 
 
 def _has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether the parameters of the module are plain ones of this dtype, in memory."""
+    """Whether all weights of the module are parameters, plain ones of this dtype, in memory."""
+    if "weight" in module.__dict__ or "weight" in module._buffers:  # as copies of a model have
+        return False
     for parameter in module._parameters.values():
         if parameter is None:
             continue

@@ -97,6 +97,17 @@ def parametrise(model: Any) -> None:
     nn.utils.parametrizations.weight_norm(model.decoder[0].feed_forward.widen)
 
 
+def compile_a_projection(model: Any) -> None:
+    model.decoder[1].self_attention.to_v.compile(backend="eager")
+
+
+def keep_a_weight_as_a_tensor(model: Any) -> None:
+    projection = model.decoder[1].cross_attention.to_output
+    weight = projection.weight.detach()
+    del projection.weight
+    projection.weight = weight
+
+
 def replace_the_steps(model: Any) -> None:
     model._through_layers = model._through_layers
 
@@ -109,6 +120,8 @@ def replace_the_steps(model: Any) -> None:
         train_one_dropout,
         replace_forward,
         parametrise,
+        compile_a_projection,
+        keep_a_weight_as_a_tensor,
         replace_the_steps,
         lambda model: model.bfloat16(),
     ],
