@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
-from time import time_ns
 from typing import Annotated, Any
 
 from typer import Argument, Option
@@ -193,10 +192,10 @@ def compare(
 ) -> None:
     """Evaluate several models on the same files, such as one before and after a fine-tuning."""
     report = out / comparing.JSON
-    begun = time_ns()
+    before = file_state(report)
 
     def what_is_reported() -> str | None:
-        if not report.exists() or report.stat().st_mtime_ns < begun:
+        if file_state(report) in (None, before):
             return None
         return f"{out} has the report of what was evaluated"
 
@@ -205,6 +204,17 @@ def compare(
             listed(runs), data, out, tell=note, counting=partial(counting, "translating")
         )
     out_result(as_json, lambda: record.rstrip("\n"), lambda: markdown.rstrip("\n"))
+
+
+def file_state(path: Path) -> tuple[int, int, int] | None:
+    """What changes when a file is written; None where there is none.
+
+    No clock is asked: the time that a system writes beside a file may be some milliseconds older than its clock's.
+    """
+    if not path.exists():
+        return None
+    status = path.stat()
+    return status.st_ino, status.st_mtime_ns, status.st_size
 
 
 def score(

@@ -233,6 +233,26 @@ def test_ctrl_c_names_what_is_kept_and_how_to_go_on(name, tmp_path, monkeypatch,
         assert (answer.returncode, answer.err.splitlines()[-len(expected) :]) == (130, expected)
 
 
+@pytest.mark.parametrize("writes", [True, False])
+def test_a_report_counts_as_kept_if_it_was_written_now_whatever_the_clock_says(
+    writes, tmp_path, monkeypatch, run_folder, data
+):
+    report = tmp_path / "compare.json"
+    report.write_text("of an earlier comparison")
+
+    def compare(*arguments, **options):
+        if writes:
+            report.write_text("{}")
+            os.utime(report, ns=(0, 0))  # the time beside a file may lag behind the clock
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluate.comparing, "compare_runs", compare)
+    runs = f"{run_folder},{run_folder}"
+    answer = regard("compare", "--runs", runs, "--data", data / "text.txt", "--out", tmp_path)
+    kept = f"; {tmp_path} has the report of what was evaluated" if writes else ""
+    assert (answer.returncode, answer.last) == (130, f"regard: interrupted{kept}")
+
+
 @pytest.mark.parametrize(
     ("lines", "printed"), [(("a", "a street", "the street is wide"), 2), (("the street", "a"), 0)]
 )
