@@ -38,6 +38,11 @@ def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_cho
             assert label == word
             assert float(number.replace("−", "-")) == pytest.approx(score, abs=0.0051)
         assert "Why es rather than er or sie?" in page.locator(".question").inner_text()
+        # a word that is not explained is no link, and what introduces buttons stands before some
+        plain = page.locator(".word.plain").first
+        assert plain.evaluate("(one) => getComputedStyle(one).textDecorationLine") == "none"
+        introduces = page.locator(".outcome").inner_text().endswith(":")
+        assert introduces == (page.locator(".try button").count() > 0)
         page.get_by_role("group", name="Words to explain").get_by_text("Tier", exact=True).click()
         page.get_by_role("combobox", name="Lens", exact=True).select_option("gradients")
         place = translation().texts["target"].index("Tier")

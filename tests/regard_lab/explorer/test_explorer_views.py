@@ -220,7 +220,9 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
     encoder = next(at for at, one in enumerate(one.attentions) if one.name.startswith("Encoder"))
     weights = [found.attentions[encoder].weights for found in (one, other)]
     expected = heads_apart(*weights, matched, matched)
-    with Opened(browser, f"{translated}#view=compare&kind={encoder}&layer=2&head=1") as opened:
+    with Opened(
+        browser, f"{translated}#view=compare&kind={encoder}&layer=2&head=1&row=3"
+    ) as opened:
         page = opened.page
         page.wait_for_selector("[data-distance]")
         assert (
@@ -238,6 +240,8 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
         said = f"Hidden: {100 * hidden[0]:.0f} % of the first and {100 * hidden[1]:.0f} % of"
         assert said in page.locator("[data-hidden]").inner_text()
         assert page.locator(".badge").all_inner_texts() == ["exact", "exact"]
+        row = one.texts["source"][3]
+        assert page.locator(".readout").inner_text().startswith(f"{row} looks at ")
         shown = page.locator("[data-written] td").all_inner_texts()
         assert float(shown[0]) == pytest.approx(one.changes[None].probabilities[0], abs=5.1e-4)
         assert float(shown[1]) == pytest.approx(other.changes[None].probabilities[0], abs=5.1e-4)

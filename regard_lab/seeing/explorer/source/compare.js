@@ -135,6 +135,7 @@ async function load(app, first, {outside, attention, kind, layer, head}) {
     largest,
     distances,
     outside,
+    places: rows[0],
     hidden: parts.map(({rest}) => mean(rest)),
     left: first.rows - rows[0].length,
     words: {
@@ -235,8 +236,8 @@ function unpaired(count) {
   return `${count} ${count === 1 ? "row of the first has" : "rows of the first have"} no partner.`;
 }
 
-function place(app, {first}) {
-  const [row, column] = app.state.pair ?? [0, 0];
+function place({state}, {first, places}) {
+  const [row, column] = state.pair ?? [Math.max(places.indexOf(state.row), 0), 0];
   return [Math.min(row, first.rows - 1), Math.min(column, first.columns - 1)];
 }
 

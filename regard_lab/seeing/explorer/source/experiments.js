@@ -3,9 +3,9 @@
 // moves the prediction most.
 
 import {top} from "./engine/numbers.js";
-import {act, flipped} from "./past.js";
+import {act, flipped, isChanged} from "./past.js";
 import {chosenPlace, gone, lens} from "./play.js";
-import {probability} from "./shares.js";
+import {probability, share} from "./shares.js";
 import {OPTIONS, isSpecial, kindOf, named, outcomes} from "./stories.js";
 import {differences, followed} from "./wordpairs.js";
 
@@ -22,7 +22,8 @@ export async function tryOut(app) {
   const {source, origin} = app;
   const kind = kindOf(app);
   const key = keyOf(app);
-  const known = app.tried?.origin === origin && (source !== origin || app.tried.key === key);
+  const asked = askedOf(app);
+  const known = experimentsOf(app) !== null;
   const probes = kind !== "written" && kind !== "vectors" && !source.probed;
   if (app.asking || app.playing || (known && !probes)) return;
   app.asking = source;
@@ -34,16 +35,36 @@ export async function tryOut(app) {
     }
     if (!stops() && !known) {
       const list = await found(app, kind, stops);
-      if (!stops()) app.tried = {origin, key, list};
+      if (!stops()) app.tried = {origin, asked, list};
     }
   } catch (error) {
     app.state.busy = error.message;
+    if (!known) app.tried = {origin, asked, list: []}; // the same would fail again
   }
   const stopped = stops();
   app.asking = null;
   if (app.playing) return;
   await app.draw();
   if (stopped) await lens(app); // of what is shown by now
+}
+
+/**
+ * The experiments that are shown; null while those of the word that is chosen in the unchanged text
+ * are to be found.
+ */
+export function experimentsOf(app) {
+  const {tried, origin} = app;
+  return tried?.origin === origin && (isChanged(app) || tried.asked === askedOf(app))
+    ? tried.list
+    : null;
+}
+
+/** The word that experiments are about: the one that is chosen in the unchanged text. */
+function askedOf(app) {
+  const kind = kindOf(app);
+  if (kind === "vectors") return app.state.row;
+  if (kind === "written") return isChanged(app) ? app.origin.header.chosen : chosenPlace(app);
+  return isChanged(app) ? 0 : app.state.pick;
 }
 
 const keyOf = ({state, source}) =>
@@ -100,10 +121,7 @@ async function found(app, kind, stops) {
  * the word's probability, what stands in its place, and how much else has changed.
  */
 async function ofWritten(app, origin) {
-  const place = Math.min(
-    app.source === origin ? chosenPlace(app) : origin.header.chosen,
-    origin.answer.texts.target.length - 1,
-  );
+  const place = Math.min(askedOf(app), origin.answer.texts.target.length - 1);
   const {given, header} = origin;
   if (!header.explained[place]) {
     const answer = await app.engine.ask("lens", {...given, place, others: origin.others(place)});
@@ -151,7 +169,7 @@ function before(one, other) {
 async function ofPrediction(app, origin, kind, values, stops) {
   if (!origin.probed) await probe(app, origin, kind, stops);
   if (!origin.probed) return null;
-  const pick = app.source === origin ? app.state.pick : 0;
+  const pick = askedOf(app);
   const id = top(values, OPTIONS)[pick];
   const {likeliest, target} = origin.answer;
   const names = kind === "next" ? likeliest.at(-1) : likeliest[0];
@@ -315,7 +333,7 @@ function ofVectors(app, origin) {
     .sort(([, one], [, other]) => one - other);
   const turned = order.slice(0, 2).map(([at, cosine]) => ({
     ...erasure(app, origin, {word}, at, 0),
-    says: `turns “${named(word)}” to a cosine of ${cosine.toFixed(2)}`,
+    says: `turns “${named(word)}” to a cosine of ${share(cosine)}`,
   }));
   return [...turned, looking(app, header, row)];
 }

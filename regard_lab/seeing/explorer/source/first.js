@@ -3,6 +3,7 @@
 
 import {html, nothing} from "lit-html";
 import {repeat} from "lit-html/directives/repeat.js";
+import {experimentsOf} from "./experiments.js";
 import {drawer, sentenceForm} from "./form.js";
 import {headline} from "./headline.js";
 import {offers} from "./offers.js";
@@ -13,7 +14,7 @@ import {rove} from "./rove.js";
 import {liveForm} from "./server.js";
 import {share, short} from "./shares.js";
 import {fit, link} from "./stage.js";
-import {around, isSpecial, named, quoted, storyOf, strengths} from "./stories.js";
+import {around, isSpecial, named, pointedAt, quoted, storyOf, strengths} from "./stories.js";
 import {drawn} from "./surface.js";
 import {differences, followed} from "./wordpairs.js";
 
@@ -22,7 +23,7 @@ const MODES = {depends: "Depends on", looks: "Looks at"};
 export function firstScreen(app) {
   const story = storyOf(app);
   if (!story) return html`<h1><bdi>${app.source.header.title}</bdi></h1>`;
-  if (story.waits) queueMicrotask(() => lens(app));
+  if (story.waits || (app.engine && !experimentsOf(app))) queueMicrotask(() => lens(app));
   const strong = strengths(story);
   const {busy, types} = app.state;
   const unknown = app.source.answer?.unknown ?? [];
@@ -35,19 +36,20 @@ export function firstScreen(app) {
     <h1 class="answer" ${drawn((element) => keepHeight(app, element))}>
       ${headline(app, story, strong)}
     </h1>
-    ${stage(app, story, strong)}
-    <div class="told" ?hidden=${!tells(app, story)}>
+    ${stage(app, story, strong)} ${tells(app, story) ? told(app, story) : nothing}
+  </div>`;
+}
+
+/** What a change has done, and experiments. */
+function told(app, story) {
+  const changed = Boolean(app.engine) && isChanged(app);
+  return html`<div class="told">
       <p><span aria-live="polite" class="outcome">${outcome(app, story)}</span></p>
-      <button
-        class="undo ${app.engine && isChanged(app) ? "on" : ""}"
-        ?disabled=${!(app.engine && isChanged(app))}
-        @click=${() => undo(app)}
-      >
+      <button class="undo ${changed ? "on" : ""}" ?disabled=${!changed} @click=${() => undo(app)}>
         Undo
       </button>
     </div>
-    ${tells(app, story) ? experiments(app, story) : nothing}
-  </div>`;
+    ${experiments(app, story)}`;
 }
 
 /** While a word is pointed at, the answer keeps its room: a longer one would move the word away. */
@@ -81,7 +83,7 @@ function stage(app, story, strong) {
     aria-label="The words, and links between them"
     ${drawn((element) => {
       fit(element, key, Boolean(arcs));
-      const shown = {strengths: strong, ghosts, pointed: app.hot ?? null, arcs};
+      const shown = {strengths: strong, ghosts, pointed: pointedAt(app, story), arcs};
       link(element, shown);
     })}
   >
@@ -268,8 +270,8 @@ function point(app, event, text, given) {
   const word = event.target.closest(".w");
   if (!word) return;
   light(app, event, text);
-  const at = Number(word.dataset.at);
-  if (app.hot === at || !given.can(at) || given.gone.includes(at)) return;
+  const at = given.can(Number(word.dataset.at)) ? Number(word.dataset.at) : null;
+  if (app.hot === at) return;
   app.hot = at;
   app.drawFirst();
 }
@@ -290,16 +292,20 @@ function light(app, event, text) {
 /** What the numbers above the words are. */
 function legend({by, looks, kind, word, without}, strong, ghosts) {
   if (by === undefined) return "";
-  if (by === "looks") return html`numbers: share of attention, ${looks.says}`;
-  const was = ghosts.length
-    ? html`; dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on`
-    : "";
-  if (!without || !strong.some((one) => one > 0))
-    return ghosts.length ? html`dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on` : "";
-  return html`numbers:
-    <span class="long">${kind === "vectors" ? "cosine of the vector of" : "probability of"}</span>
-    ${quoted(word, true)} without that word${was}`;
+  if (by === "looks")
+    return html`numbers: share of attention <span class="long">of ${looks.says}</span>`;
+  const was = html`dotted: ${phrase("what", "")}
+    <em><bdi>${ghosts.word}</bdi></em> ${phrase("depended on", "before")}`;
+  if (!without || !strong.some((one) => one > 0)) return ghosts.length ? was : "";
+  return html`${ghosts.length ? phrase("numbers:", "") : "numbers:"}
+  ${phrase(kind === "vectors" ? "cosine of the vector of" : "probability of", "")}
+  ${quoted(word, true)} without
+  ${ghosts.length ? html`${phrase("that word;", "it;")} ${was}` : "that word"}`;
 }
+
+/** Words of a legend, and shorter ones for a phone. */
+const phrase = (long, brief) =>
+  html`<span class="long">${long}</span><span class="brief">${brief}</span>`;
 
 function below({kind, written, optionsLabel, word, own}) {
   const label = written?.label ?? optionsLabel;
@@ -341,7 +347,9 @@ function tools(app) {
 
 async function writes(app) {
   await app.set({types: !app.state.types});
-  app.element.querySelector("#sentence")?.select();
+  const input = app.element.querySelector("#sentence");
+  input?.focus(); // which scrolls to it
+  input?.select();
 }
 
 /** Whether a page has experiments: those of its model, or heads that it can show. */
@@ -352,7 +360,7 @@ const TRYING = html`<button disabled>
 </button>`;
 
 function experiments(app, story) {
-  const found = app.engine ? tried(app) : offers(app, story);
+  const found = app.engine ? experimentsOf(app) : offers(app, story);
   const list = found ?? [null, null, null];
   return html`<div class="try" role="toolbar" aria-label="Experiments">
     ${list.map((one) =>
@@ -364,8 +372,6 @@ function experiments(app, story) {
     )}
   </div>`;
 }
-
-const tried = ({tried: found, origin}) => (found?.origin === origin ? found.list : null);
 
 function onKey(app, event) {
   const typing = event.target.matches("input");

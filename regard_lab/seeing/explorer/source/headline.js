@@ -2,7 +2,7 @@
 
 import {html, nothing} from "lit-html";
 import {ceiling, floor, probability, share} from "./shares.js";
-import {quoted} from "./stories.js";
+import {pointedAt, quoted} from "./stories.js";
 
 const NAMED = 2; // words that the sentence names
 
@@ -15,10 +15,9 @@ const ACTS = {
 };
 
 export function headline(app, story, strong) {
-  const {by, given, word} = story;
+  const {by, word} = story;
   if (word === undefined) return "Press a word: the model will guess what stands in its place.";
-  const pointed = app.hot ?? given.pointed ?? null;
-  const at = pointed !== null && !given.gone.includes(pointed) ? pointed : null;
+  const at = pointedAt(app, story);
   const most = at === null ? largest(strong) : [at];
   if (by === "looks") return looking(story, most, at !== null);
   if (!by) return html`The page knows no weights of ${quoted(word, true)}.`;

@@ -1,6 +1,8 @@
 // What a change has done, in one sentence: what was changed, and what the model makes of it.
 
 import {html} from "lit-html";
+import {experimentsOf} from "./experiments.js";
+import {offers} from "./offers.js";
 import {isChanged} from "./past.js";
 import {gone} from "./play.js";
 import {listed, probability} from "./shares.js";
@@ -12,14 +14,17 @@ export function outcome(app, story) {
   if (!isChanged(app)) return untouched(app, story);
   const done = causes(app);
   const now = effects(app, story);
-  return html`${done.length > 1 ? "Together, " : ""}${listed(done)}:
+  return html`${done.length > 1 ? html`Together, ${listed(done.map(stated))}` : done.map(begun)}:
   ${now.length ? listed(now) : html`nothing changes`}.`;
 }
 
+const stated = ([how, what]) => html`${how} ${what}`;
+const begun = ([how, what]) => stated([how.charAt(0).toUpperCase() + how.slice(1), what]);
+
 /** Before any change. */
 function untouched(app, {kind, word}) {
-  if (app.tried?.origin !== app.origin) return html`Looking for three experiments on this model…`;
-  const {list} = app.tried;
+  const list = experimentsOf(app);
+  if (!list) return html`Looking for three experiments on this model…`;
   if (!list.length) return html`No experiment was found for this text.`;
   if (kind === "masked" && word === undefined)
     return html`Found by hiding one word after the other:`;
@@ -27,31 +32,35 @@ function untouched(app, {kind, word}) {
 }
 
 /** A stored page: what is written without the word that is pointed at. */
-function stored({source}, {kind, given: {pointed, words}}) {
-  const without = source.header.changes?.erased[pointed];
-  if (kind !== "written") return "Heads differ: found by searching all of them.";
-  if (!without?.translation?.length) return "What is written without the words that matter most:";
+function stored(app, story) {
+  const {pointed, words} = story.given;
+  const without = app.source.header.changes?.erased[pointed];
+  if (story.kind !== "written") return "Heads differ: found by searching all of them.";
+  if (!without?.translation?.length)
+    return offers(app, story).length
+      ? "What is written without the words that matter most:"
+      : "No word of the sentence matters much for this one.";
   return html`Without ${quoted(words[pointed])} it writes:
     <em><bdi>${without.translation.join(" ")}</bdi></em>`;
 }
 
-/** What was changed, as parts of a sentence. */
+/** What was changed: pairs of the word that begins a part of a sentence, and the rest of it. */
 function causes({state, origin}) {
   const {texts} = origin.header;
   const read = texts.source ?? texts.text;
   const done = [];
   if (state.text !== origin.given.source)
     for (const {before, after} of replacedWords(origin.given.source, state.text))
-      done.push(html`With ${quoted(after)} instead of ${quoted(before)}`);
+      done.push(["with", html`${quoted(after)} instead of ${quoted(before)}`]);
   const erased = gone(state).map((at) => quoted(read[at] ?? String(at)));
-  if (erased.length) done.push(html`without ${listed(erased)}`);
+  if (erased.length) done.push(["without", listed(erased)]);
   const off = state.off ? state.off.split(",") : [];
   const heads = off.map((one) => one.split(".").slice(1).join("."));
   if (off.length)
-    done.push(html`with ${off.length > 1 ? "heads" : "head"} ${listed(heads)} switched off`);
-  if (Number(state.factor) !== 1) done.push(html`with scores × ${state.factor}`);
-  if (Number(state.warmth) !== 1) done.push(html`at temperature ${state.warmth}`);
-  if (state.masks) done.push(html`with another pattern`);
+    done.push(["with", html`${off.length > 1 ? "heads" : "head"} ${listed(heads)} switched off`]);
+  if (Number(state.factor) !== 1) done.push(["with", `scores × ${state.factor}`]);
+  if (Number(state.warmth) !== 1) done.push(["at", `temperature ${state.warmth}`]);
+  if (state.masks) done.push(["with", "another pattern"]);
   return done;
 }
 
@@ -70,10 +79,7 @@ function effects(app, {kind, chosen, word, own, options}) {
     const moved = differences(before, after).map(became);
     if (moved.length) return moved;
     const was = origin.answer.probabilities[followed(chosen, after, before)];
-    return [
-      html`the same is written, and ${quoted(word, true)} has probability ${probability(own)}
-      instead of ${probability(was)}`,
-    ];
+    return [html`the same is written, and ${beside(word, own, was)}`];
   }
   if (kind === "vectors") return [html`the vectors of the text are others; see “What if”`];
   if (!options.length) return [];
@@ -82,11 +88,16 @@ function effects(app, {kind, chosen, word, own, options}) {
   if (!was)
     return [html`the model guesses ${quoted(best, true)} with probability ${probability(p)}`];
   return best === was[0]
-    ? [
-        html`${quoted(best, true)} has probability ${probability(p)} instead of
-        ${probability(was[1])}`,
-      ]
+    ? [beside(best, p, was[1])]
     : [html`${quoted(was[0])} becomes ${quoted(best, true)}, with probability ${probability(p)}`];
+}
+
+/** The probability of a word beside the one before. */
+function beside(word, now, was) {
+  const [p, before] = [now, was].map(probability);
+  return p === before
+    ? html`${quoted(word, true)} keeps probability ${p}`
+    : html`${quoted(word, true)} has probability ${p} instead of ${before}`;
 }
 
 function firstOf(kind, {likeliest, target, probabilities}) {

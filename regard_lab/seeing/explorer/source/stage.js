@@ -11,7 +11,8 @@ export function fit(stage, key, arcs) {
   const wanted = `${key}/${stage.clientWidth}`;
   const lines = [...stage.querySelectorAll(".line")];
   const wide = () => Math.max(...lines.map((line) => line.scrollWidth));
-  if (stage.fitted === wanted && wide() <= stage.clientWidth + 12) return;
+  const over = () => lines.some((line) => line.scrollWidth > line.clientWidth + 1);
+  if (stage.fitted === wanted && !over()) return;
   stage.fitted = wanted;
   stage.classList.remove("wrapped");
   for (const line of lines) line.style.minHeight = "";
@@ -19,10 +20,11 @@ export function fit(stage, key, arcs) {
   const letters = parseFloat(getComputedStyle(stage).fontSize);
   const room = lines.length > 1 ? SLACK : 0.97;
   const size = Math.min(LARGEST * letters, (40 * stage.clientWidth * room) / wide());
-  const wraps = size < SMALLEST;
+  stage.style.setProperty("--s", `${size}px`);
+  const wraps = size < SMALLEST || over(); // words have a least width, of a finger
   stage.classList.toggle("wrapped", wraps);
   stage.classList.toggle("arcs", arcs);
-  stage.style.setProperty("--s", `${wraps ? WRAPPED * letters : size}px`);
+  if (wraps) stage.style.setProperty("--s", `${WRAPPED * letters}px`);
   beside(stage, wraps);
   const written = stage.querySelector(".line.written");
   if (wraps && written) written.style.minHeight = `${written.offsetHeight}px`;

@@ -262,6 +262,12 @@ function presses(app) {
 
 const erase = (app, at) => act(app, {erase: flipped(app.state.erase, String(at), ".")});
 
+/** The word that is read to which a reader points, unless it is erased or the one asked about. */
+export function pointedAt({hot}, {given: {pointed, gone}, arcs, chosen}) {
+  const at = hot ?? pointed ?? null;
+  return gone.includes(at) || (arcs && at === chosen) ? null : at;
+}
+
 /** The part of a line that is shown, around a word. */
 export function around(place, count) {
   if (count <= MOST) return [0, count];
