@@ -13,18 +13,17 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import options, trained
+from benchmarks.report import options, trained, write_lesson_report
 from regard.storage.tensors import save_tensors
 from regard_lab.teaching.captions import (
     SCENES,
     Caption,
-    Denoiser,
     draw_scene,
     nearest_scenes,
-    sample,
     word_numbers,
 )
-from regard_lab.teaching.report import REPORTS, write_report
+from regard_lab.teaching.denoiser import Denoiser, sample
+from regard_lab.teaching.report import REPORTS
 
 BATCH = 32
 SILENT = 0.1  # share of pictures whose caption is withheld in training
@@ -173,7 +172,7 @@ def main() -> None:
         "shares": measured,
     }
     steps = "" if asked.steps == 3000 else f" --steps {asked.steps}"
-    path = write_report("caption", f"python benchmarks/caption.py{steps}", figures)
+    path = write_lesson_report("caption", f"python benchmarks/caption.py{steps}", figures)
     print(path.read_text())
 
 

@@ -22,11 +22,12 @@ import torch
 
 from benchmarks.head_scores import from_neighbours, score_relation, share
 from benchmarks.relation_scores import rounded, score_figures, share_figures
+from benchmarks.report import write_lesson_report
 from benchmarks.transfer import TransferRecipe, labelled
 from regard.integrations.transformers import attach
 from regard_lab.seeing.relations import Link, Looks, join, looks_of
 from regard_lab.seeing.transformers import english_model, explore_pretrained
-from regard_lab.teaching.report import REPORTS, read_report, write_report
+from regard_lab.teaching.report import REPORTS, read_report
 from regard_lab.text.pronouns import SENSES, make_split
 from regard_lab.text.pronouns.splits import Split
 
@@ -457,7 +458,7 @@ def main() -> None:
         figures["articles"] = article_figures(reader, chosen)
     if "transfer" in asked.part:
         figures["transfer"] = transfer_figures(reader)
-    print(write_report("english", "python benchmarks/english.py", figures))
+    print(write_lesson_report("english", "python benchmarks/english.py", figures))
 
 
 if __name__ == "__main__":

@@ -18,12 +18,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.report import command, options
+from benchmarks.report import command, options, write_lesson_report
 from regard_lab.decoding import greedy_search
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.models.translation_transformer import TranslationConfig
-from regard_lab.teaching.report import write_report
 from regard_lab.text import BEGIN, END, PAD
 from regard_lab.text.batches import pad
 
@@ -56,7 +55,7 @@ def main() -> None:
         for name in MODELS:
             rows.append(measure(name, seed, recipe))
             print(rows[-1], flush=True)
-    print(write_report("length_story", command(), {"recipe": asdict(recipe), "rows": rows}))
+    print(write_lesson_report("length_story", command(), {"recipe": asdict(recipe), "rows": rows}))
 
 
 def measure(name: str, seed: int, recipe: StoryRecipe) -> dict[str, Any]:

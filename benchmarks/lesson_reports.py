@@ -19,9 +19,10 @@ from benchmarks.complexity.fits import read_table
 from benchmarks.complexity.report import command_for
 from benchmarks.complexity.results import CostTable
 from benchmarks.complexity.rows import ROWS
+from benchmarks.report import store_lesson_report, write_lesson_report
 from regard.arguments import count_of
 from regard_lab.teaching.looking import measure_heads, measure_referent
-from regard_lab.teaching.report import Report, store_report, write_report
+from regard_lab.teaching.report import Report
 
 RESULTS = Path(__file__).parent / "results"
 ONE_OR_EIGHT = (
@@ -184,12 +185,12 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.run:
         command = "regard demo; python benchmarks/lesson_reports.py --run runs/demo"
-        print(write_report("heads", command, measure_heads(asked.run)))
-        print(write_report("referent", command, measure_referent(asked.run)))
+        print(write_lesson_report("heads", command, measure_heads(asked.run)))
+        print(write_lesson_report("referent", command, measure_referent(asked.run)))
     for name in asked.names:
         if name not in REPORTS:
             parser.error(f"there is no {name!r}; there are {', '.join(REPORTS)}")
-        print(store_report(name, REPORTS[name]()))
+        print(store_lesson_report(name, REPORTS[name]()))
 
 
 if __name__ == "__main__":

@@ -23,10 +23,9 @@ from benchmarks.relation_scores import (
     spread,
     texts_of,
 )
-from benchmarks.report import options, trained
+from benchmarks.report import options, trained, write_lesson_report
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.teaching.report import write_report
 from regard_lab.text import Tokeniser
 from regard_lab.training.events import Validated
 from regard_lab.training.recipes import LanguageTask, MaskedWordTask
@@ -163,7 +162,7 @@ def main() -> None:
     print(figures["corpus"], flush=True)
     for kind in KINDS:
         figures["models"][kind] = measure(kind, recipe, tokeniser, documents, asked.work / kind)
-    print(write_report("relations", "python benchmarks/relations.py", figures))
+    print(write_lesson_report("relations", "python benchmarks/relations.py", figures))
 
 
 if __name__ == "__main__":

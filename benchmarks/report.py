@@ -1,17 +1,22 @@
-"""What the measurements of this folder share: their options, a training, and results as JSON and as a page."""
+"""What the measurements of this folder share: options, a training, results as JSON and as a page, lessons' reports."""
 
 import argparse
 import json
+import os
+import platform
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from regard.arguments import count_of
 from regard_lab.bench.results import environment
+from regard_lab.teaching.report import REPORTS, Report
 from regard_lab.training import Progress, TrainingConfig, TrainingResult, train
 
 RESULTS = Path(__file__).parent / "results"
@@ -61,6 +66,35 @@ def write(folder: Path, name: str, content: dict[str, Any], page: Iterable[str])
     path = folder / f"{name}.md"
     path.write_text("\n".join(page) + "\n", encoding="utf-8")
     return path
+
+
+def write_lesson_report(name: str, command: str, figures: dict[str, Any]) -> Path:
+    """Write a report that lessons read, with today's date and this machine, and return its path."""
+    cores = count_of(os.cpu_count() or 1, "cores")
+    threads = count_of(torch.get_num_threads(), "threads")
+    versions = f"torch {torch.__version__}, Python {platform.python_version()}"
+    machine = f"{platform.machine()}, {cores}, {threads}, {versions}"
+    report = Report(command=command, day=f"{date.today()}", machine=machine, figures=figures)
+    return store_lesson_report(name, report)
+
+
+def store_lesson_report(name: str, report: Report) -> Path:
+    """Write a report as it is, such as one that was measured elsewhere, and return its path."""
+    fields = asdict(report)
+    figures = ",\n".join(f"  {line}" for line in _json_lines(fields.pop("figures")))
+    head = "".join(f" {line},\n" for line in _json_lines(fields))
+
+    path = REPORTS / f"{name}.json"
+    path.write_text(f'{{\n{head} "figures": {{\n{figures}\n }}\n}}\n', encoding="utf-8")
+    return path
+
+
+def _json_lines(values: dict[str, Any]) -> list[str]:
+    """One line for each value, so that a difference between two reports names the figures that differ."""
+    lines = []
+    for name, value in values.items():
+        lines.append(json.dumps({name: value}, ensure_ascii=False)[1:-1])  # without the braces
+    return lines
 
 
 def trained(

@@ -17,9 +17,8 @@ from typing import Any
 
 import torch
 
-from benchmarks.report import command, options, trained
+from benchmarks.report import command, options, trained, write_lesson_report
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.teaching.report import write_report
 from regard_lab.text import Pair, Tokeniser
 from regard_lab.text.pronouns import SENSES, make_split
 from regard_lab.training.recipes import ClassificationTask, MaskedWordTask
@@ -153,7 +152,7 @@ def main() -> None:
         hidden_words.append(about)
         records += [{**asdict(record), "margin": record.margin} for record in of_seed]
     figures = {"recipe": asdict(recipe), "hidden_words": hidden_words, "records": records}
-    print(write_report("transfer", command(), figures))
+    print(write_lesson_report("transfer", command(), figures))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from regard_lab.teaching import (
     table,
 )
 from regard_lab.teaching.approximating import (
-    Text,
+    SharedKeysCall,
     estimated_weights,
     exponential_errors,
     means_of_neighbours,
@@ -105,7 +105,7 @@ flat = words_in_topics(FLAT, SEED, TOPICS, N)
 sharp = words_in_topics(SHARP, SEED, TOPICS, N)
 no_topics = words_in_topics(SHARP, SEED, N, N)  # each word is a topic of its own
 order = torch.randperm(N, generator=torch.Generator().manual_seed(SEED))
-shuffled = Text(sharp.q[:, :, order], sharp.v[:, :, order])
+shuffled = SharedKeysCall(sharp.q[:, :, order], sharp.v[:, :, order])
 
 
 def errors_of(text, *mechanisms):

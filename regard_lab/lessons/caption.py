@@ -26,19 +26,15 @@ from regard_lab.teaching import (
     table,
 )
 from regard_lab.teaching.captions import (
-    GRID,
     MOST_WORDS,
-    PATCH,
     SCENES,
     SIDE,
-    STEPS,
     Caption,
-    load_denoiser,
     nearest_scenes,
     read_caption,
-    sample,
     word_numbers,
 )
+from regard_lab.teaching.denoiser import GRID, PATCH, STEPS, load_denoiser, sample
 
 PARTS = ("colour", "shape", "relation")
 PICTURES = 3  # of each caption

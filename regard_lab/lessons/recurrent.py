@@ -28,14 +28,8 @@ from regard_lab.teaching import (
     table,
     words_of,
 )
-from regard_lab.teaching.stepping import (
-    DIM,
-    Recurrent,
-    count_steps,
-    draw_steps,
-    longest_chain,
-    marked_steps,
-)
+from regard_lab.teaching.chains import longest_chain, marked_steps
+from regard_lab.teaching.stepping import DIM, RecurrentNetwork, count_steps, draw_steps
 
 WORDS = words_of("The animal did not cross the street because it was too tired.")
 LENGTHS = (4, 8, 16, 32, 64, 128)
@@ -244,7 +238,7 @@ rounded_up = [length // 2 for length in LENGTHS]  # (n - 1) / 2, rounded up
 enough = [3**count >= length for count, length in zip(steps["dilated"], LENGTHS)]
 too_few = [3 ** (count - 1) < length for count, length in zip(steps["dilated"], LENGTHS)]
 
-by_cell = Recurrent(SEED)
+by_cell = RecurrentNetwork(SEED)
 gru = nn.GRU(DIM, DIM, batch_first=True).double()
 for name, weight in by_cell.cell.state_dict().items():
     gru.get_parameter(f"{name}_l0").data.copy_(weight)

@@ -144,7 +144,8 @@ print(english_report.source)
 sentences = {name: model["sentences"] for name, model in small_models.items()}
 sentences["English model"] = articles
 received = relating.received_table(sentences)
-relating.it_tables(small_models, it)
+relating.small_it_table(small_models)
+relating.english_it_table(it)
 
 # %% [markdown]
 # The balance is the weight of *it* on the noun that can be tired minus its weight on the noun that can be wide. For

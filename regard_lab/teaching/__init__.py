@@ -26,19 +26,19 @@ if TYPE_CHECKING:  # the same names for type checkers
     from regard_lab.teaching.figures import mark_column as mark_column
     from regard_lab.teaching.figures import scale_beside as scale_beside
     from regard_lab.teaching.figures import write_numbers as write_numbers
+    from regard_lab.teaching.inputs import embedded as embedded
+    from regard_lab.teaching.inputs import normal as normal
+    from regard_lab.teaching.inputs import seeded as seeded
+    from regard_lab.teaching.inputs import words_of as words_of
+    from regard_lab.teaching.measures import ROUNDING as ROUNDING
+    from regard_lab.teaching.measures import comparisons as comparisons
+    from regard_lab.teaching.measures import largest as largest
+    from regard_lab.teaching.measures import milliseconds as milliseconds
+    from regard_lab.teaching.measures import operations as operations
+    from regard_lab.teaching.measures import rounded as rounded
     from regard_lab.teaching.page import Page as Page
     from regard_lab.teaching.report import read_report as read_report
-    from regard_lab.teaching.words import ROUNDING as ROUNDING
-    from regard_lab.teaching.words import comparisons as comparisons
-    from regard_lab.teaching.words import embedded as embedded
-    from regard_lab.teaching.words import largest as largest
-    from regard_lab.teaching.words import milliseconds as milliseconds
-    from regard_lab.teaching.words import normal as normal
-    from regard_lab.teaching.words import operations as operations
-    from regard_lab.teaching.words import rounded as rounded
-    from regard_lab.teaching.words import seeded as seeded
-    from regard_lab.teaching.words import watch as watch
-    from regard_lab.teaching.words import words_of as words_of
+    from regard_lab.teaching.watching import watch as watch
 
 # The names that each module defines.
 _MODULES = {
@@ -46,9 +46,11 @@ _MODULES = {
     "estimates": "Estimate every",
     "figures": "draw_bars draw_cells draw_curves draw_line draw_map draw_reading label_axes "
     "legend_below logarithmic mark_column scale_beside write_numbers",
+    "inputs": "embedded normal seeded words_of",
+    "measures": "ROUNDING comparisons largest milliseconds operations rounded",
     "page": "Page",
     "report": "read_report",
-    "words": "ROUNDING comparisons embedded largest milliseconds normal operations rounded seeded watch words_of",
+    "watching": "watch",
 }
 _MODULE_OF: dict[str, str] = {}
 for _module, _names in _MODULES.items():

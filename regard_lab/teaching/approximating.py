@@ -1,4 +1,4 @@
-"""Texts for cheaper attentions, and the errors of what these estimate."""
+"""Calls for the lesson on approximations, and the errors of what cheaper mechanisms estimate."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from torch.nn.functional import normalize
 from regard.functional import attention
 from regard.mechanisms import Linformer, Mechanism
 from regard.patterns.bands import Diagonals
-from regard_lab.teaching.words import normal
+from regard_lab.teaching.inputs import normal
 
 DIM = 16  # of the head
 SPREAD = 0.1  # standard deviation of a word's numbers around its topic's, which has length 1
@@ -20,7 +20,7 @@ Parameters = Mapping[str, torch.Tensor] | None
 
 
 @dataclass(frozen=True, eq=False)
-class Text:
+class SharedKeysCall:
     """Attention with scale 1 among words: their vectors q, which are the keys too, and values v, (1, 1, words, dim)."""
 
     q: torch.Tensor
@@ -39,74 +39,75 @@ class Text:
         """The output by a mechanism; for LSH, which brings keys to length 1, the scale is the length of the queries."""
         options: dict[str, Any] = {}
         if "scale" in mechanism.options:
-            length = float(self.q[0, 0, 0].norm())  # that of every query
-            options["scale"] = length if mechanism.shares_keys else 1.0
+            length_of_queries = float(self.q[0, 0, 0].norm())  # all have the same
+            options["scale"] = length_of_queries if mechanism.shares_keys else 1.0
         return attention(
             self.q, self.k, self.v, mechanism=mechanism, parameters=parameters, **options
         )
 
 
-def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> Text:
+def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> SharedKeysCall:
     """Attention among `count` words sorted by topic, whose scores are cosines times `sharpness`.
 
     q = k of length sqrt(sharpness), with scale 1. Words of a topic have similar values too.
     """
-    of_topics = normalize(normal(seed, topics, DIM), dim=-1)
-    of_words = of_topics.repeat_interleave(count // topics, 0) + SPREAD * normal(
-        seed + 1, count, DIM
-    )
-    q = normalize(of_words, dim=-1) * math.sqrt(sharpness)
+    words_of_topic = count // topics
+    directions = normalize(normal(seed, topics, DIM), dim=-1)
+    spread = SPREAD * normal(seed + 1, count, DIM)
+    words = directions.repeat_interleave(words_of_topic, 0) + spread
+    q = normalize(words, dim=-1) * math.sqrt(sharpness)
 
-    values_of_topics = normal(seed + 2, topics, DIM)
+    values = normal(seed + 2, topics, DIM)
     noise = NOISE * normal(seed + 3, count, DIM)
-    v = values_of_topics.repeat_interleave(count // topics, 0) + noise
-    return Text(q[None, None], v[None, None])
+    v = values.repeat_interleave(words_of_topic, 0) + noise
+    return SharedKeysCall(q[None, None], v[None, None])
 
 
 def means_of_neighbours(rank: int, count: int) -> tuple[Linformer, Mapping[str, torch.Tensor]]:
     """A Linformer whose mixtures are the means of neighbouring words, with its parameters."""
-    means = torch.eye(rank, dtype=torch.float64).repeat_interleave(count // rank, 1) * rank / count
+    members = torch.eye(rank, dtype=torch.float64).repeat_interleave(count // rank, 1)
+    means = members * rank / count  # (rank, count)
     return Linformer(count, rank, "keys_and_values"), {"projection": means[None]}
 
 
 def estimated_weights(
-    call: Text, mechanism: Mechanism, parameters: Parameters = None
+    call: SharedKeysCall, mechanism: Mechanism, parameters: Parameters = None
 ) -> torch.Tensor:
     """The weights, (words, words), by which a mechanism mixes the values."""
     one_hot = torch.eye(call.v.shape[2], dtype=torch.float64)[None, None]
-    return Text(call.q, one_hot).estimate(mechanism, parameters)[0, 0]
+    return SharedKeysCall(call.q, one_hot).estimate(mechanism, parameters)[0, 0]
 
 
 def output_error(
-    call: Text, mechanism: Mechanism, parameters: Parameters = None, *, seed: int, draws: int = 8
+    call: SharedKeysCall,
+    mechanism: Mechanism,
+    parameters: Parameters = None,
+    *,
+    seed: int,
+    draws: int = 8,
 ) -> float:
     """The root mean square over draws of the error relative to the exact output that the mechanism estimates."""
     exact = call.exact(mechanism)
     errors = []
-    for drawn in _redraw(mechanism, seed, draws):
+    for drawn in _draw_again(mechanism, seed, draws):
         error = (call.estimate(drawn, parameters) - exact).norm() / exact.norm()
         errors.append(float(error))
     return _root_mean_square(errors)
 
 
-def exponential_errors(call: Text, mechanism: Any, *, seed: int, draws: int) -> tuple[float, float]:
+def exponential_errors(
+    call: SharedKeysCall, mechanism: Any, *, seed: int, draws: int
+) -> tuple[float, float]:
     """How far estimated exponentials of scores are from the true ones: of one draw, and of the mean of many draws.
 
     Relative to the norm of the true ones, after multiplication by the best factor, which cancels in the weights.
     """
     true = (call.q @ call.k.mT).exp()
-    estimates = []
-    for drawn in _redraw(mechanism, seed, draws):
-        features = drawn.lift(call.q, call.k, 1.0, {})
-        logs = torch.zeros(())  # of a factor of each pair
-        if features.q_log is not None:
-            logs = logs + features.q_log.unsqueeze(-1)
-        if features.k_log is not None:
-            logs = logs + features.k_log.unsqueeze(-2)
-        estimates.append(features.q @ features.k.mT * logs.exp())  # φ(q) · φ(k) of each pair
+    drawn_mechanisms = _draw_again(mechanism, seed, draws)
+    estimates = [_estimated_exponentials(call, drawn) for drawn in drawn_mechanisms]
 
-    of_one_draw = _root_mean_square([_relative_error(estimate, true) for estimate in estimates])
-    of_their_mean = _relative_error(torch.stack(estimates).mean(0), true)
+    of_one_draw = _root_mean_square([_error_of_shape(estimate, true) for estimate in estimates])
+    of_their_mean = _error_of_shape(torch.stack(estimates).mean(0), true)
     return of_one_draw, of_their_mean
 
 
@@ -122,8 +123,8 @@ def slope(values: Sequence[float], counts: Sequence[int]) -> float:
     return float((x * y).sum() / x.square().sum())
 
 
-def _redraw(mechanism: Any, seed: int, draws: int) -> list[Any]:
-    """The mechanism with other seeds, if it has one."""
+def _draw_again(mechanism: Any, seed: int, draws: int) -> list[Any]:
+    """The mechanism with `draws` other seeds; alone if nothing in it is random."""
     seeds = range(seed, seed + draws)
     if hasattr(mechanism, "redrawn"):
         return [mechanism.redrawn(seed) for seed in seeds]
@@ -132,7 +133,19 @@ def _redraw(mechanism: Any, seed: int, draws: int) -> list[Any]:
     return [mechanism]
 
 
-def _relative_error(estimate: torch.Tensor, true: torch.Tensor) -> float:
+def _estimated_exponentials(call: SharedKeysCall, mechanism: Any) -> torch.Tensor:
+    """φ(q) · φ(k) of each pair."""
+    features = mechanism.lift(call.q, call.k, 1.0, {})
+    logs = torch.zeros(())  # of a factor of each pair
+    if features.q_log is not None:
+        logs = logs + features.q_log.unsqueeze(-1)
+    if features.k_log is not None:
+        logs = logs + features.k_log.unsqueeze(-2)
+    return features.q @ features.k.mT * logs.exp()
+
+
+def _error_of_shape(estimate: torch.Tensor, true: torch.Tensor) -> float:
+    """The relative error of an estimate that is multiplied by the factor with the least error."""
     factor = (estimate * true).sum() / estimate.square().sum()
     return float((factor * estimate - true).norm() / true.norm())
 

@@ -18,7 +18,7 @@ from regard_lab.text.writing import aligned, markdown_table
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-LONG = 14  # a page folds a table with more rows
+MOST_ROWS = 14  # a page folds a table with more
 VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
 
 
@@ -39,7 +39,8 @@ class Claim:
         return f"{VERDICTS[self.holds]}: {self.sentence} ({self.figures})"
 
     def _repr_markdown_(self) -> str:
-        return f"- **{VERDICTS[self.holds].capitalize()}**: {escaped(self.sentence)} ({escaped(self.figures)})"
+        verdict = VERDICTS[self.holds].capitalize()
+        return f"- **{verdict}**: {escaped(self.sentence)} ({escaped(self.figures)})"
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Table:
     def _repr_markdown_(self) -> str:
         lines = markdown_table(self.columns, self.rows, escaped)
         title = escaped(self.title)
-        if len(self.rows) <= LONG:
+        if len(self.rows) <= MOST_ROWS:
             return "\n".join([f"**{title}**", "", *lines])
 
         summary = f"<summary>{title} ({len(self.rows)} rows)</summary>"
@@ -78,34 +79,44 @@ class Picture:
         """The figure as SVG, with its letters as outlines."""
         import matplotlib
 
-        drawn = BytesIO()
+        svg = BytesIO()
+        undated = {"Date": None, "Creator": None}
         with matplotlib.rc_context({"svg.hashsalt": "regard"}):
-            self.figure.savefig(drawn, format="svg", metadata={"Date": None, "Creator": None})
-        return drawn.getvalue().decode()
+            self.figure.savefig(svg, format="svg", metadata=undated)
+        return svg.getvalue().decode()
 
 
 Shown = str | Table | Claim | Picture
-_collected: list[Shown] | None = None  # of the page that is running
-_lenient = False
+
+
+@dataclass(frozen=True)
+class _RunningPage:
+    """The page that is running: what it has shown, and whether its claims may come out differently."""
+
+    shown: list[Shown]
+    lenient: bool
+
+
+_running: _RunningPage | None = None
 
 
 @contextmanager
 def collecting(*, lenient: bool) -> Generator[list[Shown]]:
     """Collect what is shown; with `lenient` a claim that comes out differently is shown instead of raised."""
-    global _collected, _lenient
-    before = (_collected, _lenient)
-    _collected = []
-    _lenient = lenient
+    global _running
+    before = _running
+    page = _RunningPage([], lenient)
+    _running = page
     try:
-        yield _collected
+        yield page.shown
     finally:
-        _collected, _lenient = before
+        _running = before
 
 
 def show(thing: Shown) -> None:
     """Show a table, a claim, a picture or a text."""
-    if _collected is not None:
-        _collected.append(thing)
+    if _running is not None:
+        _running.shown.append(thing)
     elif _in_notebook():
         sys.modules["IPython.display"].display(thing)
     else:
@@ -125,8 +136,8 @@ def table(title: str, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> 
     word  letters
     cat   3
     """
-    texts = tuple(tuple(map(str, row)) for row in rows)
-    show(Table(title, tuple(map(str, columns)), texts))
+    rows_of_text = tuple(tuple(map(str, row)) for row in rows)
+    show(Table(title, tuple(map(str, columns)), rows_of_text))
 
 
 @contextmanager
@@ -177,9 +188,11 @@ def undecided(sentence: str, verdict: Verdict, figures: str) -> None:
 
 
 def _check(sentence: str, verdict: Verdict, figures: str, expected: Verdict) -> None:
-    verdict = None if verdict is None else bool(verdict)
+    if verdict is not None:
+        verdict = bool(verdict)  # of a tensor, too
     claim = Claim(sentence, verdict, figures, expected)
-    if claim.holds is not expected and not _lenient:
+    may_differ = _running is not None and _running.lenient
+    if claim.holds is not expected and not may_differ:
         raise ClaimError(f"{claim}; the lesson expects: {VERDICTS[expected]}")
     show(claim)
 

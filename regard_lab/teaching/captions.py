@@ -1,34 +1,20 @@
-"""Small pictures that a caption describes, the caption that a picture shows, and a denoiser that draws captions.
+"""Small pictures that a caption describes, and the caption that a picture shows.
 
 A caption names two things and where the first one stands: "a red circle left of a blue square". A picture has
 12 x 12 pixels; each thing has 5 x 5 of them and is moved by up to one pixel.
-
-The denoiser is given cos(a) · picture + sin(a) · noise at angle a, and returns its estimate of the picture. Sampling
-starts with noise alone (a = 90°) and turns the angle down to 0 in a few steps.
-
-Source: Denoising Diffusion Implicit Models, Song et al. 2021, equation 12 with no new noise; angles: Progressive
-Distillation, Salimans and Ho 2022, appendix D; cross-attention to words: Rombach et al. 2022, section 3.3.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import pairwise, product
+from itertools import product
 
 import torch
-import torch.nn.functional as F
-from torch import nn
 
 from regard.errors import ArgumentError
-from regard.layers import FeedForward, MultiHeadAttention
-from regard.patterns import KeySpan
-from regard.positions import Sinusoidal
-from regard.storage.tensors import load_tensors
-from regard_lab.teaching.report import REPORTS, read_report
 
 COLOURS = {
     "red": (0.835, 0.369, 0.0),
@@ -84,7 +70,9 @@ class Caption:
         >>> str(read_caption("a red circle below a blue square").scene)
         'a blue square above a red circle'
         """
-        return self if self.relation in ("left of", "above") else self.reversed
+        if self.relation in ("left of", "above"):
+            return self
+        return self.reversed
 
     @property
     def held_out(self) -> bool:
@@ -93,9 +81,11 @@ class Caption:
         Each thing occurs equally often on each side of both relations, so a model has seen every thing and every
         relation, but not these pairs of things.
         """
+        # From the second thing to the first in a circle of all things, both of these distances
+        # are held out, so that the caption and its reverse agree.
         shift = 4 if self.scene.relation == "left of" else 1
-        apart = THINGS.index(self.first) - THINGS.index(self.second)
-        return apart % len(THINGS) in (shift, len(THINGS) - shift)
+        distance = THINGS.index(self.first) - THINGS.index(self.second)
+        return distance % len(THINGS) in (shift, len(THINGS) - shift)
 
     def change_word(self, part: str) -> tuple[Caption, str, str]:
         """The caption with one word replaced, with the old word and the new one.
@@ -113,19 +103,20 @@ class Caption:
             return edited, self.relation.split()[0], opposite.split()[0]
 
         colour, shape = self.first
-        other_colour, other_shape = self.second
+        colour_of_second, shape_of_second = self.second
         if part == "colour":
-            new = _next_name(list(COLOURS), colour, other_colour)
-            return replace(self, first=(new, shape)), colour, new
-        new = _next_name(list(SHAPES), shape, other_shape)
-        return replace(self, first=(colour, new)), shape, new
+            new_colour = _next_name(list(COLOURS), colour, colour_of_second)
+            return replace(self, first=(new_colour, shape)), colour, new_colour
+        new_shape = _next_name(list(SHAPES), shape, shape_of_second)
+        return replace(self, first=(colour, new_shape)), shape, new_shape
 
 
 def _next_name(names: list[str], name: str, avoided: str) -> str:
     """The first of the names after `name`, in a circle, that is not the avoided one, if there is one."""
     place = names.index(name)
     following = [*names[place + 1 :], *names[:place]]
-    return next((name for name in following if name != avoided), following[0])
+    allowed = [name for name in following if name != avoided]
+    return allowed[0] if allowed else following[0]
 
 
 def read_caption(text: str) -> Caption:
@@ -142,8 +133,8 @@ def read_caption(text: str) -> Caption:
             f"{', '.join(COLOURS)}; shapes: {', '.join(SHAPES)}; between the two things: {', '.join(OPPOSITE)}"
         )
 
-    colour, shape, relation, other_colour, other_shape = form.groups()
-    return Caption((colour, shape), relation, (other_colour, other_shape))
+    first_colour, first_shape, relation, second_colour, second_shape = form.groups()
+    return Caption((first_colour, first_shape), relation, (second_colour, second_shape))
 
 
 SCENES = tuple(
@@ -166,11 +157,14 @@ def _draw_thing(
 ) -> None:
     """Draw a thing at a distance along the line through both things and one across it, in pixels."""
     colour, shape = thing
-    x, y = (along, across) if relation == "left of" else (across, along)
+    left, top = (along, across) if relation == "left of" else (across, along)
     pixels = "".join(SHAPES[shape])
     inside = torch.tensor([pixel == "#" for pixel in pixels]).view(THING, THING)
-    for channel, value in zip(picture, COLOURS[colour], strict=True):
-        channel[y : y + THING, x : x + THING][inside] = 2 * value - 1
+    box = picture[
+        :, top : top + THING, left : left + THING
+    ]  # a view: drawing in it draws in the picture
+    for channel, value in zip(box, COLOURS[colour], strict=True):
+        channel[inside] = 2 * value - 1
 
 
 @cache
@@ -182,8 +176,9 @@ def _every_picture() -> torch.Tensor:
 
 def nearest_scenes(pictures: torch.Tensor) -> list[Caption]:
     """The scene that each picture (n, 3, 12, 12) shows: that of the nearest picture that can be drawn."""
-    distances = torch.cdist(pictures.detach().double().flatten(1), _every_picture())
-    return [SCENES[place // len(MOVES)] for place in distances.argmin(-1).tolist()]
+    pixels = pictures.detach().double().flatten(1)
+    nearest = torch.cdist(pixels, _every_picture()).argmin(-1)
+    return [SCENES[place // len(MOVES)] for place in nearest.tolist()]
 
 
 def word_numbers(captions: list[Caption]) -> tuple[torch.Tensor, torch.Tensor]:
@@ -191,107 +186,7 @@ def word_numbers(captions: list[Caption]) -> tuple[torch.Tensor, torch.Tensor]:
     numbers = torch.zeros(len(captions), MOST_WORDS, dtype=torch.long)
     counts = torch.zeros(len(captions), dtype=torch.long)
     for row, caption in enumerate(captions):
-        words = [WORDS.index(word) for word in caption.words]
-        numbers[row, : len(words)] = torch.tensor(words)
-        counts[row] = len(words)
+        of_caption = torch.tensor([WORDS.index(word) for word in caption.words])
+        numbers[row, : len(of_caption)] = of_caption
+        counts[row] = len(of_caption)
     return numbers, counts
-
-
-PATCH = 2  # pixels
-GRID = SIDE // PATCH
-STEPS = 16  # from noise to a picture
-
-
-class Block(nn.Module):
-    """Self-attention of the patches, cross-attention from patches to words, and a feed-forward network."""
-
-    def __init__(self, dim: int, heads: int, reads: bool) -> None:
-        super().__init__()
-        self.norms = nn.ModuleList(nn.LayerNorm(dim) for _ in range(3))
-        self.among_patches = MultiHeadAttention(dim, heads)
-        self.to_words = MultiHeadAttention(dim, heads, context_dim=dim) if reads else None
-        self.feed_forward = FeedForward(dim, 2 * dim, "gelu")
-
-    def forward(self, x: torch.Tensor, words: torch.Tensor, of_caption: KeySpan) -> torch.Tensor:
-        x = x + self.among_patches(self.norms[0](x))
-        if self.to_words is not None:
-            x = x + self.to_words(self.norms[1](x), context=words, pattern=of_caption)
-        return x + self.feed_forward(self.norms[2](x))
-
-
-class Denoiser(nn.Module):
-    """Estimates the picture from a noisy picture, the angle of the noise and the words of a caption.
-
-    Args:
-        dim: size of the vectors of patches and words.
-        heads: of every attention layer.
-        blocks: number of blocks.
-        reads: False leaves out cross-attention, so that the caption has no effect.
-    """
-
-    def __init__(self, dim: int = 64, heads: int = 4, blocks: int = 2, reads: bool = True) -> None:
-        super().__init__()
-        self.patch = nn.Linear(3 * PATCH**2, dim)
-        self.place = nn.Parameter(torch.randn(GRID * GRID, dim))
-        self.angle = nn.Linear(dim, dim)
-        self.waves = Sinusoidal(dim, base=100.0)
-        self.word = nn.Embedding(len(WORDS), dim)
-        self.order = nn.Parameter(torch.randn(MOST_WORDS, dim))
-        self.among_words = MultiHeadAttention(dim, heads)
-        self.blocks = nn.ModuleList(Block(dim, heads, reads) for _ in range(blocks))
-        self.norm = nn.LayerNorm(dim)
-        self.output = nn.Linear(dim, 3 * PATCH**2)
-
-    def forward(
-        self, noisy: torch.Tensor, angle: torch.Tensor, words: torch.Tensor, counts: torch.Tensor
-    ) -> torch.Tensor:
-        """(batch, 3, 12, 12), angles (batch,) in radians, word numbers (batch, 8) and how many count (batch,).
-
-        Where no word counts, cross-attention has no key to look at and adds zeros (and its output bias).
-        """
-        angles = (angle * 1000).round().long()
-        waves = self.waves(angles).to(noisy.dtype)
-        patches = F.pixel_unshuffle(noisy, PATCH).flatten(2).mT  # (batch, 36, 12)
-        x = self.patch(patches) + self.place + self.angle(waves)[:, None]
-
-        of_caption = KeySpan(0, counts)  # its words, without the padding
-        context = self.word(words) + self.order
-        context = context + self.among_words(context, pattern=of_caption)
-        for block in self.blocks:
-            x = block(x, context, of_caption)
-
-        pixels = self.output(self.norm(x)).mT.unflatten(2, (GRID, GRID))
-        return F.pixel_shuffle(pixels, PATCH)
-
-
-@torch.no_grad()
-def sample(
-    model: nn.Module,
-    noise: torch.Tensor,
-    words: torch.Tensor,
-    counts: torch.Tensor,
-    steps: int = STEPS,
-) -> list[torch.Tensor]:
-    """The noise (batch, 3, 12, 12) and what it becomes after each step; the last are the pictures.
-
-    The angle is turned from 90° to 0 in equal steps. At each step the estimate of the picture gives an estimate of the
-    noise, and both are mixed at the next angle.
-    """
-    angles = [math.pi / 2 * (1 - step / steps) for step in range(steps + 1)]
-    x = noise
-    stages = [x]
-    for angle, next_angle in pairwise(angles):
-        picture = model(x, torch.full((len(x),), angle, dtype=x.dtype), words, counts)
-        estimate = (x - math.cos(angle) * picture) / math.sin(angle)  # of the noise
-        x = math.cos(next_angle) * picture + math.sin(next_angle) * estimate
-        stages.append(x)
-    return stages
-
-
-def load_denoiser() -> Denoiser:
-    """The denoiser that `benchmarks/caption.py` trained, in float64, so that every machine draws the same pictures."""
-    seal = read_report("caption").figures["weights"]
-    weights = load_tensors(REPORTS / "caption.safetensors", seal=seal)
-    model = Denoiser().double().eval()
-    model.load_state_dict({name: weight.double() for name, weight in weights.items()})
-    return model

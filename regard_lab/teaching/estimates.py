@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass
 
 Verdict = bool | None  # whether a claim holds; None where the sample is too small to tell
-ERRORS = 2  # standard errors that a difference must exceed
+STANDARD_ERRORS = 2  # that a difference must exceed
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,15 @@ class Estimate:
             other = Estimate(other, 0.0)
         difference = self.value - other.value
         error = math.hypot(self.error, other.error)
-        if abs(difference) <= ERRORS * error:
+        if abs(difference) <= STANDARD_ERRORS * error:
             return None
         return difference > 0
 
     def below(self, other: Estimate | float) -> Verdict:
         """Whether this is the smaller one, by the same rule."""
-        return self.times(-1).above(other.times(-1) if isinstance(other, Estimate) else -other)
+        if not isinstance(other, Estimate):
+            other = Estimate(other, 0.0)
+        return other.above(self)
 
     def __str__(self) -> str:
         return f"{self.value:.3f} ± {self.error:.3f}"
@@ -66,4 +68,6 @@ def every(*verdicts: Verdict) -> Verdict:
     """
     if False in verdicts:
         return False
-    return None if None in verdicts else True
+    if None in verdicts:
+        return None
+    return True

@@ -17,7 +17,8 @@ else:
     Axes = Figure = Any  # matplotlib is imported when a figure is drawn
 
 BELOW = 0.42  # inches that numbers and label of an axis take
-FEW = 16  # up to this number of rows, labels have full size
+FEW_ROWS = 16  # up to this number of rows, labels have full size
+LABEL_SIZE = 8.5  # points, of labels that are not squeezed
 
 
 def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
@@ -25,7 +26,7 @@ def label_axes(axes: Axes, title: str, x: str, y: str) -> None:
     axes.set_title(title, fontsize=10, color=INK, parse_math=False)
     axes.set_xlabel(x, fontsize=9, color=INK, parse_math=False)
     axes.set_ylabel(y, fontsize=9, color=INK, parse_math=False)
-    axes.tick_params(labelsize=8.5, colors=INK)
+    axes.tick_params(labelsize=LABEL_SIZE, colors=INK)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -72,7 +73,7 @@ def mark_column(axes: Axes, x: float, text: str) -> None:
     """Draw a dashed vertical line with a text beside it, at the bottom."""
     axes.axvline(x, color=FAINT, linestyle="--", linewidth=1)
     at_bottom = axes.get_xaxis_transform()  # the height is a share of the panel
-    axes.text(x * 1.06, 0.03, text, transform=at_bottom, fontsize=8.5, color=FAINT)
+    axes.text(x * 1.06, 0.03, text, transform=at_bottom, fontsize=LABEL_SIZE, color=FAINT)
 
 
 def draw_bars(
@@ -85,8 +86,8 @@ def draw_bars(
     places = range(len(bars))
     axes.barh(places, list(bars.values()), color=colours, height=0.62)
     for place, value, text in zip(places, bars.values(), texts, strict=True):
-        axes.text(value, place, f" {text}", va="center", fontsize=8.5, color=INK)
-    axes.set_yticks(places, list(bars), fontsize=8.5)
+        axes.text(value, place, f" {text}", va="center", fontsize=LABEL_SIZE, color=INK)
+    axes.set_yticks(places, list(bars), fontsize=LABEL_SIZE)
     axes.set_ylim(len(bars) - 0.5, -0.5)
 
 
@@ -122,21 +123,21 @@ def draw_reading(
     """
     from matplotlib.patches import Rectangle
 
-    def draw_box(left: float, bottom: float, width: float, height: float, **style: Any) -> None:
-        axes.add_patch(Rectangle((left, bottom), width, height, edgecolor=INK, **style))
-
     for place, word in enumerate(words):
-        draw_box(place - 0.4, 0, 0.8, 0.5, facecolor=colours[place].tolist(), linewidth=0.6)
-        bold = "bold" if place == reader else "normal"
-        style: dict[str, Any] = {"ha": "center", "va": "top", "fontsize": 9.5, "color": INK}
-        axes.text(place, -0.12, word, fontweight=bold, **style)
+        colour = colours[place].tolist()
+        box = Rectangle((place - 0.4, 0), 0.8, 0.5, edgecolor=INK, facecolor=colour, linewidth=0.6)
+        axes.add_patch(box)
+        below = axes.text(place, -0.12, word, ha="center", va="top", fontsize=9.5, color=INK)
+        below.set_fontweight("bold" if place == reader else "normal")
 
     middle = (len(words) - 1) / 2
-    for head, row in enumerate(weights.tolist()):
+    for head, weights_of_head in enumerate(weights.tolist()):
         centre = middle + 1.2 * (head - (len(weights) - 1) / 2)
         colour = received[head].clamp(0, 1).tolist()
-        draw_box(centre - 0.5, 2.3, 1.0, 0.6, facecolor=colour, linewidth=0.9)
-        for place, weight in enumerate(row):
+        corner = (centre - 0.5, 2.3)
+        box = Rectangle(corner, 1.0, 0.6, edgecolor=INK, facecolor=colour, linewidth=0.9)
+        axes.add_patch(box)
+        for place, weight in enumerate(weights_of_head):
             if weight <= 0.01:
                 continue
             axes.plot([place, centre], [0.5, 2.3], color=FAINT, linewidth=4 * weight)
@@ -162,7 +163,7 @@ def legend_below(axes: Axes, columns: int = 2) -> None:
         bbox_to_anchor=(0.5, 0),
         bbox_transform=below,
         ncols=columns,
-        fontsize=8.5,
+        fontsize=LABEL_SIZE,
         frameon=False,
     )
 
@@ -177,29 +178,30 @@ def draw_map(
     cell: float = 0.3,
 ) -> Any:
     """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
+    if hidden is not None:
+        values = values.masked_fill(hidden, torch.nan)
     axes.set_facecolor(UNSEEN)
-    shown = values if hidden is None else values.masked_fill(hidden, torch.nan)
     image = axes.imshow(
-        shown.numpy(),
+        values.numpy(),
         cmap=colours(),
         vmin=limits[0],
         vmax=limits[1],
         aspect="auto",
         interpolation="nearest",
     )
-    size = min(max(cell / POINT * 0.55, 4.5), 8.5)
-    axes.set_xticks([])
-    axes.set_yticks([])
+    size_for_cells = min(max(cell / POINT * 0.55, 4.5), LABEL_SIZE)
+    axes.set(xticks=[], yticks=[])
     if rows:
-        label_rows(axes, label_texts(rows), 8.5 if len(rows) <= FEW else size)
+        size = LABEL_SIZE if len(rows) <= FEW_ROWS else size_for_cells
+        label_rows(axes, label_texts(rows), size)
     if columns:
-        label_columns(axes, label_texts(columns), size)
+        label_columns(axes, label_texts(columns), size_for_cells)
     axes.tick_params(length=0)
     axes.spines[:].set_visible(False)
     return image
 
 
-def write_numbers(axes: Axes, values: torch.Tensor, size: float = 8.5) -> None:
+def write_numbers(axes: Axes, values: torch.Tensor, size: float = LABEL_SIZE) -> None:
     """Write values from 0 to 1 (rows, columns) into the cells of a map, in a legible colour; NaN stays empty."""
     for row, column in (~values.isnan()).nonzero().tolist():
         value = float(values[row, column])
@@ -211,5 +213,5 @@ def scale_beside(figure: Figure, image: Any, axes: Any, label: str) -> None:
     """Draw the colour scale."""
     bar = figure.colorbar(image, ax=axes, shrink=0.75, aspect=24, pad=0.02)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(length=2, labelsize=8.5, color=FAINT, labelcolor=FAINT)
-    bar.set_label(label, fontsize=8.5, color=FAINT, parse_math=False)
+    bar.ax.tick_params(length=2, labelsize=LABEL_SIZE, color=FAINT, labelcolor=FAINT)
+    bar.set_label(label, fontsize=LABEL_SIZE, color=FAINT, parse_math=False)

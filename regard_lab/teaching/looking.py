@@ -23,12 +23,11 @@ from regard_lab.seeing.referents import (
     word_places,
 )
 from regard_lab.seeing.relations import Link, Looks, join, looks_of
-from regard_lab.teaching.words import rounded
+from regard_lab.teaching.measures import rounded
 from regard_lab.text.cleaning import tidy_target
 from regard_lab.text.pronouns import (
     ARTICLE_SENTENCES,
     PronounSentence,
-    Split,
     Weights,
     make_split,
     pronoun_of,
@@ -56,24 +55,9 @@ def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[
     {'verb to subject': [(5, frozenset({1}))], 'adjective to noun': [], 'it to referent': [(9, frozenset({1}))]}
     """
     derivation = sentence.derivation
-    lower = [word.lower() for word in words]
-
-    def place(word: str) -> int:
-        if word not in lower:
-            raise DataError(
-                f"{word!r} of {sentence.source!r} is not among the words {' '.join(words)}"
-            )
-        return lower.index(word)
-
-    subject = place(derivation.subject.english)
-    noun_of_object = place(derivation.object.english)
-
-    forms = (derivation.frame.plain.split(), derivation.frame.negated.split())
-    verbs = [next(word for word in form if word not in HELPERS) for form in forms]
-    after_subject = range(subject + 1, len(words))
-    verb = next((place for place in after_subject if lower[place] in verbs), None)
-    if verb is None:
-        raise DataError(f"no verb of {sentence.source!r} is among the words {' '.join(words)}")
+    subject = _place(derivation.subject.english, words, sentence)
+    noun_of_object = _place(derivation.object.english, words, sentence)
+    verb = _verb_place(words, subject, sentence)
 
     adjectives: list[Link] = []
     if derivation.subject_attribute is not None:
@@ -81,12 +65,34 @@ def links_of(sentence: PronounSentence, words: Sequence[str]) -> dict[str, list[
     if derivation.object_attribute is not None:
         adjectives.append((noun_of_object - 1, frozenset({noun_of_object})))
 
-    referent = place(derivation.referent.english)
+    referent = _place(derivation.referent.english, words, sentence)
+    it = _place("it", words, sentence)
     return {
         "verb to subject": [(verb, frozenset({subject}))],
         "adjective to noun": adjectives,
-        "it to referent": [(place("it"), frozenset({referent}))],
+        "it to referent": [(it, frozenset({referent}))],
     }
+
+
+def _place(word: str, words: Sequence[str], sentence: PronounSentence) -> int:
+    """The place of a word of the grammar, which writes nouns in lower case."""
+    for place, candidate in enumerate(words):
+        if candidate.lower() == word:
+            return place
+    raise DataError(f"{word!r} of {sentence.source!r} is not among the words {' '.join(words)}")
+
+
+def _verb_place(words: Sequence[str], subject: int, sentence: PronounSentence) -> int:
+    """The place of the verb of the subject, which stands at a place before it."""
+    frame = sentence.derivation.frame
+    forms = set()
+    for clause in (frame.plain, frame.negated):
+        forms.add(next(word for word in clause.split() if word not in HELPERS))
+
+    for place in range(subject + 1, len(words)):
+        if words[place].lower() in forms:
+            return place
+    raise DataError(f"no verb of {sentence.source!r} is among the words {' '.join(words)}")
 
 
 def load_transformer(run: str | Path) -> tuple[Translator, TranslationTransformer]:
@@ -102,32 +108,35 @@ def load_transformer(run: str | Path) -> tuple[Translator, TranslationTransforme
 def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) -> dict[str, Any]:
     """Score every head of the encoder; the best is chosen on validation sentences and evaluated on test sentences."""
     translator, model = load_transformer(run)
-
-    def looks_of_relation(name: str, split: Split) -> Looks:
-        """What all heads of the encoder look at from the first word of each link."""
-        weights = Weights() if name == PRONOUN else RICH
-        texts = make_split(split, sentences, seed, weights=weights)
-        looks = []
-        sources = [(sentence.source, ()) for sentence in texts]
-        for sentence, maps in zip(
-            texts, look_batch(model, translator.tokeniser, sources), strict=True
-        ):
-            merged = maps.merged()
-            links = links_of(sentence, merged.source_words)[name]
-            looks.append(looks_of(merged.encoder, links, causal=False))
-        return join(looks)
-
     relations = {}
     for name in RELATIONS:
-        valid = looks_of_relation(name, "valid")
-        test = looks_of_relation(name, "test")
-        relations[name] = _relation_figures(valid, test)
+        weights = Weights() if name == PRONOUN else RICH
+        valid = make_split("valid", sentences, seed, weights=weights)
+        test = make_split("test", sentences, seed, weights=weights)
+        relations[name] = _relation_figures(
+            valid=_looks_of_relation(name, translator, valid),
+            test=_looks_of_relation(name, translator, test),
+        )
     return {
         "layers": model.config.encoder_layers,
         "heads": model.config.heads,
         "sentences": sentences,
         "relations": relations,
     }
+
+
+def _looks_of_relation(
+    name: str, translator: Translator, sentences: list[PronounSentence]
+) -> Looks:
+    """What all heads of the encoder look at from the first word of each link."""
+    sources = [(sentence.source, ()) for sentence in sentences]
+    maps_of_each = look_batch(translator.model, translator.tokeniser, sources)
+    looks = []
+    for sentence, maps in zip(sentences, maps_of_each, strict=True):
+        merged = maps.merged()
+        links = links_of(sentence, merged.source_words)[name]
+        looks.append(looks_of(merged.encoder, links, causal=False))
+    return join(looks)
 
 
 def _relation_figures(valid: Looks, test: Looks) -> dict[str, Any]:
@@ -158,19 +167,19 @@ def measure_referent(run: str | Path, seed: int = 0, sentences: int = SENTENCES)
     swaps = swap_check(lambda lines: translate_lines(translator, lines), test, seed)
 
     in_reach = 0  # sentences whose referent is not outside of a window of the head's layer
-    for of_sentence in it_weights(model, tokeniser, test):
-        weights_of_referent = of_sentence.weights[head.layer, :, of_sentence.referent]
-        in_reach += bool(weights_of_referent.amax() > 0)
+    for look in it_weights(model, tokeniser, test):
+        on_referent = look.weights[head.layer, :, look.referent]  # (heads,)
+        in_reach += bool(on_referent.amax() > 0)
 
     examples = []
-    for sentence, of_it in zip(articles, it_weights(model, tokeniser, articles), strict=True):
+    for sentence, look in zip(articles, it_weights(model, tokeniser, articles), strict=True):
         example = {
             "source": sentence.source,
-            "words": list(of_it.words),
-            "it": of_it.it,
-            "referent": of_it.referent,
-            "other": of_it.other,
-            "weights": rounded(of_it.weights[head.layer, head.head], 3),
+            "words": list(look.words),
+            "it": look.it,
+            "referent": look.referent,
+            "other": look.other,
+            "weights": rounded(look.weights[head.layer, head.head], 3),
         }
         examples.append(example)
 
@@ -198,26 +207,26 @@ def _measure_while_written(
     articles: list[PronounSentence],
 ) -> dict[str, Any]:
     """The head of cross-attention that looks most at the referent while the pronoun is written, chosen on `valid`."""
-
-    def right(sentences: list[PronounSentence]) -> torch.Tensor:
-        """Whether each head looks most at the referent in sentences with a written pronoun: (n, layers, heads)."""
-        rows = []
-        for sentence, look in zip(sentences, _cross_looks(translator, sentences), strict=True):
-            if look.weights is not None:
-                _, referent, _ = word_places(sentence, look.words)
-                rows.append(look.weights.argmax(-1) == referent)
-        return torch.stack(rows).double()
-
-    shares = right(valid).mean(0)  # (layers, heads)
+    shares = _cross_agrees(translator, valid).mean(0)  # (layers, heads)
     layer, head = divmod(int(shares.flatten().argmax()), shares.shape[1])
-    tested = right(test)
+    agrees = _cross_agrees(translator, test)
     examples = [_cross_example(translator, sentence, layer, head) for sentence in articles]
     return {
         "head": [layer, head],
-        "share": float(tested.mean(0)[layer, head]),
-        "count": len(tested),
+        "share": float(agrees.mean(0)[layer, head]),
+        "count": len(agrees),
         "examples": examples,
     }
+
+
+def _cross_agrees(translator: Translator, sentences: list[PronounSentence]) -> torch.Tensor:
+    """1 where a head looks most at the referent, of sentences with a written pronoun: (sentences, layers, heads)."""
+    agrees = []
+    for sentence, look in zip(sentences, _cross_looks(translator, sentences), strict=True):
+        if look.weights is not None:
+            _, referent, _ = word_places(sentence, look.words)
+            agrees.append(look.weights.argmax(-1) == referent)
+    return torch.stack(agrees).double()
 
 
 @dataclass(frozen=True, eq=False)

@@ -59,17 +59,17 @@ class Page:
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """The cells, Markdown without its comment signs."""
-        heads = list(CELL.finditer(self.text))
-        ends = [head.start() for head in heads[1:]] + [len(self.text)]
+        headings = list(CELL.finditer(self.text))
+        ends = [heading.start() for heading in headings[1:]] + [len(self.text)]
         cells = []
-        for head, end in zip(heads, ends, strict=True):
-            markdown = head["markdown"] is not None
-            body = self.text[head.end() + 1 : end].rstrip()
-            if markdown:
+        for heading, end in zip(headings, ends, strict=True):
+            is_markdown = heading["markdown"] is not None
+            body = self.text[heading.end() + 1 : end].rstrip()
+            if is_markdown:
                 body = re.sub(r"^# ?", "", body, flags=re.MULTILINE)
-            tags = frozenset(re.findall(r'"(\w+)"', head["tags"] or ""))
-            line = self.text.count("\n", 0, head.end()) + 1
-            cells.append(Cell(body, markdown, tags, line))
+            tags = frozenset(re.findall(r'"(\w+)"', heading["tags"] or ""))
+            line = self.text.count("\n", 0, heading.end()) + 1
+            cells.append(Cell(body, is_markdown, tags, line))
         return tuple(cells)
 
     @property
@@ -87,9 +87,10 @@ class Page:
         for cell in self.cells:
             if "parameters" not in cell.tags:
                 continue
-            for line in ast.parse(cell.text).body:
-                if isinstance(line, ast.Assign):
-                    values[ast.unparse(line.targets[0])] = ast.literal_eval(line.value)
+            for statement in ast.parse(cell.text).body:
+                if isinstance(statement, ast.Assign):
+                    name = ast.unparse(statement.targets[0])
+                    values[name] = ast.literal_eval(statement.value)
         return values
 
     def new_names(self) -> dict[str, Any]:
@@ -114,7 +115,7 @@ class Page:
         changed = changed or {}
         for name in changed:
             if name not in self.parameters:
-                parameters = ", ".join(map(str.lower, self.parameters))
+                parameters = ", ".join(self.parameters).lower()
                 raise ArgumentError(
                     f"lesson {self.name} has no {name.lower()}; it has "
                     f"{parameters or 'nothing that can be changed'}"
@@ -126,6 +127,7 @@ class Page:
                 yield cell, []
                 continue
 
+            # With the lines of the file, which a traceback shows.
             tree = ast.increment_lineno(ast.parse(cell.text), cell.line - 1)
             with collecting(lenient=lenient) as shown, redirect_stdout(_Printed(shown)):
                 exec(compile(tree, str(self.path), "exec"), names)
@@ -170,17 +172,18 @@ class Page:
                 else:
                     outputs.append(thing._repr_markdown_())
 
+            is_folded = bool(cell.tags)
             waiting.append(cell.text)
-            if cell.tags and not shown:
+            if is_folded and not shown:
                 continue
+
             code = "```python\n{}\n```".format("\n\n".join(waiting))
             waiting.clear()
-            if cell.tags:
-                parts += outputs
-                parts.append(f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>")
+            if is_folded:
+                folded = f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>"
+                parts += [*outputs, folded]
             else:
-                parts.append(code)
-                parts += outputs
+                parts += [code, *outputs]
         return "\n\n".join(parts) + "\n", pictures
 
 
@@ -202,8 +205,9 @@ class _Printed(StringIO):
 def _figure(picture: Picture, name: str) -> str:
     from html import escape
 
+    title = escape(picture.title)
     caption = re.sub(r"\*(\w[^*]*)\*", r"<em>\1</em>", escape(picture.caption))
     return (
-        f'<figure class="figure"><img src="{name}" alt="{escape(picture.title)}">'
+        f'<figure class="figure"><img src="{name}" alt="{title}">'
         f"<figcaption>{caption}</figcaption></figure>"
     )

@@ -6,28 +6,29 @@ from typing import Any
 from regard_lab.seeing.palette import LINES, MARKS
 from regard_lab.seeing.relations import ERRORS
 from regard_lab.teaching.board import table
-from regard_lab.teaching.figures import Figure, label_axes
+from regard_lab.teaching.figures import Axes, Figure, label_axes
 
-Scores = Mapping[str, Mapping[str, Any]]  # of each relation, as benchmarks write them
+Relation = Mapping[str, Any]  # what a benchmark writes of the best head of a relation
+Scores = Mapping[str, Relation]  # by the labels of the relations
 BASELINES = ("fixed offset", "random choice", "untrained")
 
 
-def head_of(relation: Mapping[str, Any]) -> str:
+def head_of(relation: Relation) -> str:
     """Such as `5.11`: layer and head."""
     layer, head = relation["head"]
     return f"{layer}.{head}"
 
 
-def is_beyond(relation: Mapping[str, Any]) -> bool:
+def is_beyond(relation: Relation) -> bool:
     """Whether the head is better than every baseline by more than `ERRORS` standard errors."""
     margins = relation["margins"].values()
     return all(margin["mean"] > ERRORS * margin["error"] for margin in margins)
 
 
-def best_baseline(relation: Mapping[str, Any]) -> str:
+def best_baseline(relation: Relation) -> str:
     """A head's share beside the best of its baselines, with the difference between both."""
     baselines = relation["baselines"]
-    best = max(baselines, key=lambda name: baselines[name])
+    best = max(baselines, key=baselines.get)
     margin = relation["margins"][best]
     return (
         f"{relation['share']:.3f}; the best baseline, {best}, {baselines[best]:.3f}; difference "
@@ -41,9 +42,9 @@ def over_chance(scores: Scores) -> tuple[float, float, int]:
     hits = 0.0
     variance = 0.0
     for relation in scores.values():
-        of_relation = relation["random_labels"]
-        hits += relation["links"] * of_relation["over_chance"]
-        variance += (relation["links"] * of_relation["error"]) ** 2
+        random_labels = relation["random_labels"]
+        hits += relation["links"] * random_labels["over_chance"]
+        variance += (relation["links"] * random_labels["error"]) ** 2
     return hits / links, variance**0.5 / links, links
 
 
@@ -57,21 +58,7 @@ def draw_scores(figure: Figure, relations: Mapping[str, Scores]) -> None:
     for axes, (name, scores) in zip(panels, relations.items(), strict=True):
         rows = [labels.index(label) for label in scores]
         for number, baseline in enumerate(BASELINES, 1):
-            colour = LINES[number]
-            style: dict[str, Any] = {"s": 24, "facecolors": colour}
-            if baseline == "fixed offset":  # an open square, so that an equal head is seen inside
-                style = {"s": 80, "facecolors": "none"}
-            shares = [relation["baselines"][baseline] for relation in scores.values()]
-            marker = MARKS[number]
-            axes.scatter(
-                shares,
-                rows,
-                edgecolors=colour,
-                linewidths=1.5,
-                marker=marker,
-                label=baseline,
-                **style,
-            )
+            _draw_baseline(axes, rows, scores, baseline, number)
         axes.errorbar(
             [relation["share"] for relation in scores.values()],
             rows,
@@ -91,6 +78,22 @@ def draw_scores(figure: Figure, relations: Mapping[str, Scores]) -> None:
     figure.legend(handles, names, loc=place, ncols=4, fontsize=8.5, frameon=False)
 
 
+def _draw_baseline(axes: Axes, rows: list[int], scores: Scores, baseline: str, number: int) -> None:
+    """Draw the shares of a baseline; `number` selects its colour and its mark."""
+    # The fixed offset is an open square, so that a head with the same share is seen inside.
+    is_open = baseline == "fixed offset"
+    axes.scatter(
+        [relation["baselines"][baseline] for relation in scores.values()],
+        rows,
+        s=80 if is_open else 24,
+        facecolors="none" if is_open else LINES[number],
+        edgecolors=LINES[number],
+        linewidths=1.5,
+        marker=MARKS[number],
+        label=baseline,
+    )
+
+
 def score_table(name: str, scores: Scores) -> None:
     """Show the head of each relation of a model beside its baselines."""
     columns = (
@@ -99,9 +102,7 @@ def score_table(name: str, scores: Scores) -> None:
         "head",
         "share",
         "weight",
-        "fixed offset",
-        "random choice",
-        "untrained",
+        *BASELINES,
         "from the neighbour",
         "beyond every baseline",
     )
@@ -137,16 +138,19 @@ def received_table(sentences: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
         after_begin = of_model["cat"]["received"][1:]
         received[name] = dict(zip(words, after_begin, strict=False))
 
-    rows = [(word, *(f"{of_model[word]:.2f}" for of_model in received.values())) for word in words]
+    rows = []
+    for word in words:
+        weights = [f"{of_model[word]:.2f}" for of_model in received.values()]
+        rows.append((word, *weights))
     title = "“The cat sat on the mat.”: mean weight of each word over all heads (1: all words get the same)"
     table(title, ("word", *sentences), rows)
     return received
 
 
-def it_tables(small: Mapping[str, Mapping[str, Any]], english: Mapping[str, Any]) -> None:
-    """Show where *it* looks in small models, and in the heads of the English model beside the baselines."""
+def small_it_table(models: Mapping[str, Mapping[str, Any]]) -> None:
+    """Show where *it* looks in small models, for both endings of the sentence."""
     rows = []
-    for name, model in small.items():
+    for name, model in models.items():
         it = model["it"]
         for number, ending in enumerate(("tired", "congested")):
             on_animal = f"{it['animal'][number]:.3f}"
@@ -159,31 +163,34 @@ def it_tables(small: Mapping[str, Mapping[str, Any]], english: Mapping[str, Any]
         rows,
     )
 
-    layer, head = english["chosen"]
-    most_right = english["most_right"]
+
+def english_it_table(it: Mapping[str, Any]) -> None:
+    """Show where *it* looks in the heads of the English model, beside the baselines."""
+    layer, head = it["chosen"]
+    most_right = it["most_right"]
     most_right_layer, most_right_head = most_right["chosen"]
-    baselines = [f"{english[name]:.2f}" for name in ("untrained", "offset", "previous")]
+    baselines = [f"{it[name]:.2f}" for name in ("untrained", "offset", "previous")]
     rows = [
         (
             "pairs whose balance moves to the right noun",
             f"{layer}.{head}",
-            f"{english['moved']:.2f}",
-            f"{english['moved_untrained']:.2f}",
+            f"{it['moved']:.2f}",
+            f"{it['moved_untrained']:.2f}",
             0,
             0,
         ),
         (
             "how far it moves",
             f"{layer}.{head}",
-            f"{english['movement']:.3f} ± {english['error']:.3f}",
-            f"{english['movement_untrained']:.4f}",
+            f"{it['movement']:.3f} ± {it['error']:.3f}",
+            f"{it['movement_untrained']:.4f}",
             0,
             0,
         ),
         (
             "the right noun gets more than the other",
             f"{layer}.{head}",
-            f"{english['referent_first']:.2f}",
+            f"{it['referent_first']:.2f}",
             *baselines,
         ),
         (
@@ -194,7 +201,7 @@ def it_tables(small: Mapping[str, Mapping[str, Any]], english: Mapping[str, Any]
         ),
     ]
     title = (
-        f"“it” in the English model: {english['sentences']:,} sentences, {english['pairs']} pairs of "
+        f"“it” in the English model: {it['sentences']:,} sentences, {it['pairs']} pairs of "
         "nouns on which no head was chosen"
     )
     columns = (

@@ -1,15 +1,9 @@
-"""Networks that connect the last word of a text to the first, and the steps that each takes, counted while it runs.
-
-Autograd records which result was computed from which. A step is marked after each call of a unit, such as a cell or a
-layer, so the longest path through the graph is the number of calls that had to wait for each other, and the shortest
-path to an input is the number of units between this input and the output.
-"""
+"""Networks that connect the last word of a text to the first, and the steps that each takes, counted while it runs."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Generator, Iterable, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
@@ -20,113 +14,19 @@ from torch import nn
 from regard.arguments import count_of
 from regard.layers import MultiHeadAttention
 from regard_lab.seeing.palette import FAINT, INK, LINES
+from regard_lab.teaching.chains import longest_chain, marked_steps, shortest_chain
 from regard_lab.teaching.figures import label_axes
-from regard_lab.teaching.words import normal, seeded
+from regard_lab.teaching.inputs import normal, seeded
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-
-
-class _Step(torch.autograd.Function):
-    """Leaves a tensor unchanged, and is a node of the graph that can be counted."""
-
-    @staticmethod
-    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Any) -> Any:
-        return gradients[0]
-
-
-@contextmanager
-def marked_steps(
-    units: Iterable[nn.Module], then: Callable[[torch.Tensor], None] = lambda output: None
-) -> Generator[None]:
-    """While the `with` block runs, mark a step after each call of a unit; `then` is called with each marked output."""
-
-    def mark(unit: nn.Module, inputs: Any, output: torch.Tensor) -> torch.Tensor:
-        marked = _Step.apply(output)
-        then(marked)
-        return marked
-
-    with ExitStack() as hooks:
-        for unit in units:
-            hooks.enter_context(unit.register_forward_hook(mark))
-        yield
-
-
-def longest_chain(output: torch.Tensor) -> int:
-    """The largest number of marked steps of which each needs the result of another before it.
-
-    >>> layer = nn.Linear(2, 2)
-    >>> with marked_steps([layer]):
-    ...     after = layer(layer(torch.ones(2)))
-    ...     beside = layer(torch.ones(2))
-    >>> longest_chain(after + beside)
-    2
-    """
-    length = _chain(output, max, lambda leaf: 0)
-    assert length is not None  # each leaf has a length
-    return length
-
-
-def shortest_chain(output: torch.Tensor, leaf: torch.Tensor) -> int | None:
-    """The smallest number of marked steps between a leaf of the graph and the output; None if they are not connected.
-
-    >>> layer = nn.Linear(2, 2)
-    >>> x = torch.ones(2, requires_grad=True)
-    >>> with marked_steps([layer]):
-    ...     output = layer(layer(x)) + layer(x)
-    >>> shortest_chain(output, x)
-    1
-    """
-    return _chain(output, min, lambda end: 0 if end is leaf else None)
-
-
-def _chain(
-    output: torch.Tensor,
-    choose: Callable[[list[int]], int],
-    length_at: Callable[[torch.Tensor], int | None],
-) -> int | None:
-    """The number of marked steps from leaves to the output.
-
-    `length_at` is the number at a leaf, None where no chain begins. `choose` chooses among the inputs of a node. A loop
-    in place of recursion: a chain may have more nodes than Python has frames.
-    """
-    lengths: dict[Any, int | None] = {}
-    waiting: list[Any] = [output.grad_fn]
-    while waiting:
-        node = waiting[-1]
-        inputs = [earlier for earlier, _ in node.next_functions if earlier is not None]
-        unknown = [earlier for earlier in inputs if earlier not in lengths]
-        if unknown:
-            waiting += unknown
-            continue
-
-        waiting.pop()
-        leaf = getattr(node, "variable", None)  # of a node that adds up the gradient of a leaf
-        if leaf is not None:
-            lengths[node] = length_at(leaf)
-            continue
-
-        lengths_of_inputs = [lengths[earlier] for earlier in inputs]
-        known = [length for length in lengths_of_inputs if length is not None]
-        if not known:
-            lengths[node] = None
-        elif isinstance(node, _Step._backward_cls):
-            lengths[node] = choose(known) + 1
-        else:
-            lengths[node] = choose(known)
-    return lengths[output.grad_fn]
-
 
 DIM = 8  # numbers of a word
 WIDTH = 3  # words that a convolution reads
 Words = Sequence[torch.Tensor]  # (1, DIM) each
 
 
-class Recurrent(nn.Module):
+class RecurrentNetwork(nn.Module):
     """A gated recurrent unit, cell by cell."""
 
     def __init__(self, seed: int) -> None:
@@ -141,8 +41,12 @@ class Recurrent(nn.Module):
             states.append(state)
         return states
 
+    def words_moved(self, length: int) -> list[int]:
+        """How many words each step carries a signal from the first of `length` words towards the last."""
+        return [0] + [1] * (length - 1)
 
-class Convolutions(nn.Module):
+
+class ConvolutionNetwork(nn.Module):
     """Causal convolutions over WIDTH words; neighbours of layer l are WIDTH^l words apart if `dilated`, else 1."""
 
     def __init__(self, seed: int, layers: int, dilated: bool) -> None:
@@ -157,11 +61,15 @@ class Convolutions(nn.Module):
     def forward(self, words: Words) -> list[torch.Tensor]:
         x = torch.stack(list(words), -1)  # (1, DIM, length)
         for layer, back in zip(self.layers, self.words_back, strict=True):
-            x = torch.tanh(layer(nn.functional.pad(x, (back, 0))))
+            padded = nn.functional.pad(x, (back, 0))
+            x = torch.tanh(layer(padded))
         return list(x.unbind(-1))
 
+    def words_moved(self, length: int) -> list[int]:
+        return self.words_back
 
-class Attention(nn.Module):
+
+class AttentionNetwork(nn.Module):
     """One causal attention layer with two heads."""
 
     def __init__(self, seed: int) -> None:
@@ -169,31 +77,36 @@ class Attention(nn.Module):
         self.layer = seeded(seed, MultiHeadAttention, DIM, 2, pattern="causal")
 
     def forward(self, words: Words) -> list[torch.Tensor]:
-        return list(self.layer(torch.stack(list(words), 1)).unbind(1))
+        x = torch.stack(list(words), 1)  # (1, length, DIM)
+        return list(self.layer(x).unbind(1))
+
+    def words_moved(self, length: int) -> list[int]:
+        return [length - 1]
 
 
-UNITS = (nn.GRUCell, nn.Conv1d, MultiHeadAttention)
+Network = RecurrentNetwork | ConvolutionNetwork | AttentionNetwork
+UNITS = (nn.GRUCell, nn.Conv1d, MultiHeadAttention)  # a call of one is a step
 
 
-def network(name: str, length: int, seed: int) -> nn.Module:
+def new_network(name: str, length: int, seed: int) -> Network:
     """The network that connects the last of `length` words to the first, convolutions with the least layers."""
     if name == "recurrent":
-        return Recurrent(seed)
+        return RecurrentNetwork(seed)
     if name == "attention":
-        return Attention(seed)
+        return AttentionNetwork(seed)
 
     dilated = name == "dilated"
     words = _random_words(length, seed)
 
     def connects(layers: int) -> bool:
-        outputs = Convolutions(seed, layers, dilated)(words)
+        outputs = ConvolutionNetwork(seed, layers, dilated)(words)
         return float(_gradient_norm(outputs, words[0])) > 0
 
     enough = 1
     while not connects(enough):
         enough *= 2
     least = bisect_left(range(enough), True, lo=enough // 2, key=connects)
-    return Convolutions(seed, least, dilated)
+    return ConvolutionNetwork(seed, least, dilated)
 
 
 def count_steps(name: str, length: int, seed: int) -> dict[str, Any]:
@@ -203,7 +116,7 @@ def count_steps(name: str, length: int, seed: int) -> dict[str, Any]:
         `steps`: calls of cells or layers that wait for each other; `path`: calls between the first word and the last
         output; `gradient`: of the last output with respect to the first word, relative to that of the last word.
     """
-    run = _run(name, length, seed)
+    run = _run_network(name, length, seed)
     of_first = _gradient_norm(run.outputs, run.words[0])
     of_last = _gradient_norm(run.outputs, run.words[-1])
     return {
@@ -214,7 +127,7 @@ def count_steps(name: str, length: int, seed: int) -> dict[str, Any]:
 
 
 @dataclass(frozen=True)
-class _Run:
+class _NetworkRun:
     """A network that ran on random words.
 
     Args:
@@ -225,19 +138,19 @@ class _Run:
     """
 
     words: list[torch.Tensor]
-    network: nn.Module
+    network: Network
     outputs: list[torch.Tensor]
     calls: list[torch.Tensor]
 
 
-def _run(name: str, length: int, seed: int) -> _Run:
+def _run_network(name: str, length: int, seed: int) -> _NetworkRun:
     words = _random_words(length, seed)
-    made = network(name, length, seed)
-    units = [module for module in made.modules() if isinstance(module, UNITS)]
+    network = new_network(name, length, seed)
+    units = [module for module in network.modules() if isinstance(module, UNITS)]
     calls: list[torch.Tensor] = []
     with marked_steps(units, calls.append):
-        outputs = made(words)
-    return _Run(words, made, outputs, calls)
+        outputs = network(words)
+    return _NetworkRun(words, network, outputs, calls)
 
 
 def _random_words(length: int, seed: int) -> list[torch.Tensor]:
@@ -253,15 +166,6 @@ def _gradient_norm(outputs: list[torch.Tensor], word: torch.Tensor) -> torch.Ten
     return gradient.norm()
 
 
-def _words_moved(made: nn.Module, length: int) -> list[int]:
-    """How many words each step carries a signal from the first word towards the last."""
-    if isinstance(made, Recurrent):
-        return [0] + [1] * (length - 1)
-    if isinstance(made, Convolutions):
-        return made.words_back
-    return [length - 1]
-
-
 def draw_steps(
     axes: Axes, name: str, title: str, words: Sequence[str], number: int, seed: int
 ) -> None:
@@ -270,19 +174,11 @@ def draw_steps(
     The network reads a random vector for each word; `number` selects its colour, and the axes of number 0 have
     labels on the left.
     """
-    from matplotlib.patches import Rectangle
-
     length = len(words)
-    run = _run(name, length, seed)
+    run = _run_network(name, length, seed)
+    _draw_boxes(axes, run, LINES[number])
 
-    style: dict[str, Any] = {"color": LINES[number], "alpha": 0.45, "lw": 0}
-    for call, output in enumerate(run.calls):
-        step = longest_chain(output)
-        computed = [call] if output.dim() == 2 else range(length)  # a cell computes one word
-        for place in computed:
-            axes.add_patch(Rectangle((place - 0.44, step - 0.42), 0.88, 0.84, **style))
-
-    path = [0, *accumulate(_words_moved(run.network, length))]
+    path = [0, *accumulate(run.network.words_moved(length))]
     path = [min(place, length - 1) for place in path]
     axes.plot(path, range(len(path)), color=INK, linewidth=1.6, marker="o", markersize=3.2)
     axes.axhline(0.3, color=FAINT, linewidth=0.8)
@@ -296,3 +192,15 @@ def draw_steps(
         axes.set_yticks([0, *even], ["words", *map(str, even)])
     else:
         axes.set_yticks([], [])
+
+
+def _draw_boxes(axes: Axes, run: _NetworkRun, colour: str) -> None:
+    from matplotlib.patches import Rectangle
+
+    for number, output in enumerate(run.calls):
+        is_of_a_cell = output.dim() == 2  # which computes one word; a layer computes all
+        computed = [number] if is_of_a_cell else range(len(run.words))
+        step = longest_chain(output)
+        for place in computed:
+            corner = (place - 0.44, step - 0.42)
+            axes.add_patch(Rectangle(corner, 0.88, 0.84, color=colour, alpha=0.45, lw=0))

@@ -6,7 +6,7 @@ from teaching import Computed, changed_report, failing, starting
 import regard as rg
 from regard import patterns as p
 from regard.positions import Sinusoidal
-from regard_lab.teaching import captions
+from regard_lab.teaching import denoiser
 from regard_lab.teaching.stepping import count_steps
 
 
@@ -82,7 +82,7 @@ def test_caption_in_another_order():
 
 def test_caption_of_a_worse_model(monkeypatch):
     """The model reads words after the end, and one word where there is none; the report is that of another model."""
-    monkeypatch.setattr(captions, "KeySpan", lambda first, count: p.KeySpan(0, 8))
+    monkeypatch.setattr(denoiser, "KeySpan", lambda first, count: p.KeySpan(0, 8))
     shares = changed_report(monkeypatch, "caption")["shares"]
     shares["held out"]["all"] = 0.9
     shares["shape changed"]["all"] = 0.9

@@ -48,14 +48,14 @@ def test_recurrent_steps(monkeypatch):
             fed = outputs[-1]
         return outputs
 
-    make = stepping.Convolutions.__init__
+    make = stepping.ConvolutionNetwork.__init__
     monkeypatch.setattr(
-        stepping.Convolutions,
+        stepping.ConvolutionNetwork,
         "__init__",
         lambda self, seed, layers, dilated: make(self, seed, layers, not dilated),
     )
-    monkeypatch.setattr(stepping.Recurrent, "forward", forward_without_state)
-    monkeypatch.setattr(stepping.Attention, "forward", forward_word_by_word)
+    monkeypatch.setattr(stepping.RecurrentNetwork, "forward", forward_without_state)
+    monkeypatch.setattr(stepping.AttentionNetwork, "forward", forward_word_by_word)
     assert starting(
         failing("recurrent", LENGTHS=(4, 9, 16, 64)),
         "A recurrent network takes",
