@@ -27,6 +27,7 @@ from regard_lab.teaching import (
     mark_column,
     normal,
     operations,
+    read_report,
     rounded,
     table,
 )
@@ -108,7 +109,7 @@ waves = 2 * math.pi / torch.atan2(sine, cosine)  # the lengths of the 24 waves, 
 
 # %% tags=["folded"]
 caption = (
-    "Each panel is about one sentence of the table below: what an article writes, and what is "
+    "Each panel is about one sentence of the lists below: what an article writes, and what is "
     "computed. Words in quotes are an article's own."
 )
 with figure("Where articles are imprecise, in numbers", 7.9, 7.6, caption) as drawing:
@@ -145,30 +146,176 @@ with figure("Where articles are imprecise, in numbers", 7.9, 7.6, caption) as dr
     lower_right.minorticks_off()
 
 # %% [markdown]
-# Articles simplify. Their formulas are right, and so are most of their sentences. These sentences are not exact:
+# Articles simplify. Their formulas are right, and so are most of their sentences. The lists quote sentences that are
+# not exact, from *Understanding Transformers (Part 2)* (U), *Papers Explained Review 09* (P) and *How Multi Head
+# Attention Math Works in Transformers* (H). First those that are reversed: who builds a layer from them builds it the
+# wrong way round.
 #
-# | an article writes | what holds |
-# | --- | --- |
-# | a position “can only influence the current and preceding positions” | it influences itself and later ones |
-# | the mask forbids “future tokens attending to past tokens” | past tokens must not attend to future ones |
-# | heads begin with “the division of the input into multiple heads” | each head reads all numbers of a word |
-# | the “final projection” makes the output “interpretable” | it mixes the heads |
-# | Bahdanau's “variable length context vector” | its length is fixed; the number of vectors varies |
-# | encoder and decoder see “the entire input sequence for each token” | the decoder sees the words before |
-# | scores are scaled “by the square” of $d$ | by its square root |
-# | the encoder's vector is the query | the decoder's state is the query; keys and values are the encoder's |
-# | the score is of $s_t$; the text beside it says $s_{t-1}$ | Bahdanau: $s_{t-1}$; Luong: $s_t$ (lesson *alignment*) |
-# | q, k and v are “typically much smaller than the input size” | so that all heads together cost as much as one |
-# | four mechanisms are “of O(n) or better” | LSH sorts, strided has $n \sqrt{n}$ pairs, Linformer needs fixed $k$ |
-# | recurrent networks are “less efficient” | beyond $n = d$ they need fewer operations, but one after another |
-# | one head “can only focus on one position at a time” | it gives every visible position a weight above 0 |
-# | the next dimensions “have about twice the wavelength” | the factor is $10000^{2/d}$ |
-# | the sizes of cross-attention “must match” | only heads of q and k must, and the lengths of k and v |
-# | mask after the softmax, or minus infinity before it | the same, unless every visible weight rounds to 0 |
+# ## Which word influences which
 #
-# Divided “by the square”, scores become almost 0, and all words get almost the same weight. If all four mechanisms were
-# linear, 4 times the words would cost 4 times as much in each; the second table shows what they cost. For long texts a
-# “less efficient” recurrent network needs fewer operations, but each word waits for the one before.
+# - P: “each position can only influence the current and preceding positions in the sequence”. Reversed: it
+#   influences itself and later positions.
+# - P: the mask forbids “future tokens attending to past tokens”. Reversed: past tokens must not attend to future
+#   ones.
+# - H: the encoder's vector “is then used as the query in the decoder's attention mechanism”. Reversed: the queries
+#   are the decoder's; the encoder gives a key and a value for each word.
+# - U: self-attention “is used in both the encoder and decoder layers” and lets a model “consider the entire input
+#   sequence for each token”. In the decoder, each word sees itself and the words before.
+#
+# Change one word of six, and look which outputs move; then ask which words move one output.
+
+
+# %%
+def moved_by(word, pattern):
+    """The positions whose outputs move if a word changes."""
+    before = rg.attention(six, six, six, pattern=pattern)[0, 0]  # (words, size)
+    changed = six.clone()
+    changed[:, :, word] = 0
+    after = rg.attention(changed, changed, changed, pattern=pattern)[0, 0]
+    return (after != before).any(-1).nonzero().flatten().tolist()
+
+
+six = normal(SEED, 1, 1, 6, 8)  # (batch, heads, words, size)
+influenced = moved_by(2, "causal")
+influencing = []
+for word in range(6):
+    if 2 in moved_by(word, "causal"):
+        influencing.append(word)
+print("word 2 influences the positions", influenced)
+print("position 2 is influenced by the words", influencing)
+
+visible = {}  # how many words move each output
+for pattern in ("full", "causal"):
+    moved = [moved_by(word, pattern) for word in range(6)]
+    visible[pattern] = [sum(place in moves for moves in moved) for place in range(6)]
+    print(pattern, visible[pattern])
+
+# %% [markdown]
+# The causal mask can be applied after the softmax or before it. P shows both. They are the same, unless every visible
+# weight rounds to 0. Here are both, first for the scores of a head, then for a masked score that is far above the
+# others:
+
+
+# %%
+def mask_after(scores):
+    """The weights, masked after the softmax."""
+    weights = scores.softmax(-1).tril()  # later words set to 0,
+    return weights / weights.sum(-1, keepdim=True)  # and each row divided by its sum
+
+
+def mask_before(scores):
+    """The weights, masked before the softmax."""
+    later = torch.ones_like(scores).triu(1) == 1  # row i, column j: is j > i?
+    return scores.masked_fill(later, -torch.inf).softmax(-1)
+
+
+q, k = qk_by_dim[64][:, :, :1]  # of one head, (batch, heads, words, 64)
+near = (q @ k.mT / 64**0.5)[0, 0]
+far = torch.tensor([[0.0, 200.0], [0.0, 0.0]])  # exp(-200) is 0 in float32
+for scores in (near, far):
+    after = rounded(mask_after(scores)[:2, :2])  # of the first two words
+    before = rounded(mask_before(scores)[:2, :2])
+    print("after the softmax", after, "before it", before)
+
+# %% [markdown]
+# ## What a layer computes
+#
+# - U: keys “can be matched against the query”. Softly: every value counts, more where the key resembles the query.
+# - P: “the division of the input into multiple heads”. Nothing is divided: each head reads all numbers of a word.
+# - H: “The query, key, and value vectors are all learned during training”. Their projections are learned; the
+#   vectors are computed from the words.
+# - H: “their dimensions are typically much smaller than the input size”. So that all heads together cost as much as
+#   one.
+# - H: the final projection makes “the model's output interpretable”. It mixes the heads.
+# - H: it allows “the model to output a single vector”. One for each word.
+# - H: “Single head attention can only focus on one position at a time”. It gives every visible position a weight
+#   above 0.
+# - P: of the two sequences of cross-attention, the “embedding dimensions must match”. Only the sizes of q and k
+#   must, and the lengths of k and v.
+# - H: Bahdanau's “variable length context vector”. Its length is fixed; the number of vectors varies.
+#
+# A dictionary returns the value whose key is equal to the query. Attention returns a mean of all values. The larger the
+# scores, the closer it comes to a dictionary:
+
+# %%
+keys = torch.nn.functional.normalize(normal(SEED, 1, 1, 6, 8), dim=-1)  # six, of length 1
+query_of_key = keys[:, :, [2]]  # equal to the third
+look_up = {}  # the weights, by the factor of the scores
+for factor in (1, 100):
+    detail = rg.attention_detail(query_of_key, keys, keys, scale=factor, want=["weights"])
+    look_up[factor] = detail.weights[0, 0, 0]
+    print(factor, rounded(look_up[factor]))
+
+# %% [markdown]
+# What does a head read? A projection has a weight for each number of a word and each number of the head, so the
+# gradient shows which numbers of the word count:
+
+# %%
+four_heads = rg.MultiHeadAttention(16, 4)  # of 4 numbers each
+word = torch.randn(1, 1, 16, requires_grad=True)  # (batch, words, dim)
+query = four_heads.to_q(word)[0, 0, :4]  # of the first head
+(read,) = torch.autograd.grad(query.sum(), word)
+numbers_read = int((read != 0).sum())
+heads_output = torch.randn(1, 1, 16, requires_grad=True)  # of four heads, side by side
+(mixed,) = torch.autograd.grad(four_heads.to_output(heads_output)[0, 0, 0], heads_output)
+numbers_mixed = int((mixed != 0).sum())
+print(f"the first head reads {numbers_read} of 16 numbers of a word")
+print(f"the first number of the output depends on {numbers_mixed} of 16 numbers of the heads")
+
+# %% [markdown]
+# What is learned? A layer has the same parameters for any text; q, k and v are computed from its words. What comes out?
+# One vector for each word. Only Bahdanau's decoder reads a source with one context vector in each step, as long for 3
+# words as for 30:
+
+# %%
+learned_numbers = sum(parameter.numel() for parameter in four_heads.parameters())
+numbers_of_queries = []
+vectors_of_output = []
+for length in (3, 30):
+    sentence = torch.randn(1, length, 16)
+    numbers_of_queries.append(four_heads.to_q(sentence).numel())
+    vectors_of_output.append(four_heads(sentence).shape[1])
+print(f"learned: {learned_numbers} numbers; queries for 3 and 30 words: {numbers_of_queries}")
+print("vectors of the output, for 3 and for 30 words:", vectors_of_output)
+
+context_sizes = []
+for length in (3, 30):
+    source = torch.randn(1, 1, length, 8)
+    context_sizes.append(rg.attention(source[:, :, :1], source, source).shape[3])
+print("numbers of a context vector, for 3 and for 30 words of the source:", context_sizes)
+
+# %% [markdown]
+# Why are q, k and v of a head small? Eight heads of $d / 8$ numbers have as many parameters, and need as many
+# operations, as one head of $d$. What must match? In cross-attention the two sequences may have different lengths and
+# different sizes.
+
+# %%
+parameters = {}  # by number and size of heads
+flops = {}
+for heads, size in ((1, 512), (8, 64), (8, 512)):
+    layer = rg.MultiHeadAttention(512, heads, head_dim=size)
+    zeros = torch.zeros(1, heads, 100, size)  # (batch, heads, words, size)
+    parameters[heads, size] = sum(tensor.numel() for tensor in layer.parameters())
+    flops[heads, size] = rg.plan_attention(zeros, zeros, zeros).cost.flops
+    print(
+        f"{heads} heads of {size}: {parameters[heads, size]:,} parameters, "
+        f"{flops[heads, size]:,} operations"
+    )
+
+x = torch.randn(1, 7, 32)  # (batch, words, dim)
+context = torch.randn(1, 3, 48)  # (batch, words, context_dim)
+output = rg.MultiHeadAttention(dim=32, heads=4, context_dim=48)(x, context=context)
+print("queries", list(x.shape), "context", list(context.shape), "output", list(output.shape))
+
+# %% [markdown]
+# ## Scores and positions
+#
+# - H: scores “are scaled by the square of the dimension of the keys”. By its square root; divided by the square, all
+#   words get almost the same weight.
+# - H: “the hidden dimensions 2 and 3 have about twice the wavelength”. The factor is $10000^{2/d}$.
+#
+# One article writes the score with $s_t$, and $s_{t-1}$ in the text beside it. Bahdanau's is of $s_{t-1}$, Luong's of
+# $s_t$ (lesson *alignment*).
 
 # %% tags=["folded"]
 rows = []
@@ -182,7 +329,29 @@ table(
     rows,
 )
 
+# %% [markdown]
+# ## Costs and quality
+#
+# - H: four mechanisms “have a complexity per layer of O(n) or better”. LSH sorts, strided has $n \sqrt{n}$ pairs,
+#   Linformer needs fixed $k$.
+# - H: of recurrent networks: $n d^2$, “making it less efficient than the Transformer”. Beyond $n = d$ they need
+#   fewer operations, but one after another.
+# - H: the Sparse Transformer, “used in the GPT-3 language model”, with patterns “strided and fixed”. GPT-3's layers
+#   are dense and locally banded in turn.
+# - H: $Q' (K'^T V)$ in the place of the softmax. The sum must be divided by $Q' (K'^T 1)$.
+# - H: “where Q', K', and V are all in the same dimension”. The number of features and the size of values are free.
+# - P: windows: “without sacrificing the ability to capture long-range dependencies within the data”. What is outside
+#   of all windows is lost.
+# - P: fewer key/value heads: “without diminishing the model's capacity to capture complex data relationships”. The
+#   fewer, the higher the loss.
+# - H: one key/value head: “faster decoding with minimal quality degradation”. P is right: “this approach can lead to
+#   quality degradation”.
+#
+# If all four mechanisms were linear, 4 times the words would cost 4 times as much in each. For long texts a recurrent
+# network needs fewer operations than attention, but each word waits for the one before.
 
+
+# %% tags=["folded"]
 def growth(counts):
     """How many times as much 4 times the words need."""
     return counts[-1] / counts[-2]
@@ -214,105 +383,74 @@ table(
 )
 
 # %% [markdown]
-# Why are q, k and v of a head small? Eight heads of $d / 8$ numbers have as many parameters, and need as many
-# operations, as one head of $d$. What “must match”? In cross-attention the two sequences may have different lengths and
-# different sizes.
+# GPT-3 has a context of 2,048 tokens. Its layers are dense and locally banded in turn; the paper does not say how wide
+# the bands are. Here they have 256 tokens:
 
 # %%
-parameters = {}  # by number and size of heads
-flops = {}
-for heads, size in ((1, 512), (8, 64), (8, 512)):
-    layer = rg.MultiHeadAttention(512, heads, head_dim=size)
-    q = torch.zeros(1, heads, 100, size)  # (batch, heads, words, size)
-    parameters[heads, size] = sum(tensor.numel() for tensor in layer.parameters())
-    flops[heads, size] = rg.plan_attention(q, q, q).cost.flops
-    print(
-        f"{heads} heads of {size}: {parameters[heads, size]:,} parameters, "
-        f"{flops[heads, size]:,} operations"
-    )
-
-x = torch.randn(1, 7, 32)  # (batch, words, dim)
-context = torch.randn(1, 3, 48)  # (batch, words, context_dim)
-output = rg.MultiHeadAttention(dim=32, heads=4, context_dim=48)(x, context=context)
-print("queries", list(x.shape), "context", list(context.shape), "output", list(output.shape))
+dense_pairs = p.Causal().count(2048, 2048)
+banded_pairs = p.CausalWindow(256).count(2048, 2048)
+share_in_turn = (dense_pairs + banded_pairs) / (2 * dense_pairs)
+share_strided = strided_pattern(2048).count(2048, 2048) / dense_pairs
+print(f"pairs that are kept: in turn {share_in_turn:.0%}, strided {share_strided:.0%}")
 
 # %% [markdown]
-# Who influences whom in causal attention? Change one word of six, and look which outputs move;
-# then ask which words move one output. A mask that is built from the sentence of the article is
-# the wrong way round.
-
+# Linear attention: without the divisor, the output is the sum of so many values, not their mean. The features may have
+# another size than the values:
 
 # %%
-def moved_by(word, pattern):
-    """The positions whose outputs move if a word changes."""
-    before = rg.attention(six, six, six, pattern=pattern)[0, 0]  # (words, size)
-    changed = six.clone()
-    changed[:, :, word] = 0
-    after = rg.attention(changed, changed, changed, pattern=pattern)[0, 0]
-    return (after != before).any(-1).nonzero().flatten().tolist()
+long_q, long_k, long_v = normal(SEED, 3, 1, 1, 500, 16)  # (batch, heads, words, size) each
+q_features = torch.nn.functional.elu(long_q) + 1
+k_features = torch.nn.functional.elu(long_k) + 1
+undivided = q_features @ (k_features.mT @ long_v)
+divisor = q_features @ k_features.sum(2, keepdim=True).mT
+linear_output = rg.attention(long_q, long_k, long_v, mechanism=m.LinearTransformer())
+times_too_large = undivided.norm(dim=-1) / linear_output.norm(dim=-1)
+print(f"without the divisor at least {times_too_large.min():,.0f} times too large")
 
-
-six = normal(SEED, 1, 1, 6, 8)  # (batch, heads, words, size)
-influenced = moved_by(2, "causal")
-influencing = []
-for word in range(6):
-    if 2 in moved_by(word, "causal"):
-        influencing.append(word)
-print("word 2 influences the positions", influenced)
-print("position 2 is influenced by the words", influencing)
+few_values = rg.attention(long_q, long_k, long_v[..., :5], mechanism=m.Performer(features=40))
+print("40 features, values of", few_values.shape[3])
 
 # %% [markdown]
-# What does a head read? A projection has a weight for each number of a word and each number of
-# the head, so the gradient shows which numbers of the word count:
+# What windows and fewer key/value heads cost was measured on trained models (lessons *choosing* and *grouped*):
 
-# %%
-four_heads = rg.MultiHeadAttention(16, 4)  # of 4 numbers each
-word = torch.randn(1, 1, 16, requires_grad=True)  # (batch, words, dim)
-query = four_heads.to_q(word)[0, 0, :4]  # of the first head
-(read,) = torch.autograd.grad(query.sum(), word)
-numbers_read = int((read != 0).sum())
-heads_output = torch.randn(1, 1, 16, requires_grad=True)  # of four heads, side by side
-(mixed,) = torch.autograd.grad(four_heads.to_output(heads_output)[0, 0, 0], heads_output)
-numbers_mixed = int((mixed != 0).sum())
-print(f"the first head reads {numbers_read} of 16 numbers of a word")
-print(f"the first number of the output depends on {numbers_mixed} of 16 numbers of the heads")
+# %% tags=["folded"]
+recall_report = read_report("choosing")
+recalled = {}  # the mean of three seeds
+for name in ("all keys", "the last 64"):
+    accuracies = recall_report.figures[name]["accuracy"]
+    recalled[name] = sum(accuracies) / len(accuracies)
+table(
+    "Recall of what is far back",
+    ("each query sees", "share recalled"),
+    [(name, f"{share:.3f}") for name, share in recalled.items()],
+)
+print(recall_report.source)
 
-context_sizes = []
-for length in (3, 30):
-    source = torch.randn(1, 1, length, 8)
-    context_sizes.append(rg.attention(source[:, :, :1], source, source).shape[3])
-print("numbers of a context vector, for 3 and for 30 words of the source:", context_sizes)
-
-# %% [markdown]
-# The causal mask can be applied after the softmax or before it. Here are both, first for the scores of a head, then for
-# a masked score that is far above the others:
-
-
-# %%
-def mask_after(scores):
-    """The weights, masked after the softmax."""
-    weights = scores.softmax(-1).tril()  # later words set to 0,
-    return weights / weights.sum(-1, keepdim=True)  # and each row divided by its sum
-
-
-def mask_before(scores):
-    """The weights, masked before the softmax."""
-    later = torch.ones_like(scores).triu(1) == 1  # row i, column j: is j > i?
-    return scores.masked_fill(later, -torch.inf).softmax(-1)
-
-
-q, k = qk_by_dim[64][:, :, :1]  # of one head, (batch, heads, words, 64)
-near = (q @ k.mT / 64**0.5)[0, 0]
-far = torch.tensor([[0.0, 200.0], [0.0, 0.0]])  # exp(-200) is 0 in float32
-for scores in (near, far):
-    after = rounded(mask_after(scores)[:2, :2])  # of the first two words
-    before = rounded(mask_before(scores)[:2, :2])
-    print("after the softmax", after, "before it", before)
+heads_report = read_report("generation")
+every_row = heads_report.figures["rows"]
+bits = {8: sum(row["control"] for row in every_row) / len(every_row)}  # by key/value heads
+for count in (4, 2, 1):
+    of_seeds = [row["uptrained"] for row in every_row if row["kv_heads"] == count]
+    bits[count] = sum(of_seeds) / len(of_seeds)
+rows = [(count, f"{number:.3f}") for count, number in bits.items()]
+table("Bits for each character (lower is better)", ("key/value heads", "bits"), rows)
+print(heads_report.source)
 
 # %% [markdown]
 # ## Claims
 
 # %% tags=["claims"]
+holds(
+    "In causal attention a word influences itself and later words; earlier words and itself influence it.",
+    influenced == [2, 3, 4, 5] and influencing == [0, 1, 2],
+    f"word 2 of 6 influences {influenced}; position 2 is influenced by {influencing}",
+)
+holds(
+    "In an encoder each output depends on every word, in a decoder on its own and the earlier words.",
+    visible == {"full": [6] * 6, "causal": [1, 2, 3, 4, 5, 6]},
+    f"of 6 words: {visible['full']} and {visible['causal']}",
+)
+
 holds(
     "Divided by the square root of d, scores have the same spread for every d.",
     all(abs(spread - 1) < 0.1 for spread in spread_by_root),
@@ -358,9 +496,20 @@ holds(
 )
 
 holds(
-    "In causal attention a word influences itself and later words; earlier words and itself influence it.",
-    influenced == [2, 3, 4, 5] and influencing == [0, 1, 2],
-    f"word 2 of 6 influences {influenced}; position 2 is influenced by {influencing}",
+    "A query that is equal to a key gives weight to every other key too; with scores 100 times as "
+    "large, attention is a look-up.",
+    0 < look_up[1].min() and look_up[1].max() < 0.9 and look_up[100][2] > 0.999,
+    f"the weight of the equal key is {look_up[1][2]:.2f}, then {look_up[100][2]:.4f}",
+)
+holds(
+    "The learned numbers are those of the projections; there are more queries for more words.",
+    learned_numbers == 4 * (16 * 16 + 16) and numbers_of_queries == [3 * 16, 30 * 16],
+    f"{learned_numbers} learned; {numbers_of_queries[0]} and {numbers_of_queries[1]} of queries",
+)
+holds(
+    "A layer returns one vector for each word.",
+    vectors_of_output == [3, 30],
+    f"{vectors_of_output[0]} for 3 words, {vectors_of_output[1]} for 30",
 )
 holds(
     "Each head reads every number of a word, and each number of the output depends on every head.",
@@ -421,6 +570,34 @@ holds(
     "step.",
     attention_steps == [1, 1] and recurrent_steps == [16, 256],
     f"for 16 and 256 words {attention_steps} and {recurrent_steps} steps",
+)
+
+holds(
+    "Layers that are dense and banded in turn keep more than half of the pairs, strided layers less "
+    "than a tenth.",
+    share_in_turn > 0.5 and share_strided < 0.1,
+    f"{share_in_turn:.0%} and {share_strided:.0%} of the causal pairs of 2,048 tokens",
+)
+holds(
+    "Without the divisor, linear attention over 500 words is more than 500 times too large; divided, "
+    "it is regard's.",
+    times_too_large.min() > 500 and largest(undivided / divisor - linear_output) < 1e-12,
+    f"{times_too_large.min():,.0f} to {times_too_large.max():,.0f} times; divided, {ROUNDING}",
+)
+holds(
+    "The number of features and the size of the values are free.",
+    few_values.shape == (1, 1, 500, 5),
+    f"queries of 16 numbers, 40 features, outputs of {few_values.shape[3]}",
+)
+holds(
+    "Windows lose what is far back: a trained model recalls less than a tenth of it.",
+    recalled["the last 64"] < 0.1 and recalled["all keys"] > 0.9,
+    f"report: {recalled['the last 64']:.3f} with the last 64 keys, {recalled['all keys']:.3f} with all",
+)
+holds(
+    "The fewer key/value heads a trained model has, the more bits a character needs.",
+    bits[8] < bits[4] < bits[2] < bits[1],
+    f"report: {bits[8]:.3f} with 8, {bits[4]:.3f} with 4, {bits[1]:.3f} with 1",
 )
 
 
@@ -495,4 +672,5 @@ holds(
 
 # %% [markdown]
 # Sources: Vaswani et al. 2017, sections 3.2.1, 3.2.2, 3.5 and 4, table 1; Bahdanau et al. 2015, section 3.1; Luong et
-# al. 2015, section 3; Kitaev et al. 2020, section 2; Wang et al. 2020, table 1; Child et al. 2019, section 4.3.
+# al. 2015, section 3; Kitaev et al. 2020, section 2; Wang et al. 2020, table 1; Child et al. 2019, section 4.3; Brown
+# et al. 2020, section 2.1; Katharopoulos et al. 2020, section 3.2.

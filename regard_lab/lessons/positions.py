@@ -180,6 +180,10 @@ for k in shifts:
     M_k = shift_matrix(pe, k)
     errors.append(largest(pe(pos).double() @ M_k.mT - pe(pos + k).double()))
 
+draw = torch.Generator().manual_seed(SEED)
+orders = [torch.randperm(n, generator=draw) for _ in range(100)]
+changes_by_order = [largest(layer(x[:, order]) - layer(x)[:, order]) for order in orders]
+
 changes_of_moved_words = [change for place, change in enumerate(with_positions) if place != middle]
 
 # %% tags=["claims"]
@@ -200,6 +204,11 @@ holds(
     "Without positions, reversing the sentence does not change the vector of any word.",
     max(without_positions) < 1e-12,
     ROUNDING,
+)
+holds(
+    "So it is for any order of the words: attention alone is equivariant.",
+    max(changes_by_order) < 1e-12,
+    f"{len(orders)} orders drawn at random, {ROUNDING}",
 )
 holds(
     "With positions, the vector of every moved word changes.",

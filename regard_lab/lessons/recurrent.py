@@ -15,6 +15,7 @@ from torch import nn
 import regard as rg
 from regard_lab.decoding import SpecialIds, greedy_search
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
+from regard_lab.models.recurrent import LongShortTermMemoryNetwork
 from regard_lab.seeing.palette import LINES
 from regard_lab.teaching import (
     ROUNDING,
@@ -245,6 +246,11 @@ for name, weight in by_cell.cell.state_dict().items():
 x = embedded(WORDS, DIM, SEED)
 states = torch.stack(by_cell(x.unbind(1)), 1)
 
+lstmn = seeded(SEED, LongShortTermMemoryNetwork, DIM, DIM).double()
+with marked_steps([lstmn.gates]):
+    read, tapes = lstmn(x)
+lstmn_steps = longest_chain(read)
+
 recurrent_gradient = gradients["recurrent"][-1]
 attention_gradient = gradients["attention"][-1]
 
@@ -280,6 +286,11 @@ holds(
     ROUNDING,
 )
 holds(
+    "An LSTM that attends to all of its earlier states (LSTMN) still reads one word in each step.",
+    lstmn_steps == tapes.length == x.shape[1],
+    f"{lstmn_steps} steps for {x.shape[1]} words, with {tapes.length} states in its memory",
+)
+holds(
     "A Transformer predicts all words of a known target in one call, with the same results as word "
     "by word.",
     difference < 1e-10,
@@ -311,4 +322,4 @@ holds(
 )
 
 # %% [markdown]
-# Source: Vaswani et al. 2017, section 4 and table 1.
+# Source: Vaswani et al. 2017, section 4 and table 1; Cheng et al. 2016 (LSTMN).

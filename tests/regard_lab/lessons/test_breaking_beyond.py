@@ -142,8 +142,49 @@ def test_imprecise_influence_and_heads():
     assert starting(
         broken,
         "In causal attention a word influences",
+        "In an encoder each output depends",
         "Each head reads every number",
         "A context vector has the same length",
+    )
+
+
+def test_imprecise_layers():
+    """The query is a hundredth of the key, and every text has three words."""
+    broken = failing(
+        "imprecise",
+        LAYER_LENGTHS=FEW_LENGTHS,
+        query_of_key=Computed(lambda query_of_key: query_of_key / 100),
+        sentence=Computed(lambda sentence: sentence[:, :3]),
+    )
+    assert starting(
+        broken,
+        "A query that is equal to a key",
+        "The learned numbers are those",
+        "A layer returns one vector",
+    )
+
+
+def test_imprecise_quality(monkeypatch):
+    """Bands are narrow in every layer, nothing is divided, and reports say that windows and few heads lose nothing."""
+    recall = changed_report(monkeypatch, "choosing")
+    recall["the last 64"] = recall["all keys"]
+    for row in changed_report(monkeypatch, "generation")["rows"]:
+        row["uptrained"] = row["control"]
+
+    broken = failing(
+        "imprecise",
+        LAYER_LENGTHS=FEW_LENGTHS,
+        share_in_turn=Computed(lambda banded_pairs, dense_pairs: banded_pairs / dense_pairs),
+        undivided=Computed(lambda undivided: undivided / 500),
+        few_values=Computed(lambda few_values: few_values[..., :4]),
+    )
+    assert starting(
+        broken,
+        "Layers that are dense and banded",
+        "Without the divisor",
+        "The number of features",
+        "Windows lose what is far back",
+        "The fewer key/value heads",
     )
 
 
@@ -201,6 +242,9 @@ def test_imprecise_roles_sizes_and_masks(monkeypatch):
         "Masking after the softmax",
         "The two ways of masking differ",
         "In causal attention a word influences",
+        "In an encoder each output depends",
+        "Without the divisor",
+        "The number of features",
         "The decoder's states are the queries",
         "Replacing a state of the decoder",
         "One head gives every word",

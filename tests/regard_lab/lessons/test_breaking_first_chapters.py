@@ -57,13 +57,14 @@ def test_recurrent_steps(monkeypatch):
     monkeypatch.setattr(stepping.RecurrentNetwork, "forward", forward_without_state)
     monkeypatch.setattr(stepping.AttentionNetwork, "forward", forward_word_by_word)
     assert starting(
-        failing("recurrent", LENGTHS=(4, 9, 16, 64)),
+        failing("recurrent", LENGTHS=(4, 9, 16, 64), lstmn_steps=1),
         "A recurrent network takes",
         "Causal convolutions of width 3",
         "Dilated convolutions connect",
         "An attention layer takes one",
         "There is no shortcut",
         "torch's GRU computes",
+        "An LSTM that attends",
         "With random weights the gradient",
     )
 
@@ -172,7 +173,8 @@ def test_scale():
 
 def test_positions_with_a_layer_that_knows_the_order():
     causal_layer = seeded(0, rg.MultiHeadAttention, 64, 4, pattern="causal")
-    assert starting(failing("positions", layer=causal_layer), "Without positions, reversing")
+    claims = "Without positions, reversing", "So it is for any order"
+    assert starting(failing("positions", layer=causal_layer), *claims)
 
 
 def test_positions_that_are_all_the_same(monkeypatch):
