@@ -11,7 +11,7 @@ that this writes. A part that is not asked for stays as it is in the report.
 import argparse
 import math
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -324,9 +324,13 @@ def received_figures(reader: Reader) -> dict[str, Any]:
     """How often the two nouns are the words with the most weight from others; [CLS], [SEP] and "." are left out."""
     is_right: dict[str, list[bool]] = {"trained": [], "untrained": []}
     chance = []
+    places: Counter[tuple[int, int]] = (
+        Counter()
+    )  # of the subject from the start, of the other noun from the end
     for number in range(SENTENCES):
         sentence = make_sentence(SCORED, number)
         ((subject, (place,)),) = sentence.links["subject to place"]
+        places[subject, place - len(sentence.words)] += 1
         for kind in is_right:
             _, weights = reader.read(sentence.text, trained=kind == "trained")
             most = received(weights)[1:-2].topk(2).indices + 1
@@ -337,6 +341,7 @@ def received_figures(reader: Reader) -> dict[str, Any]:
         "trained": round(fmean(is_right["trained"]), 4),
         "untrained": round(fmean(is_right["untrained"]), 4),
         "random choice": round(fmean(chance), 4),
+        "fixed places": places.most_common(1)[0][1] / SENTENCES,
     }
 
 

@@ -9,7 +9,7 @@ learning rates, chosen on validation sentences. One starts from random weights, 
 words. The lesson `transfer` reads the report that this writes.
 """
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import asdict, dataclass
@@ -48,6 +48,9 @@ class TransferRecord:
     scratch: float
     transfer: float
     commonest: float  # accuracy of always answering the most frequent kind
+    last_word: (
+        float  # accuracy of the kind that is most frequent with the last word, by the same labels
+    )
     scratch_rate: float  # the learning rate that validation chose
     transfer_rate: float
     cpu_seconds: float
@@ -91,6 +94,7 @@ def measure(recipe: TransferRecipe, seed: int) -> tuple[list[TransferRecord], di
             scratch=scratch.accuracy,
             transfer=transfer.accuracy,
             commonest=commonest,
+            last_word=by_last_word(train_pairs[:labels], test_pairs),
             scratch_rate=scratch.learning_rate,
             transfer_rate=transfer.learning_rate,
             cpu_seconds=scratch.cpu_seconds + transfer.cpu_seconds,
@@ -134,6 +138,27 @@ def best(
         tried.append((task.accuracy(model, valid), rate, task.accuracy(model, test)))
     _, rate, accuracy = max(tried)
     return BestTraining(accuracy, rate, seconds)
+
+
+def by_last_word(train: list[Pair], test: list[Pair]) -> float:
+    """The accuracy of a table: for the last word of a sentence, the kind that it most often has in the labelled ones.
+
+    A last word without a label gets the most frequent kind of all.
+    """
+    kinds = Counter(pair.target for pair in train)
+    kinds_of_word: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for pair in train:
+        kinds_of_word[last_word(pair)][pair.target] += 1
+
+    right = 0
+    for pair in test:
+        counts = kinds_of_word.get(last_word(pair), kinds)
+        right += counts.most_common(1)[0][0] == pair.target
+    return right / len(test)
+
+
+def last_word(pair: Pair) -> str:
+    return pair.source.rstrip(".").split()[-1].lower()
 
 
 def labelled(sentences: Sequence[Any]) -> list[Pair]:

@@ -18,6 +18,7 @@ from regard_lab.seeing.explorer import to_page
 from regard_lab.seeing.lens_study import view_pronoun
 from regard_lab.seeing.pronoun_pair import PronounTranslation, changed_words, draw_pair
 from regard_lab.seeing.referents import HONESTY
+from regard_lab.seeing.relations import words_away
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, PronounSentence
 from regard_lab.text.pronouns.frames import FRAMES
 from regard_lab.text.pronouns.lexicon import ATTRIBUTES, DRAWBACKS, NOUNS
@@ -225,7 +226,8 @@ def score_lines(result: Evaluation, report: PronounReport, agreement: float | No
         lines.append(
             f"Articles show a head in which *it* looks at its noun. Here this is rarer: in the best encoder head "
             f"(layer {report.head.layer}, head {report.head.head}, counted from 0, chosen on other sentences) *it* "
-            f"looks most at its noun in {percent(found.agreement)} of the sentences; by chance it would in "
+            f"looks most at its noun in {percent(found.agreement)} of the sentences. Always taking the word "
+            f"{words_away(found.offset)} is right in {percent(found.by_offset)}, a random choice in "
             f"{percent(found.chance)}. The encoder sees only two words on each side of *it*. The decoder writes the "
             f"pronoun, and reads noun and adjective itself."
         )

@@ -10,6 +10,7 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
+from regard_lab.seeing.relations import words_away
 from regard_lab.teaching import (
     Estimate,
     does_not_hold,
@@ -31,12 +32,6 @@ layers = measured["layers"]
 heads = measured["heads"]
 
 
-def distance(offset):
-    words = "word" if abs(offset) == 1 else "words"
-    direction = "ahead" if offset > 0 else "back"
-    return f"{abs(offset)} {words} {direction}"
-
-
 # %% tags=["folded"]
 caption = (
     "A cell is a head of the translator's encoder: the share of pairs in which the first word gives "
@@ -54,7 +49,7 @@ with figure(title, 8, 3.4, caption) as drawing:
         axes.set_title(name, fontsize=10)
         axes.set_xticks(range(heads), [str(head) for head in range(heads)], fontsize=8.5)
         by_chance = f"random {relation['chance']:.2f}"
-        by_offset = f"{distance(relation['offset'])} {relation['by_offset']:.2f}"
+        by_offset = f"{words_away(relation['offset'])} {relation['by_offset']:.2f}"
         axes.set_xlabel(f"head\n{by_chance}; {by_offset}", fontsize=9)
     scale_beside(drawing, image, panels, "share of pairs")
 
@@ -74,7 +69,7 @@ with figure(title, 8, 3.4, caption) as drawing:
 rows = []
 for name, relation in relations.items():
     layer, head = relation["chosen"]
-    by_offset = f"{relation['by_offset']:.3f} ({distance(relation['offset'])})"
+    by_offset = f"{relation['by_offset']:.3f} ({words_away(relation['offset'])})"
     row = (
         name,
         f"layer {layer}, head {head}",
@@ -143,5 +138,5 @@ for name, (word, target) in RELATIONS.items():
     compare_with_offset[name](
         f"From {word} to its {target} the chosen head looks more often than a fixed offset would.",
         share.above(by_offset),
-        f"{share}, {distance(relation['offset'])} {by_offset}",
+        f"{share}, {words_away(relation['offset'])} {by_offset}",
     )

@@ -1,5 +1,6 @@
 """Where *it* looks, how often that is the noun it means, and whether the translated pronoun follows that noun."""
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
@@ -83,12 +84,16 @@ class Agreement:
         count: number of sentences.
         chance: the expected agreement of a random choice among those words: the mean of 1 / (number of words). The
             expected preference is 0.5.
+        offset: the number of words from *it* at which the referent stands most often; negative numbers are words back.
+        by_offset: the agreement of a rule that always takes the word at this offset. It knows nothing but positions.
     """
 
     agreement: float
     preference: float
     count: int
     chance: float
+    offset: int
+    by_offset: float
 
 
 def it_weights(
@@ -228,11 +233,15 @@ def referent_agreement(
 
     looks = it_weights(model, tokeniser, sentences, batch_tokens)
     count = len(looks)
+    offsets = Counter(look.referent - look.it for look in looks)
+    offset, right_by_offset = offsets.most_common(1)[0]
     return Agreement(
         agreement=sum(bool(look.agrees[layer, number]) for look in looks) / count,
         preference=sum(bool(look.prefers[layer, number]) for look in looks) / count,
         count=count,
         chance=sum(1 / (len(look.words) - 1) for look in looks) / count,
+        offset=offset,
+        by_offset=right_by_offset / count,
     )
 
 

@@ -17,13 +17,23 @@ from dataclasses import dataclass
 
 import torch
 
-from regard.arguments import a_string
+from regard.arguments import a_string, count_of
 from regard.errors import ArgumentError, DataError
 
 FAR = 64  # the longest distance that a fixed offset may have
 ERRORS = 3  # standard errors by which a head must be better than a baseline
 
 Link = tuple[int, frozenset[int]]  # the index of the query, and of the keys that are right for it
+
+
+def words_away(offset: int) -> str:
+    """A fixed offset in words.
+
+    >>> words_away(-2), words_away(1)
+    ('2 words back', '1 word ahead')
+    """
+    direction = "ahead" if offset > 0 else "back"
+    return f"{count_of(abs(offset), 'words')} {direction}"
 
 
 @dataclass(frozen=True, eq=False)

@@ -189,6 +189,8 @@ def measure_referent(run: str | Path, seed: int = 0, sentences: int = SENTENCES)
         "in_reach": in_reach / len(test),
         "agreement": agreement.agreement,
         "chance": agreement.chance,
+        "offset": agreement.offset,
+        "by_offset": agreement.by_offset,
         "preference": agreement.preference,
         "right": swaps.right,
         "followed": swaps.followed,

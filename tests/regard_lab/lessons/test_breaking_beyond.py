@@ -21,6 +21,7 @@ def test_transfer(monkeypatch):
         gain = 0.1 if record["labels"] <= 100 else 0.0
         record["transfer"] = record["scratch"] + gain
         record["commonest"] = 0.4
+        record["last_word"] = 0.99 if record["labels"] > 100 else 0.01
     for record in changed_report(monkeypatch, "english")["transfer"]["records"]:
         record["english"] = 0.99 if record["labels"] > 20 else 0.01
 
@@ -30,10 +31,13 @@ def test_transfer(monkeypatch):
     assert starting(
         failing("transfer", classifier=Computed(of_a_new_encoder)),
         "The classifier takes over",
-        "With 300 labels the encoder",
+        "With 300 labels the encoder of",
         "With 500 labels the",
         "With 300 labels it makes less",
-        "With 100 labels",
+        "With 300 labels the model from random weights",
+        "With 300 labels the copied encoder",
+        "With 100 labels it is better",
+        "With 100 labels the model from random weights",
         "With 20 labels it is better",
         "From 100 labels on",
         "With 300 labels our encoder",
@@ -342,5 +346,6 @@ def test_relations_that_are_said_to_be_missing(monkeypatch):
             for relation in ("previous word", "next word")
         ),
         "The two nouns get the most weight in more",
+        "They get it more often than the two places",
         "With random labels the same heads find",
     )

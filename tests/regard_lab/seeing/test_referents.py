@@ -77,12 +77,18 @@ def test_shares_are_counted_by_hand(monkeypatch):
             row([0.4, 0.1, 0.3, 0.2]),  # the referent beats all: agrees, prefers
             row([0.3, 0.1, 0.2, 0.4]),  # a full stop beats it: prefers only
             row([0.2, 0.2, 0.6, 0.0]),  # a tie with the other noun: neither
-            row([0.2, 0.1, 0.5, 0.1, 0.1]),  # *it* itself does not count as a rival
+            # *it* itself does not count as a rival; this referent stands one word before it
+            row([0.1, 0.2, 0.5, 0.1, 0.1], referent=1, other=0),
         ],
     )
     found = referent_agreement(small_model(), TOKENISER, TEST[:4], (0, 0))
     assert found == Agreement(
-        agreement=0.5, preference=0.75, count=4, chance=(1 / 3 + 1 / 3 + 1 / 3 + 1 / 4) / 4
+        agreement=0.5,
+        preference=0.75,
+        count=4,
+        chance=(1 / 3 + 1 / 3 + 1 / 3 + 1 / 4) / 4,
+        offset=-2,
+        by_offset=0.75,
     )
 
 

@@ -20,6 +20,7 @@ from regard_lab.seeing.referents import (
     referent_agreement,
     swap_check,
 )
+from regard_lab.seeing.relations import words_away
 from regard_lab.text import Pair, read_pairs
 from regard_lab.text.pronouns import (
     contrast_accuracy,
@@ -81,6 +82,8 @@ class PronounReport:
                 "referent_agreement": self.agreement.agreement,
                 "referent_preference": self.agreement.preference,
                 "referent_chance": self.agreement.chance,
+                "referent_offset": self.agreement.offset,
+                "referent_by_offset": self.agreement.by_offset,
                 "referent_head": {"layer": self.head.layer, "head": self.head.head},
             }
         return rates | {"swap_followed": self.swaps.followed, "swap_kept": self.swaps.kept}
@@ -106,7 +109,9 @@ class PronounReport:
         more = rate(self.agreement.preference)
         return [
             f"  agreement    {most} of *it* look most at their noun, {more} more than at the other noun;",
-            f"               chance {rate(self.agreement.chance)} ({head})",
+            f"               always the word {words_away(self.agreement.offset)} {rate(self.agreement.by_offset)}, "
+            f"chance {rate(self.agreement.chance)}",
+            f"               ({head})",
         ]
 
 
