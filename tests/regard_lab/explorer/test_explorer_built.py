@@ -49,6 +49,24 @@ def test_no_source_writes_html_from_text():
         assert not re.findall(writing, path.read_text("utf-8")), path.name
 
 
+def imported(path):
+    """The sources that a source imports."""
+    names = re.findall(
+        r"""^(?:import|export)\b[^;]*?from "(\.[^"]+)";""", path.read_text("utf-8"), re.M
+    )
+    return [(path.parent / name).resolve() for name in names]
+
+
+def test_no_two_sources_of_the_page_import_each_other_in_a_circle():
+    paths = [*SOURCES.glob("*.js"), *SOURCES.glob("engine/*.js")]
+    left = {path.resolve(): set(imported(path)) for path in paths}
+    assert sum(map(len, left.values())) > 100
+    while left:
+        lowest = [path for path, above in left.items() if not above & left.keys()]
+        assert lowest, sorted(path.name for path in left)
+        left = {path: above for path, above in left.items() if path not in lowest}
+
+
 def test_the_built_script_and_style_have_the_colours_of_the_pictures():
     palette = json.loads((FOLDER.parent / "palette.json").read_text("utf-8"))
     assert tuple(palette["weights"]["light"]) == SCALE

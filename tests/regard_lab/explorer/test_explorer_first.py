@@ -40,6 +40,21 @@ def numbers(page):
     )
 
 
+def in_number(text):
+    return 0.0 if text in ("<.001", "under .001") else float(text)
+
+
+def assert_moves(says, own):
+    """Experiments say truly how the probability of a word moves, and at least one says it."""
+    found = [re.search(r"(falls to|rises to|stays at) (.+)$", one) for one in says]
+    found = [one.groups() for one in found if one]
+    assert found
+    for how, number in found:
+        now, before = in_number(number), in_number(own)
+        moves = "falls to" if now < before else "rises to"
+        assert how == ("stays at" if now == before else moves)
+
+
 def headline(page):
     return " ".join(page.locator(".answer").inner_text().split())
 
@@ -122,6 +137,13 @@ def test_the_sentence_and_the_numbers_of_a_translator_are_those_of_python(transl
     assert compared >= 1
 
 
+def experiments_on(page, place, word):
+    """What the experiments on a written word say of themselves."""
+    page.locator(f".written [data-at='{place}']").click()
+    page.locator(".outcome", has_text=f"Experiments on {word}, found by").wait_for()
+    return page.locator(".try span").all_inner_texts()
+
+
 @torch.no_grad()
 def test_the_experiments_are_the_word_and_the_head_whose_absence_moves_the_prediction_most(
     translating,
@@ -132,7 +154,9 @@ def test_the_experiments_are_the_word_and_the_head_whose_absence_moves_the_predi
     model = certain_translator()
     ids = run["ids"]["target"]
     plain, erased = without_words(model, ids)
+    assert_moves(experiments_on(page, len(plain.probabilities) - 1, "the end"), "<.001")
     place = int(np.argmin(plain.probabilities[:-1]))
+    experiments_on(page, place, run["texts"]["target"][place])
     word = min(erased, key=lambda at: erased[at].probabilities[place])
     titles = page.locator(".try strong").all_inner_texts()
     assert f"Erase “{run['texts']['source'][word]}”" in titles
@@ -200,12 +224,13 @@ def about_each_chosen_word(page, words):
     """Experiments are about the next word that is chosen, before a change and after it was undone."""
     for pick, changes in ((1, False), (0, True), (2, False)):
         page.locator(".options .w").nth(pick).click()
-        told = page.locator(".outcome", has_text=f"what moves {words[pick]} most")
+        told = page.locator(".outcome", has_text=f"Experiments on {words[pick]}, found by trying")
         told.wait_for()
         page.wait_for_function(READY)
         says = page.locator(".try span").all_inner_texts()
         assert says
         assert all(one.startswith(f"“{words[pick]}” ") for one in says)
+        assert_moves(says, page.locator(".options strong").nth(pick).inner_text())
         if changes:
             page.locator(".try button").first.click()
             page.locator(".undo.on").click()
@@ -286,9 +311,20 @@ def test_an_encoder_without_a_head_tells_of_vectors_and_never_of_writing(browser
             if at != row and 1 - cosine >= LEAST
         }
         assert numbers(page) == turned
-        assert "the vector of tired turns to a cosine of" in headline(page)
+        assert "the vector of tired changes: its cosine with the vector before is" in headline(page)
         assert "write" not in headline(page)
         assert page.locator(".orientation").inner_text().startswith("An encoder of ")
+
+        page.locator(".try button").first.click()
+        page.locator(".undo.on").wait_for()
+        gone = int(page.locator(".given .gone").get_attribute("data-at"))
+        told = f"the vector of tired with the one before is {similarities[gone]:.2f}."
+        assert told.replace(" 0.", " .") in page.locator(".outcome").inner_text()
+        opened.view("What if")
+        told = f"the vector of “tired” has a cosine of {similarities[gone]:.3f} with the one before"
+        assert told in page.locator("[data-change]").inner_text()
+        page.locator(".undo.on").click()
+        page.locator(".given .gone").wait_for(state="detached")
 
         letters = "() => document.querySelector('.stage').style.getPropertyValue('--s')"
         size = page.evaluate(letters)

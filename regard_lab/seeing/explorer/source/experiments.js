@@ -4,8 +4,8 @@
 
 import {top} from "./engine/numbers.js";
 import {act, flipped, isChanged} from "./past.js";
-import {chosenPlace, gone, lens} from "./play.js";
 import {probability, share} from "./shares.js";
+import {chosenPlace, gone} from "./state.js";
 import {OPTIONS, isSpecial, kindOf, named, outcomes} from "./stories.js";
 import {differences, followed} from "./wordpairs.js";
 
@@ -16,37 +16,6 @@ const PLACES = 2; // words that are replaced
 const RUNS = 2; // places where a translation may differ after one word was replaced
 const WORDS = 40; // words that are erased one by one
 const HEADS = 160; // heads that are switched off one by one
-
-/** Everything that a page computes while nobody asks: erasures, then experiments. */
-export async function tryOut(app) {
-  const {source, origin} = app;
-  const kind = kindOf(app);
-  const key = keyOf(app);
-  const asked = askedOf(app);
-  const known = experimentsOf(app) !== null;
-  const probes = kind !== "written" && kind !== "vectors" && !source.probed;
-  if (app.asking || app.playing || (known && !probes)) return;
-  app.asking = source;
-  const stops = () => app.source !== source || app.playing || keyOf(app) !== key;
-  try {
-    if (probes) {
-      await probe(app, source, kind, stops);
-      if (!stops()) await app.draw();
-    }
-    if (!stops() && !known) {
-      const list = await found(app, kind, stops);
-      if (!stops()) app.tried = {origin, asked, list};
-    }
-  } catch (error) {
-    app.state.busy = error.message;
-    if (!known) app.tried = {origin, asked, list: []}; // the same would fail again
-  }
-  const stopped = stops();
-  app.asking = null;
-  if (app.playing) return;
-  await app.draw();
-  if (stopped) await lens(app); // of what is shown by now
-}
 
 /**
  * The experiments that are shown; null while those of the word that is chosen in the unchanged text
@@ -60,18 +29,15 @@ export function experimentsOf(app) {
 }
 
 /** The word that experiments are about: the one that is chosen in the unchanged text. */
-function askedOf(app) {
+export function askedOf(app) {
   const kind = kindOf(app);
   if (kind === "vectors") return app.state.row;
   if (kind === "written") return isChanged(app) ? app.origin.header.chosen : chosenPlace(app);
   return isChanged(app) ? 0 : app.state.pick;
 }
 
-const keyOf = ({state, source}) =>
-  [source.given.source, state.place ?? source.header.chosen, state.pick, state.row].join("/");
-
 /** What the model predicts without each word of its text, one after the other. */
-async function probe(app, run, kind, stops) {
+export async function probe(app, run, kind, stops) {
   const values = outcomes(kind, run.answer);
   const probed = new Map();
   if (values) {
@@ -95,10 +61,10 @@ function best(kind, {likeliest, target, probabilities}) {
 }
 
 /**
- * The experiments of the text as it was typed: {title, says, on, press}, where `on` says of a state
- * whether it is pressed.
+ * Search for experiments on the text as it was typed: {title, says, on, press}, where `on` says of a
+ * state whether it is pressed.
  */
-async function found(app, kind, stops) {
+export async function search(app, kind, stops) {
   const {origin} = app;
   if (kind === "vectors") return ofVectors(app, origin);
   const values = kind === "written" ? null : outcomes(kind, origin.answer);
@@ -132,6 +98,7 @@ async function ofWritten(app, origin) {
   const before = origin.answer.texts.target;
   return {
     word: before[place],
+    own: origin.answer.probabilities[place],
     falls: Object.entries(header.changes.erased).map(([at, {probabilities}]) => [
       Number(at),
       probabilities[place],
@@ -175,6 +142,7 @@ async function ofPrediction(app, origin, kind, values, stops) {
   const names = kind === "next" ? likeliest.at(-1) : likeliest[0];
   return {
     word: kind === "sorted" ? target[id] : names[pick][0],
+    own: values[id],
     falls: [...origin.probed].map(([at, {p}]) => [at, p[pick]]),
     ask: {},
     p: (answer) => outcomes(kind, answer)[id],
@@ -230,7 +198,7 @@ async function candidates(app, words, place) {
 function swap(app, origin, about, {text, word, other, now, p}) {
   return {
     title: `“${word}” → “${other}”`,
-    says: becomes(about.word, now, p),
+    says: becomes(about, now, p),
     on: (state) => state.text === text,
     press: () => act(app, {text: app.state.text === text ? origin.given.source : text}),
   };
@@ -259,15 +227,20 @@ function exchanged({given, answer: {texts}}, place, other) {
   return source.slice(0, from - words.at(-1).length) + other + source.slice(from);
 }
 
-function erasure(app, origin, {word}, at, p) {
+function erasure(app, origin, about, at, p) {
   const {texts} = origin.answer;
   return {
     title: `Erase “${named((texts.source ?? texts.text)[at])}”`,
-    says: becomes(word, word, p),
-    on: (state) => gone(state).includes(at),
-    press: () => act(app, {erase: flipped(app.state.erase, String(at), ".")}),
+    says: becomes(about, about.word, p),
+    ...erasing(app, at),
   };
 }
+
+/** Whether a word is erased, and the press that erases it. */
+const erasing = (app, at) => ({
+  on: (state) => gone(state).includes(at),
+  press: () => act(app, {erase: flipped(app.state.erase, String(at), ".")}),
+});
 
 /** The head without which the prediction loses most. */
 async function switched(app, origin, about, stops) {
@@ -286,7 +259,7 @@ async function switched(app, origin, about, stops) {
   const [kind, ...number] = most.head;
   return {
     title: `Switch off head ${number.join(".")}`,
-    says: `${kind === "text" ? "" : `${PARTS[kind]}: `}${becomes(about.word, most.now, most.p)}`,
+    says: `${kind === "text" ? "" : `${PARTS[kind]}: `}${becomes(about, most.now, most.p)}`,
     on: ({off}) => off.split(",").includes(name),
     press: () => act(app, {off: flipped(app.state.off, name, ",")}),
   };
@@ -294,10 +267,13 @@ async function switched(app, origin, about, stops) {
 
 const PARTS = {cross: "cross-attention", encoder: "in the encoder", decoder: "in the decoder"};
 
-const becomes = (word, now, p) =>
-  now === word
-    ? `“${named(word)}” falls to ${probability(p)}`
-    : `“${named(word)}” becomes “${named(now)}”`;
+/** What stands in the place of a word, or how its probability differs from that before. */
+function becomes({word, own}, now, p) {
+  if (now !== word) return `“${named(word)}” becomes “${named(now)}”`;
+  const [before, after] = [own, p].map(probability);
+  const moves = p < own ? "falls to" : "rises to";
+  return `“${named(word)}” ${before === after ? "stays at" : moves} ${after}`;
+}
 
 /** Without a hidden word: the words that the model guesses most surely. */
 async function guesses(app, origin, stops) {
@@ -315,8 +291,7 @@ async function guesses(app, origin, stops) {
     .map(({at, word, guess: [guess, p]}) => ({
       title: `Hide “${word}”`,
       says: `the model guesses “${guess}”, ${probability(p)}`,
-      on: (state) => gone(state).includes(at),
-      press: () => act(app, {erase: flipped(app.state.erase, String(at), ".")}),
+      ...erasing(app, at),
     }));
 }
 
@@ -332,8 +307,9 @@ function ofVectors(app, origin) {
     .filter(([at]) => at !== row)
     .sort(([, one], [, other]) => one - other);
   const turned = order.slice(0, 2).map(([at, cosine]) => ({
-    ...erasure(app, origin, {word}, at, 0),
-    says: `turns “${named(word)}” to a cosine of ${share(cosine)}`,
+    title: `Erase “${named(header.texts.text[at])}”`,
+    says: `the vector of “${named(word)}” changes: cosine ${share(cosine)}`,
+    ...erasing(app, at),
   }));
   return [...turned, looking(app, header, row)];
 }

@@ -3,13 +3,13 @@
 
 import {html, nothing} from "lit-html";
 import {repeat} from "lit-html/directives/repeat.js";
+import {explain} from "./background.js";
 import {experimentsOf} from "./experiments.js";
 import {drawer, sentenceForm} from "./form.js";
 import {headline} from "./headline.js";
 import {offers} from "./offers.js";
 import {outcome} from "./outcome.js";
 import {isChanged, undo} from "./past.js";
-import {lens} from "./play.js";
 import {rove} from "./rove.js";
 import {liveForm} from "./server.js";
 import {share, short} from "./shares.js";
@@ -23,7 +23,7 @@ const MODES = {depends: "Depends on", looks: "Looks at"};
 export function firstScreen(app) {
   const story = storyOf(app);
   if (!story) return html`<h1><bdi>${app.source.header.title}</bdi></h1>`;
-  if (story.waits || (app.engine && !experimentsOf(app))) queueMicrotask(() => lens(app));
+  if (story.waits || (app.engine && !experimentsOf(app))) queueMicrotask(() => explain(app));
   const strong = strengths(story);
   const {busy, types} = app.state;
   const unknown = app.source.answer?.unknown ?? [];
@@ -294,8 +294,7 @@ function legend({by, looks, kind, word, without}, strong, ghosts) {
   if (by === undefined) return "";
   if (by === "looks")
     return html`numbers: share of attention <span class="long">of ${looks.says}</span>`;
-  const was = html`dotted: ${phrase("what", "")}
-    <em><bdi>${ghosts.word}</bdi></em> ${phrase("depended on", "before")}`;
+  const was = html`dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on before`;
   if (!without || !strong.some((one) => one > 0)) return ghosts.length ? was : "";
   return html`${ghosts.length ? phrase("numbers:", "") : "numbers:"}
   ${phrase(kind === "vectors" ? "cosine of the vector of" : "probability of", "")}

@@ -4,7 +4,7 @@ import {html, nothing} from "lit-html";
 import {maskForm} from "./masks.js";
 import {act, flipped, isChanged} from "./past.js";
 import {play} from "./play.js";
-import {PLAIN} from "./thread.js";
+import {PLAIN} from "./state.js";
 
 const OFFERED = 12; // known words that are offered while typing
 

@@ -16,13 +16,14 @@ const ACTS = {
 
 export function headline(app, story, strong) {
   const {by, word} = story;
-  if (word === undefined) return "Press a word: the model will guess what stands in its place.";
+  if (word === undefined)
+    return "Press a word to hide it. The model then guesses what stands there.";
   const at = pointedAt(app, story);
   const most = at === null ? largest(strong) : [at];
   if (by === "looks") return looking(story, most, at !== null);
-  if (!by) return html`The page knows no weights of ${quoted(word, true)}.`;
+  if (!by) return html`This page holds no attention weights of ${quoted(word, true)}.`;
   if (story.waits && !most.length)
-    return html`What does ${quoted(word, true)} depend on? Erasing one word after the other…`;
+    return html`What does ${quoted(word, true)} depend on? Each word is erased in turn…`;
   return story.kind === "vectors" ? turning(story, most) : depending(story, most, strong);
 }
 
@@ -42,14 +43,16 @@ function depending({kind, given, word, own, without}, [at, second], strong) {
   const chosen = quoted(word, true);
   if (at === undefined) return undecided({given, own, without, chosen, kind});
   const one = without(at);
-  if (!one) return html`Without ${read(at)} the model was not asked.`;
+  if (!one) return html`This page does not hold what the model does without ${read(at)}.`;
   if (!(strong[at] > 0))
     return html`Without ${read(at)}, the model would still ${act} ${chosen}, with probability
     ${probability(one.p)}.`;
   const more =
     second === undefined
       ? nothing
-      : html` <small>Without ${read(second)}, to ${probability(without(second).p)}.</small>`;
+      : html` <small
+          >Without ${read(second)} it falls to ${probability(without(second).p)}.</small
+        >`;
   const falls = html`falls from ${probability(own)} to ${probability(one.p)}.${more}`;
   if (one.instead === word || one.instead === undefined)
     return html`Without ${read(at)}, the model would be less sure of ${chosen}: its probability
@@ -76,13 +79,13 @@ function turning({given, word, without, waits}, [at, second]) {
   if (at === undefined || !without(at))
     return waits
       ? html`What does ${chosen} depend on?`
-      : html`No single other word turns the vector of ${chosen} by much.`;
+      : html`No other word alone changes the vector of ${chosen} much.`;
   const more =
     second === undefined
       ? nothing
-      : html` <small>Without ${quoted(given.words[second])}, ${cosine(second)}.</small>`;
-  return html`Without ${quoted(given.words[at])}, the vector of ${chosen} turns to a cosine of
-  ${cosine(at)} with what it was.${more}`;
+      : html` <small>Without ${quoted(given.words[second])} it is ${cosine(second)}.</small>`;
+  return html`Without ${quoted(given.words[at])}, the vector of ${chosen} changes: its cosine with
+  the vector before is ${cosine(at)}.${more}`;
 }
 
 function looking({kind, given, word, looks}, [at, second], pointed) {

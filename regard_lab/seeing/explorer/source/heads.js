@@ -2,9 +2,10 @@
 // measured of them.
 
 import {html} from "lit-html";
+import {effects} from "./background.js";
 import {choice, colourChoice, legend} from "./controls.js";
-import {chosenPlace, effects} from "./play.js";
 import {headSwitch} from "./form.js";
+import {chosenPlace} from "./state.js";
 import {css, entry, pixels} from "./colours.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 import {columnHeads, scrolled} from "./tables.js";

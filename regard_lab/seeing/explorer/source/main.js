@@ -13,8 +13,8 @@ import {linksView} from "./links.js";
 import {stepsView} from "./steps.js";
 import {changeView} from "./change.js";
 import {patternView} from "./pattern.js";
-import {Engine, PLAIN} from "./thread.js";
-import {lens} from "./play.js";
+import {PLAIN} from "./state.js";
+import {Engine} from "./thread.js";
 import {readerView} from "./reader.js";
 import {rove, stops} from "./rove.js";
 import {walkView} from "./walk.js";
@@ -293,7 +293,6 @@ async function openModel(element, stored) {
   const app = new App(element, run, state, engine);
   await app.set({busy});
   window.regard.opened = performance.now();
-  lens(app);
   return app;
 }
 

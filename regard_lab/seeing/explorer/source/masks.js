@@ -2,7 +2,7 @@
 
 import {html} from "lit-html";
 import {play} from "./play.js";
-import {questionOf} from "./thread.js";
+import {questionOf} from "./state.js";
 
 /** The pattern that a reader gave a kind of attention; empty for that of the model. */
 export function maskOf({state}, kind) {

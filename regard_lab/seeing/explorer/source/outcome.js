@@ -4,8 +4,8 @@ import {html} from "lit-html";
 import {experimentsOf} from "./experiments.js";
 import {offers} from "./offers.js";
 import {isChanged} from "./past.js";
-import {gone} from "./play.js";
-import {listed, probability} from "./shares.js";
+import {listed, probability, share} from "./shares.js";
+import {gone} from "./state.js";
 import {quoted} from "./stories.js";
 import {differences, followed} from "./wordpairs.js";
 
@@ -27,20 +27,29 @@ function untouched(app, {kind, word}) {
   if (!list) return html`Looking for three experiments on this model…`;
   if (!list.length) return html`No experiment was found for this text.`;
   if (kind === "masked" && word === undefined)
-    return html`Found by hiding one word after the other:`;
-  return html`Found by trying words and heads of this model: what moves ${quoted(word, true)} most.`;
+    return html`Hide one word. These are the ones that the model guesses most surely:`;
+  return html`Experiments on ${quoted(word, true)}, found by trying words and heads of this model:`;
+}
+
+/** A page without a model that can be asked: which heads were found. */
+function searched({word}, found) {
+  if (!found) return html`All heads are searched…`;
+  if (!found.length) return "";
+  return html`All heads were searched for the one in which ${quoted(word, true)} looks most at
+  another word:`;
 }
 
 /** A stored page: what is written without the word that is pointed at. */
 function stored(app, story) {
   const {pointed, words} = story.given;
   const without = app.source.header.changes?.erased[pointed];
-  if (story.kind !== "written") return "Heads differ: found by searching all of them.";
+  const found = offers(app, story);
+  if (story.kind !== "written") return searched(story, found);
   if (!without?.translation?.length)
-    return offers(app, story).length
+    return found.length
       ? "What is written without the words that matter most:"
       : "No word of the sentence matters much for this one.";
-  return html`Without ${quoted(words[pointed])} it writes:
+  return html`Without ${quoted(words[pointed])} the model writes:
     <em><bdi>${without.translation.join(" ")}</bdi></em>`;
 }
 
@@ -58,7 +67,7 @@ function causes({state, origin}) {
   const heads = off.map((one) => one.split(".").slice(1).join("."));
   if (off.length)
     done.push(["with", html`${off.length > 1 ? "heads" : "head"} ${listed(heads)} switched off`]);
-  if (Number(state.factor) !== 1) done.push(["with", `scores × ${state.factor}`]);
+  if (Number(state.factor) !== 1) done.push(["with", `attention scores × ${state.factor}`]);
   if (Number(state.warmth) !== 1) done.push(["at", `temperature ${state.warmth}`]);
   if (state.masks) done.push(["with", "another pattern"]);
   return done;
@@ -81,7 +90,7 @@ function effects(app, {kind, chosen, word, own, options}) {
     const was = origin.answer.probabilities[followed(chosen, after, before)];
     return [html`the same is written, and ${beside(word, own, was)}`];
   }
-  if (kind === "vectors") return [html`the vectors of the text are others; see “What if”`];
+  if (kind === "vectors") return turned(source.header.changes, chosen, word);
   if (!options.length) return [];
   const [[best, p]] = options;
   const was = firstOf(kind, origin.answer);
@@ -90,6 +99,13 @@ function effects(app, {kind, chosen, word, own, options}) {
   return best === was[0]
     ? [beside(best, p, was[1])]
     : [html`${quoted(was[0])} becomes ${quoted(best, true)}, with probability ${probability(p)}`];
+}
+
+/** How far the vector of a word is from the one before. */
+function turned({now}, chosen, word) {
+  if (!now) return [html`its vectors are not compared with those of the text before`];
+  const cosine = share(now.similarities[chosen]);
+  return [html`the cosine of the vector of ${quoted(word, true)} with the one before is ${cosine}`];
 }
 
 /** The probability of a word beside the one before. */

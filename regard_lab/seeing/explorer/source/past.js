@@ -1,7 +1,7 @@
 // What a reader has changed, in order, so that it can be taken back.
 
-import {chosenPlace, play} from "./play.js";
-import {PLAIN} from "./thread.js";
+import {play} from "./play.js";
+import {PLAIN, chosenPlace} from "./state.js";
 
 const KEPT = ["text", ...Object.keys(PLAIN)];
 

@@ -1,10 +1,10 @@
 // "What does this word depend on?": the lenses beside raw attention, for one word at a time.
 
 import {html, nothing} from "lit-html";
+import {explain} from "./background.js";
 import {signed, weightColours} from "./colours.js";
 import {badge, choice, headChoice} from "./controls.js";
 import {largest} from "./data.js";
-import {lens} from "./play.js";
 
 const LENSES = {
   erase: {
@@ -52,7 +52,7 @@ function explainedReader(app) {
     : header.chosen;
   const choose = (at) => app.set({place: at, row: at, said: saidOf(header.explained[at])});
   const lenses = header.explained[place];
-  if (!lenses) lens(app);
+  if (!lenses) explain(app);
   const chooser = html`<h2>What does this word depend on?</h2>
     ${
       app.engine && header.texts.target

@@ -167,7 +167,7 @@ function changesOf({follows}, answer, base) {
   return {
     follows,
     unchanged: {...said(base), ...stays},
-    now: answer === base ? null : {...said(answer, answer.against), ...stays},
+    now: answer === base ? null : said(answer, answer.against),
     erased: {},
   };
 }

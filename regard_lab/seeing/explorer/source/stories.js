@@ -4,7 +4,7 @@
 import {html} from "lit-html";
 import {softmax, top} from "./engine/numbers.js";
 import {act, flipped} from "./past.js";
-import {chosenPlace, gone} from "./play.js";
+import {chosenPlace, gone} from "./state.js";
 
 const MOST = 60; // words of a line that are shown around the chosen one
 export const OPTIONS = 3; // next words, classes or guesses that are shown
@@ -88,8 +88,8 @@ function written(app) {
   else if (!looks && app.attention === cross) looks = ofHead(app, place);
   return {
     orientation: engine
-      ? `${holds(app, "A translator")} Press a word of the translation to see what it depends on, a word of the sentence to erase it.`
-      : "Press a word of the translation to ask what it depends on, a word of the sentence to see what it does.",
+      ? `${holds(app, "A translator")} Press a word of the translation to see what it depends on. Press a word of the sentence to erase it.`
+      : "Press a word of the translation to see what it depends on. Press a word of the sentence to see what is written without it.",
     given: {label: "Sentence", words: (source.base ?? source).header.texts.source, ...presses(app)},
     written: {
       label: "Translation",
@@ -110,13 +110,13 @@ function written(app) {
 const ASKS = {
   next: [
     "A language model",
-    "Press a next word to see what it depends on, a word of the text to erase it.",
+    "Press a next word to see what it depends on. Press a word of the text to erase it.",
   ],
   sorted: [
     "A classifier",
-    "Press a class to see what it depends on, a word of the text to erase it.",
+    "Press a class to see what it depends on. Press a word of the text to erase it.",
   ],
-  masked: ["A model", "Press a word to hide it: the model guesses what stands there."],
+  masked: ["A model", "Press a word to hide it. The model then guesses what stands there."],
 };
 const HELD = {
   next: "This page holds what a language model expects after this text.",
@@ -144,7 +144,7 @@ function predicted(app, kind) {
   return {
     orientation: engine
       ? `${holds(app, ASKS[kind][0])} ${ASKS[kind][1]}`
-      : `${HELD[kind]} Point at a word, or press it, to see what it does.`,
+      : `${HELD[kind]} Press a word to see what changes without it.`,
     given: {
       label: "Text",
       words: (source.base ?? source).header.texts.text,
@@ -173,8 +173,8 @@ function vectors(app) {
   };
   return {
     orientation: engine
-      ? `${holds(app, "An encoder")} Press a word to see what its vector depends on, and again to erase it.`
-      : "An encoder reads this text; it writes no word. Press a word to ask what its vector depends on.",
+      ? `${holds(app, "An encoder")} Press a word to see what its vector depends on. Press it again to erase it.`
+      : "An encoder reads this text and gives each word a vector. Press a word to see what its vector depends on.",
     given: {
       label: "Text",
       words: (source.base ?? source).header.texts.text,

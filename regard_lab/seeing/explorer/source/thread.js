@@ -1,9 +1,7 @@
-// The model of the page in a thread of its own, and what a state of the page asks of it.
+// The model of the page in a thread of its own.
 
 import {Run} from "./run.js";
-
-/** The state of a model as it was trained. */
-export const PLAIN = {erase: "", off: "", factor: "1", warmth: "1", masks: ""};
+import {questionOf} from "./state.js";
 
 /** The model of the page, in a thread of its own. */
 export class Engine {
@@ -72,31 +70,4 @@ export class Engine {
       plain.answer.follows === undefined ? plain.answer.ids.target : [plain.answer.follows];
     return new Run(stored, question, await this.ask("run", {...question, against}), plain);
   }
-}
-
-export const numbers = (text) => text.split(".").map(Number);
-
-/** What a state asks of the engine: its text, and what is changed. */
-export function questionOf({text, erase, off, factor, warmth, masks}) {
-  const heads = off
-    .split(",")
-    .filter(Boolean)
-    .map((one) => one.split("."))
-    .map(([kind, layer, head]) => [kind, Number(layer), Number(head)]);
-  const patterns = Object.fromEntries(
-    masks
-      .split(";")
-      .filter((one) => one.includes(":"))
-      .map((one) => one.split(/:(.*)/s).map((part) => part.trim())),
-  );
-  return {
-    source: text,
-    changed: {
-      ...(erase ? {erase: numbers(erase)} : {}),
-      ...(heads.length ? {off: heads} : {}),
-      ...(Number(factor) !== 1 ? {scale: Number(factor)} : {}),
-      ...(Number(warmth) !== 1 ? {temperature: Number(warmth)} : {}),
-      ...(Object.keys(patterns).length ? {patterns} : {}),
-    },
-  };
 }

@@ -155,9 +155,15 @@ export class TextModel extends Model {
     answer.attention = {text: merged(settings.weights("text"), spans, spans)};
     this.last = {key: JSON.stringify(kept), given, ids, spans, gone, mean, x, inner};
     Object.assign(answer, this.#said(ids, spans, x, gone, settings));
-    return against && causal
-      ? {...answer, against: this.#next(answer.logits, ids, spans, against.at(-1))}
-      : answer;
+    if (against && causal) answer.against = this.#next(answer.logits, ids, spans, against.at(-1));
+    if (against && this.head === "none")
+      answer.against = this.#similarities(this.vectors(ids, new Settings()), x, spans);
+    return answer;
+  }
+
+  /** The cosine of each word's vectors. */
+  #similarities(one, other, spans) {
+    return {similarities: spans.map((span) => cosine(one, other, span, this.config.dim))};
   }
 
   /** What the head makes of the vectors. */
@@ -291,20 +297,13 @@ export class TextModel extends Model {
       const some = words.slice(from, from + AT_ONCE);
       const erased = some.map((at) => new Set([...gone, ...range(spans[at])]));
       const after = this.vectors(ids, settings, {erased, mean});
-      some.forEach((word, text) => {
+      some.forEach((_, text) => {
         const rows = after.subarray(text * size, (text + 1) * size);
-        if (!this.causal)
-          return changes.push({
-            similarities: spans.map((span) => cosine(x, rows, span, this.config.dim)),
-          });
-        const {probabilities, likeliest} = this.#next(
-          this.scores(rows, settings),
-          ids,
-          spans,
-          own.follows,
+        changes.push(
+          this.causal // words up to the erased one were predicted before it was read
+            ? this.#next(this.scores(rows, settings), ids, spans, own.follows)
+            : this.#similarities(x, rows, spans),
         );
-        // words up to the erased one were predicted before it was read
-        return changes.push({probabilities, likeliest});
       });
     }
     return changes;
