@@ -25,6 +25,7 @@ from regard.mechanisms import (
     RandomFeature,
     Retention,
 )
+from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Fixed, Full, GlobalTokens, RandomBlocks, SlidingWindow, Strided
 from regard_lab.bench.work import BIG_BIRD
 
@@ -299,39 +300,35 @@ _MECHANISMS = (
         source="Peng et al. 2021, section 3",
         exact="causal",
     ),
-    CostRow(
-        name="retention",
-        title="retention, causal",
-        cost="n·d²",
-        growth=N,
-        sequential="O(n/c)",
-        path="O(1)",
-        prepare=remembering(Retention()),
-        source="Sun et al. 2023, section 2.3: chunks of c positions one after the other",
-        exact="causal",
-    ),
-    CostRow(
-        name="gated-delta",
-        title="gated delta rule, causal",
-        cost="n·d²",
-        growth=N,
-        sequential="O(n/c)",
-        path="O(1)",
-        prepare=remembering(GatedDelta()),
-        source="Yang et al. 2025, section 3.3",
-        exact="causal",
-    ),
-    CostRow(
-        name="kimi-delta",
-        title="Kimi delta attention, causal",
-        cost="n·d²",
-        growth=N,
-        sequential="O(n/c)",
-        path="O(1)",
-        prepare=remembering(KimiDelta()),
-        source="Kimi Team 2025, section 3.1",
-        exact="causal",
-    ),
 )
 
-ROWS: dict[str, CostRow] = {row.name: row for row in (*_CLASSIC, *_PATTERNS, *_MECHANISMS)}
+
+def _memory_row(name: str, title: str, mechanism: Recurrent, source: str) -> CostRow:
+    """A causal mechanism that keeps a memory of constant size, computed in chunks of c positions."""
+    return CostRow(
+        name=name,
+        title=f"{title}, causal",
+        cost="n·d²",
+        growth=N,
+        sequential="O(n/c)",
+        path="O(1)",
+        prepare=remembering(mechanism),
+        source=source,
+        exact="causal",
+    )
+
+
+_MEMORIES = (
+    _memory_row(
+        "retention",
+        "retention",
+        Retention(),
+        "Sun et al. 2023, section 2.3: chunks of c positions one after the other",
+    ),
+    _memory_row("gated-delta", "gated delta rule", GatedDelta(), "Yang et al. 2025, section 3.3"),
+    _memory_row("kimi-delta", "Kimi delta attention", KimiDelta(), "Kimi Team 2025, section 3.1"),
+)
+
+ROWS: dict[str, CostRow] = {
+    row.name: row for row in (*_CLASSIC, *_PATTERNS, *_MECHANISMS, *_MEMORIES)
+}
