@@ -48,7 +48,7 @@ def noisy(pictures: torch.Tensor, noise: torch.Tensor, angle: torch.Tensor) -> t
     return angle.cos() * pictures + angle.sin() * noise
 
 
-class Drawing:
+class CaptionTask:
     """The task: pictures with moves, noise and captions that are functions of the number of the batch."""
 
     def batch(self, index: int) -> dict[str, torch.Tensor]:
@@ -92,7 +92,7 @@ def new_denoiser(reads: bool, steps: int, run: Path) -> tuple[Denoiser, float]:
     torch.manual_seed(0)
     model = Denoiser(reads=reads)
     settings = {"gradient_clip": 1.0, "betas": (0.9, 0.99), "save_every": 250, "log_every": 100}
-    result = trained(model, Drawing(), steps, 3e-3, 0, 100, run, **settings)
+    result = trained(model, CaptionTask(), steps, 3e-3, 0, 100, run, **settings)
     print(
         f"{run}: {result.steps} steps, loss {result.train_loss}, {result.cpu_seconds:.0f} CPU seconds",
         flush=True,

@@ -25,7 +25,7 @@ from benchmarks.relation_scores import rounded, score_figures, share_figures
 from benchmarks.report import write_lesson_report
 from benchmarks.transfer import TransferRecipe, labelled
 from regard.integrations.transformers import attach
-from regard_lab.seeing.relations import Link, Looks, join, looks_of
+from regard_lab.seeing.relations import HeadLooks, Link, join, looks_of
 from regard_lab.seeing.transformers import english_model, explore_pretrained
 from regard_lab.teaching.report import REPORTS, read_report
 from regard_lab.text.pronouns import SENSES, make_split
@@ -63,7 +63,7 @@ FRAMES = (
 ARTICLE = "The animal didn't cross the street because it was too {}."
 
 
-class Reader:
+class EnglishReader:
     """The weights between the words of a text, of the trained model or of one with random weights."""
 
     def __init__(self) -> None:
@@ -83,7 +83,7 @@ class Reader:
 
 
 def balances(
-    reader: Reader, part: str, *, trained: bool = True
+    reader: EnglishReader, part: str, *, trained: bool = True
 ) -> dict[tuple[str, str], torch.Tensor]:
     """For each pair of nouns, the weight of *it* on the being minus that on the place.
 
@@ -125,7 +125,7 @@ def largest(shares: torch.Tensor) -> tuple[int, int]:
     return layer, head
 
 
-def it_figures(reader: Reader) -> dict[str, Any]:
+def it_figures(reader: EnglishReader) -> dict[str, Any]:
     """Where *it* looks: heads chosen on the nouns of `CHOOSING`, scored on those of `SCORED`."""
     choosing = balances(reader, CHOOSING)
     scored = balances(reader, SCORED)
@@ -176,7 +176,7 @@ def it_figures(reader: Reader) -> dict[str, Any]:
     }
 
 
-def offsets(reader: Reader, frame: str) -> tuple[int, int]:
+def offsets(reader: EnglishReader, frame: str) -> tuple[int, int]:
     """How far the two nouns are from *it*: each is the referent of half of the sentences of a frame."""
     being = BEINGS[SCORED][0]
     place = PLACES[SCORED][0]
@@ -275,9 +275,9 @@ def make_sentence(part: str, number: int) -> MadeSentence:
     return MadeSentence([*words, ".", "[SEP]"], links, pair)
 
 
-def looks(reader: Reader, part: str) -> dict[tuple[str, str], Looks]:
+def looks(reader: EnglishReader, part: str) -> dict[tuple[str, str], HeadLooks]:
     """The looks at the links of each relation: of the trained model, before training, and from neighbours."""
-    parts: defaultdict[tuple[str, str], list[Looks]] = defaultdict(list)
+    parts: defaultdict[tuple[str, str], list[HeadLooks]] = defaultdict(list)
     for number in range(SENTENCES):
         sentence = make_sentence(part, number)
         last = len(sentence.words) - 1
@@ -295,7 +295,7 @@ def looks(reader: Reader, part: str) -> dict[tuple[str, str], Looks]:
     return {name: join(of_sentences) for name, of_sentences in parts.items()}
 
 
-def relations_figures(reader: Reader) -> dict[str, Any]:
+def relations_figures(reader: EnglishReader) -> dict[str, Any]:
     """Each relation with its head, its baselines and its control."""
     choosing = looks(reader, CHOOSING)
     scored = looks(reader, SCORED)
@@ -320,7 +320,7 @@ def received(weights: torch.Tensor) -> torch.Tensor:
     return (weights.mean((0, 1)) * (1 - torch.eye(words))).sum(0) * words / (words - 1)
 
 
-def received_figures(reader: Reader) -> dict[str, Any]:
+def received_figures(reader: EnglishReader) -> dict[str, Any]:
     """How often the two nouns are the words with the most weight from others; [CLS], [SEP] and "." are left out."""
     is_right: dict[str, list[bool]] = {"trained": [], "untrained": []}
     chance = []
@@ -345,7 +345,7 @@ def received_figures(reader: Reader) -> dict[str, Any]:
     }
 
 
-def article_figures(reader: Reader, heads: Sequence[tuple[int, int]]) -> dict[str, Any]:
+def article_figures(reader: EnglishReader, heads: Sequence[tuple[int, int]]) -> dict[str, Any]:
     """The sentences of the articles in the chosen heads, and the mean weight that each word receives."""
     figures = {}
     for name, text in ARTICLES.items():
@@ -363,7 +363,7 @@ BATCH = 50  # texts that are read at once
 PENALTIES = (1e-6, 1e-5, 1e-4, 1e-3, 1e-2)
 
 
-def transfer_figures(reader: Reader) -> dict[str, Any]:
+def transfer_figures(reader: EnglishReader) -> dict[str, Any]:
     """The share of test sentences whose kind is right, for each number of labels and seed.
 
     The English model stays as it is: a linear layer reads its vector of *it* and the mean of all vectors. Sentences and
@@ -399,7 +399,7 @@ def transfer_figures(reader: Reader) -> dict[str, Any]:
     return {"test": recipe.test, "records": records}
 
 
-def features(reader: Reader, texts: Sequence[str]) -> torch.Tensor:
+def features(reader: EnglishReader, texts: Sequence[str]) -> torch.Tensor:
     """The vector of *it* in each text, and the mean of all vectors, (texts, 2 · dim)."""
     rows = []
     it = reader.tokenizer.convert_tokens_to_ids("it")
@@ -443,7 +443,7 @@ def main() -> None:
     parser.add_argument("--part", nargs="+", choices=PARTS, default=list(PARTS))
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    reader = Reader()
+    reader = EnglishReader()
     figures = read_report("english").figures if (REPORTS / "english.json").is_file() else {}
     _, weights = reader.read("A word.")
     layers, heads = weights.shape[:2]

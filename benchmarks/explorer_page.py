@@ -120,7 +120,7 @@ def same(translator: Translator, lines: list[str]) -> dict[str, Any]:
     translations = translator.translate(lines)
     with tempfile.TemporaryDirectory() as folder:
         for precision in PRECISIONS:
-            comparison = Comparison(translator)
+            comparison = PageComparison(translator)
             with opened(translator, precision, folder) as (_, page, _path):
                 for source, translation in zip(lines, translations, strict=True):
                     comparison.add(page, source, translation)
@@ -129,7 +129,7 @@ def same(translator: Translator, lines: list[str]) -> dict[str, Any]:
 
 
 @dataclass
-class Comparison:
+class PageComparison:
     """How often a page and the library agree, and how far apart their numbers are at most."""
 
     translator: Translator

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from regard_lab.seeing.relations import ERRORS, FORWARD, LABELS, Link, Looks
+from regard_lab.seeing.relations import ERRORS, FORWARD, LABELS, HeadLooks, Link
 from regard_lab.seeing.watching import Span
 
 PIECES = "sub-word to first of its word"
@@ -86,7 +86,9 @@ class RelationScore:
         return all(margin.mean > ERRORS * margin.error for margin in self.margins.values())
 
 
-def score_relation(valid: Looks, test: Looks, untrained: tuple[Looks, Looks]) -> RelationScore:
+def score_relation(
+    valid: HeadLooks, test: HeadLooks, untrained: tuple[HeadLooks, HeadLooks]
+) -> RelationScore:
     """Choose a head by the validation texts and score it on the test texts.
 
     Args:

@@ -43,7 +43,7 @@ delta_rule = FUNCTIONS["torch_chunk_gated_delta_rule"]
 
 
 @dataclass(frozen=True)
-class Duel:
+class KernelContest:
     """One comparison: how many times as long the other takes, or with `option` how many times as long ours takes."""
 
     work: str
@@ -79,7 +79,7 @@ def named(work: str, grad: bool) -> str:
     return f"{work} with backward" if grad else work
 
 
-def small() -> list[Duel]:
+def small() -> list[KernelContest]:
     rows = []
     ours = partial(attend, pattern="causal")
     other = partial(F.scaled_dot_product_attention, is_causal=True)
@@ -87,11 +87,11 @@ def small() -> list[Duel]:
         qkv = tensors(8, length, 32, batch=32, grad=grad)
         name = named(f"batch 32, 8 heads of 32, causal {length}", grad)
         calls = (prepared(ours, qkv, grad), prepared(other, qkv, grad))
-        rows.append(Duel(name, "SDPA", 1.5, *calls))
+        rows.append(KernelContest(name, "SDPA", 1.5, *calls))
     return rows
 
 
-def halves() -> list[Duel]:
+def halves() -> list[KernelContest]:
     """bfloat16, also against products of matrices alone, with as many multiplications."""
     rows = []
     goals = {
@@ -106,7 +106,7 @@ def halves() -> list[Duel]:
         other = partial(F.scaled_dot_product_attention, is_causal=text == "causal")
         calls = (prepared(ours, qkv, grad), prepared(other, qkv, grad))
         name = named(f"bfloat16, head_dim {dim}, {text} 2048", grad)
-        rows.append(Duel(name, "SDPA", goals[text, grad], *calls))
+        rows.append(KernelContest(name, "SDPA", goals[text, grad], *calls))
 
     left = torch.randn(1024, 1024).bfloat16()
     right = torch.randn(1024, 1024).bfloat16()
@@ -118,11 +118,11 @@ def halves() -> list[Duel]:
 
     name = "bfloat16, head_dim 128, full 2048"
     ours = partial(attend, *qkv)
-    rows.append(Duel(name, "its products by torch.matmul", 0.75, ours, products))
+    rows.append(KernelContest(name, "its products by torch.matmul", 0.75, ours, products))
     return rows
 
 
-def padded() -> Duel:
+def padded() -> KernelContest:
     qkv = tensors(8, 512, batch=8)
     lengths = torch.randint(64, 513, (8,))
     starts = torch.zeros(8, dtype=torch.int64)
@@ -134,10 +134,10 @@ def padded() -> Duel:
 
     name = "padded batch of 8 (random lengths), causal 512, a new pattern in every call"
     other = partial(F.scaled_dot_product_attention, *qkv, attn_mask=mask)
-    return Duel(name, "SDPA with a boolean mask", 2.5, ours, other)
+    return KernelContest(name, "SDPA with a boolean mask", 2.5, ours, other)
 
 
-def decoding() -> Duel:
+def decoding() -> KernelContest:
     """16k keys of 2 heads for 8 query heads; the caches take turns, so that none stays in the processor's cache."""
     q = torch.randn(1, 8, 1, 64)
     float_caches = []
@@ -158,15 +158,15 @@ def decoding() -> Duel:
 
     name = "one query of 8 heads over 16k keys of 2 heads, from an int8 cache"
     ours = in_turns(int8_caches)
-    return Duel(name, "native from float32", 1.3, ours, in_turns(float_caches))
+    return KernelContest(name, "native from float32", 1.3, ours, in_turns(float_caches))
 
 
-def latents() -> list[Duel]:
+def latents() -> list[KernelContest]:
     """One query of 16 heads over 8,192 latents of 512 numbers with 64 rotary ones, as in DeepSeek-V3; in turns."""
     return [*latents_of(torch.float32, 12), *latents_of(torch.bfloat16, 24)]
 
 
-def latents_of(dtype: torch.dtype, count: int) -> list[Duel]:
+def latents_of(dtype: torch.dtype, count: int) -> list[KernelContest]:
     """The same of one dtype, with as many sets of latents in turns."""
     q = torch.randn(1, 16, 1, 576, dtype=dtype)
     weights = torch.randn(16, 8192, dtype=dtype)
@@ -186,8 +186,8 @@ def latents_of(dtype: torch.dtype, count: int) -> list[Duel]:
     name = f"one query of 16 heads over 8,192 latents of 576, {str(dtype).removeprefix('torch.')}"
     ours = in_turns(by_kernel)
     return [
-        Duel(name, "a copy of the latents", 1 / 1.3, ours, in_turns(room.copy_)),
-        Duel(name, "its two products by torch.matmul", 1.0, ours, in_turns(by_torch)),
+        KernelContest(name, "a copy of the latents", 1 / 1.3, ours, in_turns(room.copy_)),
+        KernelContest(name, "its two products by torch.matmul", 1.0, ours, in_turns(by_torch)),
     ]
 
 
@@ -202,7 +202,7 @@ def random_blocks(length: int, heads: int, count: int, block: int = 64) -> torch
     return blocks
 
 
-def listed() -> list[Duel]:
+def listed() -> list[KernelContest]:
     """Chosen keys beside full causal attention; each call has a new pattern, as a layer that chooses makes it."""
     rows = []
     full = partial(attend, pattern="causal")
@@ -218,13 +218,15 @@ def listed() -> list[Duel]:
         chosen = partial(attend_chosen, p.ChosenBlocks, blocks)
         calls = (prepared(chosen, qkv, grad), prepared(full, qkv, grad))
         name = named(f"chosen: 16 blocks of 64 of {length}, 4 heads", grad)
-        rows.append(Duel(name, "full causal", goal, *calls, rounds=3 if length > 9000 else 9))
+        rows.append(
+            KernelContest(name, "full causal", goal, *calls, rounds=3 if length > 9000 else 9)
+        )
     for lists, whose in ((1, "one list for all heads"), (4, "lists by head")):
         keys = torch.randint(4096, (1, lists, 4096, 128))
         qkv = tensors(4, 4096)
         ours = partial(attend_chosen, p.ChosenKeys, keys, *qkv)
         name = f"chosen: 128 keys a query of 4096, 4 heads, {whose}"
-        rows.append(Duel(name, "full causal", 1, ours, partial(full, *qkv), rounds=5))
+        rows.append(KernelContest(name, "full causal", 1, ours, partial(full, *qkv), rounds=5))
     return rows
 
 
@@ -239,7 +241,7 @@ def attend_chosen(
     return attend(q, k, v, pattern=kind(chosen) & p.Causal())
 
 
-def grids() -> list[Duel]:
+def grids() -> list[KernelContest]:
     """A window of 7 x 7 on 64 x 64 cells beside full attention."""
     near = partial(attend, pattern=p.Neighbourhood((64, 64), 7))
     rows = []
@@ -247,17 +249,17 @@ def grids() -> list[Duel]:
         qkv = tensors(8, 4096, grad=grad)
         calls = (prepared(near, qkv, grad), prepared(attend, qkv, grad))
         name = named("grid: 7 x 7 on 64 x 64, 8 heads", grad)
-        rows.append(Duel(name, "full attention", goal, *calls, rounds=5))
+        rows.append(KernelContest(name, "full attention", goal, *calls, rounds=5))
     return rows
 
 
-def recurrent() -> list[Duel]:
+def recurrent() -> list[KernelContest]:
     """8 heads of 128 beside causal SDPA and beside the functions that transformers computes its layers with."""
     q, k, v = tensors(8, 4096, 128)
     linear = partial(attend, q, k, v, pattern="causal", mechanism="linear")
     sdpa = partial(F.scaled_dot_product_attention, q, k, v, is_causal=True)
     name = "causal linear attention, 8 heads of 128, 4096 positions"
-    rows = [Duel(name, "SDPA, softmax", 8.0, linear, sdpa)]
+    rows = [KernelContest(name, "SDPA, softmax", 8.0, linear, sdpa)]
     for name, length, rule, channels, goal in (
         ("gated delta", 4096, torch_chunk_gated_delta_rule, (), 4.5),
         ("Kimi delta", 1024, chunk_kimi_delta_attention, (128,), 40.0),
@@ -267,11 +269,13 @@ def recurrent() -> list[Duel]:
         ours = output_of(delta_rule)
         theirs = output_of(rule)
         name = f"{name}, 8 heads of 128, {length} positions"
-        rows.append(Duel(name, "transformers", goal, partial(ours, *x), partial(theirs, *x)))
+        rows.append(
+            KernelContest(name, "transformers", goal, partial(ours, *x), partial(theirs, *x))
+        )
         if not channels:
             x = [tensor.clone().requires_grad_() for tensor in x]
             calls = (with_backward(ours, x), with_backward(theirs, x))
-            rows.append(Duel(named(name, True), "transformers", 7.0, *calls))
+            rows.append(KernelContest(named(name, True), "transformers", 7.0, *calls))
     return [*rows, *steps()]
 
 
@@ -286,7 +290,7 @@ def output_of(rule: Callable[..., tuple]) -> Callable[..., torch.Tensor]:
     return output
 
 
-def steps() -> list[Duel]:
+def steps() -> list[KernelContest]:
     """A step of decoding of 24 layers with 32 heads of 128, whose memories come from memory."""
     x = torch.randn(1, 1, 32, 128)
     g = -torch.rand(1, 1, 32)
@@ -310,17 +314,17 @@ def steps() -> list[Duel]:
     copied = partial(copy, cycle(range(24)))
     name = "one step of gated delta, 32 heads of 128"
     return [
-        Duel(name, "a copy of the memory", 1 / 1.5, ours, copied),
-        Duel(name, "transformers", 10.0, ours, theirs),
+        KernelContest(name, "a copy of the memory", 1 / 1.5, ours, copied),
+        KernelContest(name, "transformers", 10.0, ours, theirs),
     ]
 
 
-def options() -> list[Duel]:
+def options() -> list[KernelContest]:
     q, k, v = tensors(4, 2048)
     plain = partial(attend, q, k, v, pattern="causal")
 
-    def option(work: str, goal: float, ours: Run, other: Run = plain) -> Duel:
-        return Duel(work, "plain native", goal, ours, other, option=True)
+    def option(work: str, goal: float, ours: Run, other: Run = plain) -> KernelContest:
+        return KernelContest(work, "plain native", goal, ours, other, option=True)
 
     dropped = partial(plain, dropout=0.1, dropout_seed=1)
     rows = [
@@ -367,7 +371,7 @@ def check() -> None:
         assert (output.double() - expected).abs().max() < 1e-5, text
 
 
-def measured(row: Duel, rounds: int) -> tuple[float, float]:
+def measured(row: KernelContest, rounds: int) -> tuple[float, float]:
     """Median CPU seconds of both, in turns."""
     pace = Pace(rounds=rounds, slow_rounds=rounds, shortest=0.02)
     times = take_turns({"ours": row.ours, "other": row.other}, time.process_time, pace)
@@ -414,7 +418,7 @@ def threads_speedup(seconds: float = 20) -> str:
     )
 
 
-def line(row: Duel) -> tuple[str, ...]:
+def line(row: KernelContest) -> tuple[str, ...]:
     ours, other = measured(row, row.rounds)
     if row.option:
         ratio = ours / other

@@ -46,7 +46,7 @@ TEST = {"tar", "sed", "grep", "diffutils", "findutils", "wget", "make", "xz", "p
 VALID = {"apt", "gettext", "man-db", "systemd"}
 
 
-class Message(NamedTuple):
+class ProgramMessage(NamedTuple):
     """A message of a program and its translation."""
 
     program: str
@@ -83,9 +83,9 @@ def main(words: Sequence[str] | None = None) -> None:
     print(json.dumps(about, indent=1))
 
 
-def read_messages(folder: Path) -> list[Message]:
+def read_messages(folder: Path) -> list[ProgramMessage]:
     """Messages of all programs with a catalogue in the folder; each source once, in the order of the programs."""
-    by_source: dict[str, Message] = {}
+    by_source: dict[str, ProgramMessage] = {}
     for path in sorted(folder.glob("*.mo")):
         if NAMES.match(path.stem):
             continue
@@ -102,10 +102,10 @@ def read_messages(folder: Path) -> list[Message]:
             source, target = pair
             if is_message(source) and is_message(target):
                 line = tidy_target(source)
-                message = Message(path.stem, line, tidy_target(target), is_short(source))
+                message = ProgramMessage(path.stem, line, tidy_target(target), is_short(source))
                 by_source.setdefault(line, message)
 
-    of_family: defaultdict[str, list[Message]] = defaultdict(list)
+    of_family: defaultdict[str, list[ProgramMessage]] = defaultdict(list)
     in_random_order = sorted(
         by_source.values(), key=lambda message: share_of(f"taken {message.source}")
     )
@@ -144,9 +144,9 @@ def family(program: str) -> str:
     return program
 
 
-def split_by_program(messages: list[Message]) -> dict[str, list[Message]]:
+def split_by_program(messages: list[ProgramMessage]) -> dict[str, list[ProgramMessage]]:
     """The messages of TEST, short and long, of VALID, and of all other programs."""
-    parts: dict[str, list[Message]] = {"train": [], "valid": [], "short": [], "long": []}
+    parts: dict[str, list[ProgramMessage]] = {"train": [], "valid": [], "short": [], "long": []}
     for message in messages:
         name = family(message.program)
         part = "train"
@@ -173,7 +173,7 @@ def share_of(text: str) -> float:
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:6], "big") / 2**48
 
 
-def write_pairs(path: Path, messages: list[Message]) -> None:
+def write_pairs(path: Path, messages: list[ProgramMessage]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = [f"{message.source}\t{message.target}\n" for message in messages]
     path.write_text("".join(lines), "utf-8")

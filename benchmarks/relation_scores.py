@@ -19,8 +19,8 @@ from benchmarks.library_text import Document
 from regard_lab.seeing.maps import TextMaps, TextModel, look_text
 from regard_lab.seeing.relations import (
     SPECIAL,
+    HeadLooks,
     Link,
-    Looks,
     join,
     looks_of,
     random_labels,
@@ -73,7 +73,7 @@ class Gathered:
     ):
         trained_model, untrained_model = models
         self.generator = torch.Generator().manual_seed(0)
-        self.parts: dict[tuple[str, str], list[Looks]] = {}
+        self.parts: dict[tuple[str, str], list[HeadLooks]] = {}
         self.ids = 0
         for group, text in texts:
             trained = look_text(trained_model, tokeniser, text)
@@ -119,7 +119,7 @@ class Gathered:
             looks = looks_of(weights, links, group, causal=causal)
             self.parts.setdefault((name, kind), []).append(looks)
 
-    def looks(self, name: str, kind: str) -> Looks:
+    def looks(self, name: str, kind: str) -> HeadLooks:
         return join(self.parts.get((name, kind), []))
 
     def names(self) -> list[str]:

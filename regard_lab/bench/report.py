@@ -198,7 +198,7 @@ def _time(record: dict[str, Any], clock: str) -> str:
 
 
 @dataclass(frozen=True)
-class Summary:
+class PromiseSummary:
     """How many promises were kept, "" where none belongs to these cases; and what was missed or is wrong."""
 
     counts: str
@@ -208,7 +208,7 @@ class Summary:
         return [self.counts, *self.faults] if self.counts else self.faults
 
 
-def _summary(results: Results) -> Summary:
+def _summary(results: Results) -> PromiseSummary:
     promises = 0
     kept = 0
     missed = []
@@ -227,4 +227,4 @@ def _summary(results: Results) -> Summary:
         unknown = promises - kept - len(missed)
         counts = f"{kept} promises kept, {len(missed)} missed, {unknown} not measured."
     wrong = [f"Wrong: {mistake}" for mistake in results.our_mistakes]
-    return Summary(counts, missed + wrong)
+    return PromiseSummary(counts, missed + wrong)

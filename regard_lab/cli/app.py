@@ -30,7 +30,7 @@ USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
 VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 
 
-class Checked(TyperCommand):
+class CheckedCommand(TyperCommand):
     """A command whose numbers fit 64 bits, and are finite, and which Ctrl-C interrupts once it has begun."""
 
     def invoke(self, ctx: Any) -> Any:
@@ -160,7 +160,7 @@ class Unloaded(TyperCommand):
         module_name, _, function_name = self.place.partition(".")
         module = import_module(f"regard_lab.cli.{module_name}")
         app = typer.Typer(add_completion=False, rich_markup_mode=None)
-        app.command(self.name, cls=Checked)(getattr(module, function_name))
+        app.command(self.name, cls=CheckedCommand)(getattr(module, function_name))
 
         command: Any = typer.main.get_command(app)
         for parameter in command.params:

@@ -44,7 +44,7 @@ from regard_lab.models.storage import kind_of_model
 from regard_lab.seeing.lens_study import study_lenses
 from regard_lab.text import Pair, read_lines
 from regard_lab.text.pairs import read_each
-from regard_lab.text.tables import EMPTY_LINE, Fault
+from regard_lab.text.tables import EMPTY_LINE, LineFault
 from regard_lab.training.recipes import comparing
 from regard_lab.training.recipes.evaluation import (
     ClassScores,
@@ -230,7 +230,7 @@ def score(
 ) -> None:
     """Print how probable a model finds given translations or lines: by line, id and word."""
     note(remark_on_training(run))
-    items: list[Pair | str | Fault]
+    items: list[Pair | str | LineFault]
     scored: Callable[..., Sequence[ScoredText]]
     if kind_of_model(run) == LanguageModel.KIND:
         if len(texts) > 1:
@@ -239,7 +239,7 @@ def score(
             )
         items = []
         for number, line in enumerate(read_lines(texts[0]), start=1):
-            items.append(line if line.strip() else Fault(EMPTY_LINE, texts[0], number))
+            items.append(line if line.strip() else LineFault(EMPTY_LINE, texts[0], number))
         scored = Generator.load(run).score
     else:
         if keep_placeholders is None:
@@ -256,14 +256,14 @@ def score(
     with keeping(what_is_printed), counting("scoring", len(items)) as progress:
         for start in range(0, len(items), LINES_AT_ONCE):
             chunk = items[start : start + LINES_AT_ONCE]
-            readable: list[Any] = [item for item in chunk if not isinstance(item, Fault)]
+            readable: list[Any] = [item for item in chunk if not isinstance(item, LineFault)]
             scores = iter(scored(readable))
             for item in chunk:
-                _write_score(item if isinstance(item, Fault) else next(scores), as_json)
+                _write_score(item if isinstance(item, LineFault) else next(scores), as_json)
             done += len(chunk)
             progress(len(chunk))
 
-    faults = sum(isinstance(item, Fault) for item in items)
+    faults = sum(isinstance(item, LineFault) for item in items)
     if faults:
         have = "has" if faults == 1 else "have"
         row = '{"unscored": why, ...}' if as_json else f"{UNSCORED} TAB why"
@@ -273,9 +273,9 @@ def score(
         )
 
 
-def _write_score(scored: ScoredText | Fault, as_json: bool) -> None:
+def _write_score(scored: ScoredText | LineFault, as_json: bool) -> None:
     """Write the row of one line: its score with its texts, or why it has none."""
-    if isinstance(scored, Fault):
+    if isinstance(scored, LineFault):
         if as_json:
             out_json({UNSCORED: scored.reason, "file": scored.file, "line": scored.number})
         else:

@@ -27,8 +27,8 @@ from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard_lab.teaching.board import Shown, Table
-    from regard_lab.teaching.page import Cell, Page
+    from regard_lab.teaching.board import LessonTable, Shown
+    from regard_lab.teaching.page import Cell, LessonPage
 
 
 def lesson(
@@ -125,14 +125,14 @@ def _list_lessons(as_json: bool) -> None:
             out(f"   {name:<{longest}}  {questions[name]}")
 
 
-def _record(page: Page, shown: list[Shown]) -> dict[str, Any]:
+def _record(page: LessonPage, shown: list[Shown]) -> dict[str, Any]:
     """What a lesson showed, as JSON values."""
-    from regard_lab.teaching.board import VERDICTS, Claim, Table
+    from regard_lab.teaching.board import VERDICTS, Claim, LessonTable
 
     tables = []
     claims = []
     for thing in shown:
-        if isinstance(thing, Table):
+        if isinstance(thing, LessonTable):
             tables.append(vars(thing))
         elif isinstance(thing, Claim):
             verdict = VERDICTS[thing.holds]
@@ -153,7 +153,7 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
     from rich.syntax import Syntax
     from rich.text import Text
 
-    from regard_lab.teaching.board import VERDICTS, Claim, Table
+    from regard_lab.teaching.board import VERDICTS, Claim, LessonTable
 
     if cell.markdown:
         console.print(Markdown(writable(in_words(cell.text))))
@@ -165,7 +165,7 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
             words = Text(VERDICTS[thing.holds], COLOURS[thing.holds])
             words.append(writable(f"  {thing.sentence} ({thing.figures})"), "default")
             console.print(words)
-        elif isinstance(thing, Table):
+        elif isinstance(thing, LessonTable):
             _print_table(thing, console)
         else:
             console.print(writable(str(thing)).rstrip("\n"), highlight=False, style="dim")
@@ -242,14 +242,14 @@ def _one_factor(formula: str) -> str:
     return factor if alone else f"({factor})"
 
 
-def _print_table(table: Table, console: Console) -> None:
+def _print_table(table: LessonTable, console: Console) -> None:
     """Print a table; where columns would cut words, a block of lines for each row."""
     from rich import box
-    from rich.table import Table as Drawn
+    from rich.table import Table
     from rich.text import Text
 
     console.print(writable(table.title), style="bold")
-    drawn = Drawn(box=box.SIMPLE_HEAD, pad_edge=False)
+    drawn = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     for number, column in enumerate(table.columns):
         numeric = all(row[number][:1].isdigit() for row in table.rows)
         drawn.add_column(Text(writable(column)), justify="right" if numeric else "left")

@@ -25,7 +25,7 @@ from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Tokeniser, read_lines
 from regard_lab.text.lines import is_packed, plain_path
 from regard_lab.training.checkpoint import RunState, read_training
-from regard_lab.training.recipes.run_folder import Learned, read_settings, read_test
+from regard_lab.training.recipes.run_folder import LearnedLoss, read_settings, read_test
 
 # From both on, a sentence is far longer than those that a model was trained on.
 FAR = 3  # times the words of the longest known sentence
@@ -72,7 +72,7 @@ def remark_on_training(run: Path) -> str | None:
     used = read_training(run / (checkpoints.best or checkpoints.last))
     state = RunState(**last["state"])
     if _has_ended(state, last["config"]):
-        learned = Learned.of_run(run)
+        learned = LearnedLoss.of_run(run)
         return None if learned is None else learned.remark()
 
     step = f"{used['state']['step']:,}"

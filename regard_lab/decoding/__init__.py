@@ -11,7 +11,7 @@ from regard_lab.decoding.generator import Generation, Generator
 from regard_lab.decoding.lines import share_lines
 from regard_lab.decoding.options import SearchOptions, SpecialIds
 from regard_lab.decoding.sampling import Sampling
-from regard_lab.decoding.scoring import ScoredText, Word
+from regard_lab.decoding.scoring import ScoredText, ScoredWord
 from regard_lab.decoding.search import generate, greedy_search
 from regard_lab.decoding.starting import Hypothesis
 from regard_lab.decoding.streaming import TextStream
@@ -37,6 +37,6 @@ __all__ = [
     "Evaluation",
     "perplexity",
     "ScoredText",
-    "Word",
+    "ScoredWord",
     "share_lines",
 ]

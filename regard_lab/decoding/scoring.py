@@ -12,7 +12,7 @@ from regard_lab.decoding.sampling import log_total
 from regard_lab.text import END, PAD, Tokeniser
 
 
-class Word(NamedTuple):
+class ScoredWord(NamedTuple):
     """A word that was written or scored, "<end>" at the end, and its log-probability: the sum over its ids."""
 
     word: str
@@ -31,7 +31,7 @@ class ScoredText:
     text: str
     ids: tuple[int, ...]
     gains: tuple[float, ...]
-    words: tuple[Word, ...]
+    words: tuple[ScoredWord, ...]
 
     @property
     def log_probability(self) -> float:
@@ -44,13 +44,15 @@ class ScoredText:
         return {**asdict(self), "words": words, "log_probability": self.log_probability}
 
 
-def words_of(tokeniser: Tokeniser, ids: Sequence[int], gains: Sequence[float]) -> tuple[Word, ...]:
+def words_of(
+    tokeniser: Tokeniser, ids: Sequence[int], gains: Sequence[float]
+) -> tuple[ScoredWord, ...]:
     """The words of ids with the sums of their log-probabilities, and END where there is a gain for it."""
     scored_ids = list(ids)
     if len(gains) > len(ids):
         scored_ids.append(END)
     words = tokeniser.words(scored_ids)
-    return tuple(Word(word, math.fsum(gains[span.start : span.stop])) for word, span in words)
+    return tuple(ScoredWord(word, math.fsum(gains[span.start : span.stop])) for word, span in words)
 
 
 def gains_of(logits: torch.Tensor, next_ids: torch.Tensor) -> list[list[float]]:

@@ -16,7 +16,7 @@ from regard.reprs import Described, brief
 from regard_lab.decoding.lines import SharedWork
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
 from regard_lab.decoding.options import SearchOptions, with_options
-from regard_lab.decoding.scoring import ScoredText, Word, gains_of, words_of
+from regard_lab.decoding.scoring import ScoredText, ScoredWord, gains_of, words_of
 from regard_lab.decoding.search import search_texts
 from regard_lab.decoding.starting import Hypothesis
 from regard_lab.models.kinds import TranslationModel, translation_model
@@ -44,7 +44,7 @@ class Translation:
     score: float
     finished: bool
     unknown_words: tuple[str, ...] | None = None
-    words: tuple[Word, ...] = ()
+    words: tuple[ScoredWord, ...] = ()
 
 
 class Ends:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from regard.arguments import of_kind, suggest
 from regard.errors import ArgumentError
-from regard_lab.teaching.page import Page
+from regard_lab.teaching.page import LessonPage
 
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence", "recurrent", "fixed_vector", "alignment"),
@@ -29,7 +29,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
 LESSONS = tuple(name for names in CHAPTERS.values() for name in names)
 
 
-def find_lesson(name: str) -> Page:
+def find_lesson(name: str) -> LessonPage:
     """Read the lesson with the given name.
 
     Raises:
@@ -41,4 +41,4 @@ def find_lesson(name: str) -> Page:
     of_kind("name", name, str, "the name of a lesson, such as 'causal'")
     if name not in LESSONS:
         raise ArgumentError(f"no lesson is called {name!r}; {suggest(name, LESSONS)}")
-    return Page.read(Path(__file__).parent / f"{name}.py")
+    return LessonPage.read(Path(__file__).parent / f"{name}.py")

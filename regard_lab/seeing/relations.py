@@ -37,7 +37,7 @@ def words_away(offset: int) -> str:
 
 
 @dataclass(frozen=True, eq=False)
-class Looks:
+class HeadLooks:
     """What every head looks at from the query of each link; a row is a link.
 
     Args:
@@ -83,7 +83,7 @@ class Looks:
 
 def looks_of(
     weights: torch.Tensor, links: Sequence[Link], group: int = 0, *, causal: bool
-) -> Looks:
+) -> HeadLooks:
     """Look up what every head does at every link of one text.
 
     Args:
@@ -123,7 +123,7 @@ def looks_of(
     choices = torch.full((len(links),), length - 1.0, dtype=torch.float64)
     if causal:
         choices = queries.double()
-    return Looks(
+    return HeadLooks(
         hits=(best_right > best_wrong).permute(2, 0, 1),
         mass=mass.permute(2, 0, 1),
         chance=right.sum(1) / choices,
@@ -132,7 +132,7 @@ def looks_of(
     )
 
 
-def join(looks: Iterable[Looks]) -> Looks:
+def join(looks: Iterable[HeadLooks]) -> HeadLooks:
     """The looks of several texts as one.
 
     Raises:
@@ -141,7 +141,7 @@ def join(looks: Iterable[Looks]) -> Looks:
     parts = [of_text for of_text in looks if len(of_text)]
     if not parts:
         raise DataError("the texts have no such pair of words; give more texts")
-    return Looks(
+    return HeadLooks(
         hits=torch.cat([part.hits for part in parts]),
         mass=torch.cat([part.mass for part in parts]),
         chance=torch.cat([part.chance for part in parts]),

@@ -36,7 +36,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from regard_lab.teaching.measures import milliseconds as milliseconds
     from regard_lab.teaching.measures import operations as operations
     from regard_lab.teaching.measures import rounded as rounded
-    from regard_lab.teaching.page import Page as Page
+    from regard_lab.teaching.page import LessonPage as LessonPage
     from regard_lab.teaching.report import read_report as read_report
     from regard_lab.teaching.watching import watch as watch
 
@@ -48,7 +48,7 @@ _MODULES = {
     "legend_below logarithmic mark_column scale_beside write_numbers",
     "inputs": "embedded normal seeded words_of",
     "measures": "ROUNDING comparisons largest milliseconds operations rounded",
-    "page": "Page",
+    "page": "LessonPage",
     "report": "read_report",
     "watching": "watch",
 }

@@ -44,7 +44,7 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class Table:
+class LessonTable:
     """A table of text cells."""
 
     title: str
@@ -86,7 +86,7 @@ class Picture:
         return svg.getvalue().decode()
 
 
-Shown = str | Table | Claim | Picture
+Shown = str | LessonTable | Claim | Picture
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ def table(title: str, columns: Sequence[Any], rows: Sequence[Sequence[Any]]) -> 
     cat   3
     """
     rows_of_text = tuple(tuple(map(str, row)) for row in rows)
-    show(Table(title, tuple(map(str, columns)), rows_of_text))
+    show(LessonTable(title, tuple(map(str, columns)), rows_of_text))
 
 
 @contextmanager

@@ -22,13 +22,13 @@ from regard_lab.seeing.referents import (
     swap_check,
     word_places,
 )
-from regard_lab.seeing.relations import Link, Looks, join, looks_of
+from regard_lab.seeing.relations import HeadLooks, Link, join, looks_of
 from regard_lab.teaching.measures import rounded
 from regard_lab.text.cleaning import tidy_target
 from regard_lab.text.pronouns import (
     ARTICLE_SENTENCES,
+    ChoiceProbabilities,
     PronounSentence,
-    Weights,
     make_split,
     pronoun_of,
     swap_other,
@@ -43,7 +43,7 @@ RELATIONS = {  # the word that looks, and what it belongs to
 PRONOUN = "it to referent"
 HELPERS = frozenset({"did", "was", "not"})  # "was not crossed by": the verb is "crossed"
 # An adjective before half of the nouns, so that there are enough pairs.
-RICH = Weights(attribute=0.5)
+RICH = ChoiceProbabilities(attribute=0.5)
 SENTENCES = 200  # of each split
 
 
@@ -110,7 +110,7 @@ def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) ->
     translator, model = load_transformer(run)
     relations = {}
     for name in RELATIONS:
-        weights = Weights() if name == PRONOUN else RICH
+        weights = ChoiceProbabilities() if name == PRONOUN else RICH
         valid = make_split("valid", sentences, seed, weights=weights)
         test = make_split("test", sentences, seed, weights=weights)
         relations[name] = _relation_figures(
@@ -127,7 +127,7 @@ def measure_heads(run: str | Path, seed: int = 0, sentences: int = SENTENCES) ->
 
 def _looks_of_relation(
     name: str, translator: Translator, sentences: list[PronounSentence]
-) -> Looks:
+) -> HeadLooks:
     """What all heads of the encoder look at from the first word of each link."""
     sources = [(sentence.source, ()) for sentence in sentences]
     maps_of_each = look_batch(translator.model, translator.tokeniser, sources)
@@ -139,7 +139,7 @@ def _looks_of_relation(
     return join(looks)
 
 
-def _relation_figures(valid: Looks, test: Looks) -> dict[str, Any]:
+def _relation_figures(valid: HeadLooks, test: HeadLooks) -> dict[str, Any]:
     layer, head = valid.best_head()
     shares = test.hits.double().mean(0)
     offset = test.best_offset()

@@ -37,7 +37,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Page:
+class LessonPage:
     """A lesson.
 
     Args:
@@ -49,7 +49,7 @@ class Page:
     text: str
 
     @classmethod
-    def read(cls, path: Path) -> Page:
+    def read(cls, path: Path) -> LessonPage:
         return cls(path, path.read_text(encoding="utf-8"))
 
     @property

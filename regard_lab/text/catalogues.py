@@ -14,7 +14,7 @@ from regard.errors import DataError
 from regard.packages import needed
 from regard_lab.text.lines import open_bytes, plain_path, unpacking
 from regard_lab.text.plurals import UNTRANSLATED, PluralCounts, PluralForms, plural_sides
-from regard_lab.text.tables import Fault, TextRow
+from regard_lab.text.tables import LineFault, TextRow
 
 CATALOGUES = (".mo", ".po")
 MAGIC = 0x950412DE  # of a catalogue, in the byte order of the machine that made it
@@ -79,7 +79,7 @@ def catalogue_pairs(source: str, translation: str, forms: PluralForms | None) ->
     return plural_sides((singular, plural), translations, forms)
 
 
-def catalogue_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | Fault]:
+def catalogue_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | LineFault]:
     """The entries of a `.mo` file, numbered from 1; `counts` gets the plurals.
 
     Raises:
@@ -115,12 +115,12 @@ def _rows_of(
     pairs: list[Sides | str],
     forms: PluralForms | None,
     counts: PluralCounts,
-) -> Iterator[TextRow | Fault]:
+) -> Iterator[TextRow | LineFault]:
     """The rows of a message: a message with plural forms has two, of one thing and of several."""
     file = str(path)
     for form, sides in enumerate(pairs):
         if isinstance(sides, str):
-            yield Fault(sides, file, number)
+            yield LineFault(sides, file, number)
             continue
         counts.plurals += form == 1
         counts.assumed = forms is not None and forms.assumed
@@ -137,7 +137,7 @@ def compiling(path: Path) -> str:
     return unpacking(path) + shlex.join(["msgfmt", str(plain), "-o", str(plain.with_suffix(".mo"))])
 
 
-def po_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | Fault]:
+def po_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | LineFault]:
     """The messages of a `.po` file; those that msgfmt leaves out are faults, and `counts` gets the plurals.
 
     Raises:

@@ -12,7 +12,7 @@ from regard.arguments import count_of
 from regard.errors import DataError, NotFoundError
 from regard_lab.text.lines import open_bytes, refuse_packed
 from regard_lab.text.seen_words import UNSPACED
-from regard_lab.text.tables import Fault, PairTable, TextRow
+from regard_lab.text.tables import LineFault, PairTable, TextRow
 
 MEMORY = ".tmx"
 
@@ -193,7 +193,7 @@ class Unit:
         return sorted(segments, key=lambda segment: not segment.text.strip())
 
 
-class Memory:
+class TranslationMemory:
     """The units of a translation memory; `source` is the language that the header names.
 
     Entities may grow without limit or name other files, so all are refused.
@@ -291,7 +291,7 @@ def memory_languages(table: PairTable) -> tuple[str, str]:
     """
     if table.names is not None:
         return language_code(table.names[0]), language_code(table.names[1])
-    memory = Memory(table.path)
+    memory = TranslationMemory(table.path)
     first = next(iter(memory), Unit(0))
     languages = list(first.segments)
     others = [language for language in languages if not _is_language(language, memory.source)]
@@ -310,7 +310,7 @@ def memory_rows(
     languages: tuple[str, str],
     counts: MemoryCounts,
     keep_placeholders: bool = False,
-) -> Iterator[TextRow | Fault]:
+) -> Iterator[TextRow | LineFault]:
     """The units of a `.tmx` file in two languages; "en" is also read where a unit has "en-gb".
 
     Of several segments in a language the first with text is read; `counts` gets the others, and codes.
@@ -319,12 +319,14 @@ def memory_rows(
     source_language, target_language = languages
     seen: set[str] = set()
     has_pair = False
-    for unit in Memory(table.path, keep_placeholders):
+    for unit in TranslationMemory(table.path, keep_placeholders):
         seen.update(unit.segments)
         sources = unit.of_language(source_language)
         targets = unit.of_language(target_language)
         if not sources or not targets:
-            yield Fault(f"without {source_language!r} and {target_language!r}", file, unit.number)
+            yield LineFault(
+                f"without {source_language!r} and {target_language!r}", file, unit.number
+            )
             continue
 
         has_pair = True

@@ -18,7 +18,14 @@ from regard_lab.text.cleaning import LONE_SURROGATES, normalise, tidy, tidy_targ
 from regard_lab.text.lines import PathLike, check_there, numbered_lines
 from regard_lab.text.memories import MEMORY, MemoryCounts, memory_languages, memory_rows
 from regard_lab.text.plurals import PluralCounts
-from regard_lab.text.tables import SOURCE_AND_TARGET, Columns, Fault, PairTable, TextRow, table_of
+from regard_lab.text.tables import (
+    SOURCE_AND_TARGET,
+    Columns,
+    LineFault,
+    PairTable,
+    TextRow,
+    table_of,
+)
 
 BROKEN_JSON = "broken JSON"
 WRONG_KEYS = "without source and target strings"
@@ -64,7 +71,7 @@ class FileRows:
     When all rows are read, `quotes` says which rows of a `.tsv` look quoted, and `counts` what else the format has.
     """
 
-    rows: Iterator[TextRow | Fault]
+    rows: Iterator[TextRow | LineFault]
     header: str | None = None
     quotes: Counts | None = None
     counts: Counts | None = None
@@ -120,7 +127,7 @@ def rows(
     )
 
 
-def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
+def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | LineFault]:
     file = str(table.path)
     wanted = tables.wanted_columns(table, columns)
     wrong_keys = f"without strings {wanted.left[0]!r} and {wanted.right[0]!r}"
@@ -128,25 +135,25 @@ def _json_rows(table: PairTable, columns: Columns) -> Iterator[TextRow | Fault]:
         wrong_keys = WRONG_KEYS
     for number, line in numbered_lines(table.path):
         if line is None:
-            yield Fault(tables.NOT_UTF8, file, number)
+            yield LineFault(tables.NOT_UTF8, file, number)
             continue
         if not line.strip():
-            yield Fault(tables.EMPTY_LINE, file, number)
+            yield LineFault(tables.EMPTY_LINE, file, number)
             continue
         try:
             sides = tables.two_strings(json.loads(line), wanted)
         except (ValueError, RecursionError):  # RecursionError: nested too deeply
-            yield Fault(BROKEN_JSON, file, number)
+            yield LineFault(BROKEN_JSON, file, number)
             continue
         if sides is None:
-            yield Fault(wrong_keys, file, number)
+            yield LineFault(wrong_keys, file, number)
         elif LONE_SURROGATES.search("".join(sides)):  # written as escapes such as \ud800
-            yield Fault(NOT_UNICODE, file, number)
+            yield LineFault(NOT_UNICODE, file, number)
         else:
             yield TextRow(number, (file, file), sides)
 
 
-def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | Fault]:
+def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | LineFault]:
     files = (str(source), str(target))
     source_lines = 0
     target_lines = 0
@@ -158,11 +165,11 @@ def _parallel_rows(source: PathLike, target: PathLike) -> Iterator[TextRow | Fau
         if source_number != target_number:
             continue  # one file has ended: only count lines
         if left is None:
-            yield Fault(tables.NOT_UTF8, files[0], source_number)
+            yield LineFault(tables.NOT_UTF8, files[0], source_number)
         elif right is None:
-            yield Fault(tables.NOT_UTF8, files[1], source_number)
+            yield LineFault(tables.NOT_UTF8, files[1], source_number)
         elif not left.strip() and not right.strip():
-            yield Fault(tables.EMPTY_LINE, files[0], source_number)
+            yield LineFault(tables.EMPTY_LINE, files[0], source_number)
         else:
             yield TextRow(source_number, files, (left, right))
     if source_lines != target_lines:
@@ -212,7 +219,7 @@ class PairFile:
             unit = "units"
         return count_of(self.lines, unit, ",")
 
-    def add(self, row: Pair | Fault) -> None:
+    def add(self, row: Pair | LineFault) -> None:
         """Keep one more pair, or count why a line has none."""
         if isinstance(row, Pair):
             self.pairs.append(row)
@@ -293,12 +300,12 @@ def read_pairs(
     read = PairFile(tuple(map(str, paths)), [], header=file_rows.header)
     seen: set[Pair] = set()
     for row in file_rows.rows:
-        if isinstance(row, Fault):
+        if isinstance(row, LineFault):
             read.add(row)
             continue
         pair = _pair_or_fault(row, max_words)
         if pair in seen:
-            pair = Fault(DUPLICATE, row.files[0], row.number)
+            pair = LineFault(DUPLICATE, row.files[0], row.number)
         elif isinstance(pair, Pair):
             seen.add(pair)
         read.add(pair)
@@ -312,7 +319,7 @@ def read_pairs(
 class LineFile:
     """A pair for each line, or the fault why it has none; `read` counts them."""
 
-    rows: list[Pair | Fault]
+    rows: list[Pair | LineFault]
     read: PairFile
 
 
@@ -332,9 +339,9 @@ def read_each(*paths: PathLike, max_words: int = 250, keep_placeholders: bool = 
     """
     file_rows = _checked_rows(paths, max_words, SOURCE_AND_TARGET, keep_placeholders)
     read = PairFile(tuple(map(str, paths)), [], header=file_rows.header)
-    pairs: list[Pair | Fault] = []
+    pairs: list[Pair | LineFault] = []
     for row in file_rows.rows:
-        pair = row if isinstance(row, Fault) else _pair_or_fault(row, max_words)
+        pair = row if isinstance(row, LineFault) else _pair_or_fault(row, max_words)
         pairs.append(pair)
         read.add(pair)
     read = _with_remarks(read, file_rows)
@@ -368,18 +375,18 @@ def _checked_rows(
     return rows(paths, columns, keep_placeholders)
 
 
-def _pair_or_fault(row: TextRow, max_words: int) -> Pair | Fault:
+def _pair_or_fault(row: TextRow, max_words: int) -> Pair | LineFault:
     source, target = (side.lstrip("\ufeff") for side in row.sides)
     pair = Pair(tidy(source), tidy_target(target))
     for file, side in zip(row.files, (pair.source, pair.target), strict=True):
         if "\0" in side:
-            return Fault(NUL, file, row.number)
+            return LineFault(NUL, file, row.number)
         if not side:
-            return Fault(EMPTY_SIDE, file, row.number)
+            return LineFault(EMPTY_SIDE, file, row.number)
         if "\ufeff" in side:
-            return Fault(JOINED, file, row.number)
+            return LineFault(JOINED, file, row.number)
         if side.count(" ") >= max_words or len(side) > LETTERS_PER_WORD * max_words:
-            return Fault(TOO_LONG, file, row.number)
+            return LineFault(TOO_LONG, file, row.number)
     return pair
 
 

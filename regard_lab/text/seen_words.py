@@ -190,7 +190,7 @@ class SeenWords:
         unknown = [word for word in words if not self._has(word)]
         return len(unknown), len(words)
 
-    def _has(self, word: Word) -> bool:
+    def _has(self, word: TextWord) -> bool:
         text = word.text
         if is_symbol(text):
             return self.symbols is None or self.symbols.issuperset(filter(is_symbol, text))
@@ -341,23 +341,23 @@ def split_symbols(unit: str) -> Iterator[str]:
         yield symbol
 
 
-class Word(NamedTuple):
+class TextWord(NamedTuple):
     """A word or symbol of a text."""
 
     text: str
     may_begin: bool  # a sentence
 
 
-def _words_of(text: str) -> Iterator[Word]:
+def _words_of(text: str) -> Iterator[TextWord]:
     may_begin = True
     for unit, _ in _splitter().pre_tokenize_str(text):
         if any(map(str.isalnum, unit)):
             for word in split_unspaced(unit.strip()):
-                yield Word(word, may_begin)
+                yield TextWord(word, may_begin)
                 may_begin = False
             continue
         for symbol in split_symbols(unit.strip()):
-            yield Word(symbol, may_begin)
+            yield TextWord(symbol, may_begin)
         if not OPENS.isdisjoint(unit):
             may_begin = True
 

@@ -53,7 +53,7 @@ class TextRow(NamedTuple):
     sides: tuple[str, str]
 
 
-class Fault(NamedTuple):
+class LineFault(NamedTuple):
     """The reason why a line gives no pair."""
 
     reason: str
@@ -345,7 +345,7 @@ def on_first_line(
 
 def table_rows(
     table: PairTable, header: TableHeader | None, quotes: Quotes | None
-) -> Iterator[TextRow | Fault]:
+) -> Iterator[TextRow | LineFault]:
     """The rows of a table, below its header if it has one. A quoted field of a `.csv` may hold line ends."""
     file = str(table.path)
     has_header_line = header is not None and table.numbers is None
@@ -360,18 +360,18 @@ def table_rows(
 
     for number, cells in rows:
         for damaged_number in damaged:
-            yield Fault(NOT_UTF8, file, damaged_number)
+            yield LineFault(NOT_UTF8, file, damaged_number)
         damaged.clear()
         if not any(cell.strip() for cell in cells):
-            yield Fault(EMPTY_LINE, file, number)
+            yield LineFault(EMPTY_LINE, file, number)
         elif len(cells) != columns.count:
-            yield Fault(wrong_count, file, number)
+            yield LineFault(wrong_count, file, number)
         elif quotes is not None and quotes.has_half(number, cells):
-            yield Fault(HALF_QUOTED, file, number)
+            yield LineFault(HALF_QUOTED, file, number)
         else:
             yield TextRow(number, (file, file), (cells[columns.left], cells[columns.right]))
     for damaged_number in damaged:
-        yield Fault(NOT_UTF8, file, damaged_number)
+        yield LineFault(NOT_UTF8, file, damaged_number)
 
 
 def first_line(path: Path) -> str:

@@ -119,7 +119,7 @@ class StepSums(NamedTuple):
     destroyed: str | None
 
 
-class Engine:
+class TrainingEngine:
     """A model, its optimiser and the steps that change them.
 
     The gradient of a step is that of (sum of token losses) / (number of target tokens), both over all

@@ -32,7 +32,7 @@ from regard_lab.training.config import (
     step_when_time_ends,
     validation_is_due,
 )
-from regard_lab.training.engine import Engine, Task, Workers
+from regard_lab.training.engine import Task, TrainingEngine, Workers
 from regard_lab.training.events import (
     Event,
     Progress,
@@ -202,7 +202,7 @@ class TrainingRun:
         self.on_validation = on_validation
 
         self.log: Log | None = None  # of the main process
-        self.engine = Engine(model, task, config, workers)
+        self.engine = TrainingEngine(model, task, config, workers)
         self.state = RunState()
         self.unsaved = False  # something changed since the last checkpoint
         self.is_best = False  # that something includes the best model so far

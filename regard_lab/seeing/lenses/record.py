@@ -230,7 +230,7 @@ SCALE_WIDTH = 1.5
 SCALE_HEIGHT = 0.12
 
 
-class Word(NamedTuple):
+class PlacedWord(NamedTuple):
     """A word in its box, which is wide enough for its number too, in inches. The explained word has no relevance."""
 
     label: str
@@ -240,9 +240,9 @@ class Word(NamedTuple):
     line: int
 
 
-def placed(words: Sequence[str], relevances: Sequence[float | None]) -> list[Word]:
+def placed(words: Sequence[str], relevances: Sequence[float | None]) -> list[PlacedWord]:
     """The words from left to right, in as many lines as they need."""
-    boxes: list[Word] = []
+    boxes: list[PlacedWord] = []
     left = 0.0
     line = 0
     for label, relevance in zip(label_texts(words), relevances, strict=True):
@@ -250,7 +250,7 @@ def placed(words: Sequence[str], relevances: Sequence[float | None]) -> list[Wor
         if left and left + width > INSIDE:
             left = 0.0
             line += 1
-        boxes.append(Word(label, relevance, left, width, line))
+        boxes.append(PlacedWord(label, relevance, left, width, line))
         left += width + GAP
     return boxes
 
@@ -313,7 +313,7 @@ def draw_page(
     """
     title = wrapped(title, TITLE_SIZE, INSIDE)
     source_name, written_name = names
-    sides: dict[str, list[Word]] = {}
+    sides: dict[str, list[PlacedWord]] = {}
     if relevance.source_scores:
         sides[source_name] = placed(relevance.source_words, relevance.source_scores)
     if relevance.written_scores:
@@ -333,13 +333,18 @@ def draw_page(
     return top + 0.48
 
 
-def row_height(words: Sequence[Word]) -> float:
+def row_height(words: Sequence[PlacedWord]) -> float:
     """The height in inches that `draw_row` takes."""
     return 0.27 + LINE_HEIGHT * (words[-1].line + 1) + 0.05
 
 
 def draw_row(
-    figure: Figure, name: str, words: Sequence[Word], top: float, largest: float, form: str = "+.2f"
+    figure: Figure,
+    name: str,
+    words: Sequence[PlacedWord],
+    top: float,
+    largest: float,
+    form: str = "+.2f",
 ) -> float:
     """Draw the words of one side under their name; return the top of what comes below.
 

@@ -19,8 +19,8 @@ from regard_lab.text.pronouns.sentences import ARTICLE_SENTENCES, PRONOUNS, Pron
 from regard_lab.text.pronouns.splits import (
     SPLITS,
     WEIGHTS,
+    ChoiceProbabilities,
     Split,
-    Weights,
     make_contrast_pairs,
     make_split,
     make_twins,
@@ -35,7 +35,7 @@ __all__ = [
     "Split",
     "split_of_pair",
     "WEIGHTS",
-    "Weights",
+    "ChoiceProbabilities",
     "make_split",
     "make_contrast_pairs",
     "make_twins",

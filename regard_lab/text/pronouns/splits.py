@@ -54,7 +54,7 @@ def split_of_pair(first: Noun, second: Noun) -> Split:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Weights:
+class ChoiceProbabilities:
     """Probabilities of the free choices of a sentence.
 
     Args:
@@ -81,7 +81,7 @@ class Weights:
             real(f"the weight {name!r}", value, 0, 1, needs="a probability, from 0 to 1")
 
 
-WEIGHTS = Weights()
+WEIGHTS = ChoiceProbabilities()
 Choice = TypeVar("Choice")
 
 # "Too" gives a reason and does not fit a concession. Adjectives without degrees can only take "still".
@@ -99,7 +99,9 @@ class Opening:
     partners: tuple[Noun, ...]
 
 
-def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Derivation | None:
+def draw(
+    split: Split, referent: Noun, random: Random, weights: ChoiceProbabilities
+) -> Derivation | None:
     """Draw a sentence in which *it* refers to the given noun; None if the split has no other noun for this one."""
     same_gender = split == "train" and random.random() < weights.same_gender
     choices = openings(split, referent, same_gender)
@@ -140,7 +142,7 @@ def draw(split: Split, referent: Noun, random: Random, weights: Weights) -> Deri
     )
 
 
-def _draw_attribute(weights: Weights, random: Random) -> Attribute | None:
+def _draw_attribute(weights: ChoiceProbabilities, random: Random) -> Attribute | None:
     if random.random() < weights.attribute:
         return random.choice(ATTRIBUTES)
     return None
@@ -195,7 +197,7 @@ LARGEST_COUNT: dict[Split, int] = {"train": 500_000, "valid": 20_000, "test": 20
 
 
 def make_split(
-    split: Split, count: int, seed: int = 0, *, weights: Weights = WEIGHTS
+    split: Split, count: int, seed: int = 0, *, weights: ChoiceProbabilities = WEIGHTS
 ) -> list[PronounSentence]:
     """Generate distinct sentences of one split; a longer list begins with a shorter one.
 
@@ -222,7 +224,7 @@ def make_split(
 
 
 def make_contrast_pairs(
-    count: int, seed: int = 0, *, weights: Weights = WEIGHTS
+    count: int, seed: int = 0, *, weights: ChoiceProbabilities = WEIGHTS
 ) -> list[tuple[PronounSentence, PronounSentence]]:
     """Generate pairs of test sentences that differ in one English word, which changes the referent.
 
@@ -259,7 +261,7 @@ def make_contrast_pairs(
 
 
 def make_twins(
-    count: int, seed: int = 0, *, weights: Weights = WEIGHTS
+    count: int, seed: int = 0, *, weights: ChoiceProbabilities = WEIGHTS
 ) -> list[tuple[PronounSentence, ...]]:
     """Generate training sentences, each with a twin that differs in the final adjective and so in the referent.
 
@@ -301,7 +303,9 @@ def make_twins(
     return groups
 
 
-def _distinct_derivations(split: Split, random: Random, weights: Weights) -> Iterator[Derivation]:
+def _distinct_derivations(
+    split: Split, random: Random, weights: ChoiceProbabilities
+) -> Iterator[Derivation]:
     """An endless stream of distinct derivations of a split."""
     seen: set[Derivation] = set()
     while True:

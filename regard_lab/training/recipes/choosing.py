@@ -176,7 +176,7 @@ class TrainingBudget(NamedTuple):
         return self.cpu_minutes * IDS_A_MINUTE
 
 
-class Choice(NamedTuple):
+class ChosenSettings(NamedTuple):
     """Settings of a run, and the sentence about them."""
 
     settings: dict[str, Any]
@@ -205,7 +205,7 @@ def choose(
     *,
     size: str | None = None,
     more: Mapping[str, Any] | None = None,
-) -> Choice:
+) -> ChosenSettings:
     """Choose what was not given: without `size`, by the data and the budget; `more` are settings that no size has."""
     budget = budget.completed(amount)
     name = size or _size_of(sizes, amount, budget, given)
@@ -224,7 +224,7 @@ def choose(
     values = [text.format(chosen[setting]) for setting, text in SHOWN.items() if setting in chosen]
     asked = ", as asked" if size is not None else ""
     reason = f"chosen for {amount} and {budget}: size {name}{asked} ({', '.join(values)}); each is an option"
-    return Choice(chosen, reason)
+    return ChosenSettings(chosen, reason)
 
 
 def _size_of(sizes: Sizes, amount: Amount, budget: TrainingBudget, given: Mapping[str, Any]) -> str:

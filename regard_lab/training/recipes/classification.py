@@ -28,7 +28,7 @@ from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
-from regard_lab.training.recipes.choosing import Amount, Choice
+from regard_lab.training.recipes.choosing import Amount, ChosenSettings
 from regard_lab.training.recipes.masked_words import EncoderRunConfig
 from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.reading import tell_of_equal
@@ -86,7 +86,7 @@ class ClassifierTraining(Recipe):
     def settings_from(cls, source: str) -> dict[str, Any]:
         return {}  # its sizes are those of the encoder itself, which need not be that of a run
 
-    def choose(self, amount: Amount, requested: Requested) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> ChosenSettings:
         """As for other encoders; an encoder that comes from a run has its own sizes, and is changed with a low rate."""
         if self.config.from_run is None:
             return self.choose_stack(amount, requested, self.config.longest, learning_rate=NEW_RATE)

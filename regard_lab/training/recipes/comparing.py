@@ -38,7 +38,7 @@ TRAINING_FIGURES = ("parameters", "steps", "tokens", "best_step", "best_loss")
 
 
 @dataclass(frozen=True)
-class Comparison:
+class RunComparison:
     """How each run was trained, and a row of scores for each run and file that was evaluated so far."""
 
     columns: Sequence[str]  # the scores that the table shows; the JSON has all
@@ -104,7 +104,7 @@ def compare_runs(
     out = Path(out)
 
     columns = WRITER_SCORES if are_writers else TRANSLATOR_SCORES
-    comparison = Comparison(columns, [_training_of(run) for run in writes])
+    comparison = RunComparison(columns, [_training_of(run) for run in writes])
     make_folder(out)
     for test in tests:
         for run in runs:

@@ -29,7 +29,7 @@ from regard_lab.text.documents import read_documents
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.config import setting
 from regard_lab.training.loop import TrainingResult
-from regard_lab.training.recipes.choosing import Amount, Choice
+from regard_lab.training.recipes.choosing import Amount, ChosenSettings
 from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.reading import TextParts, pronoun_sentences, read_parts
 from regard_lab.training.recipes.recipe import SOME, Recipe, Requested, Training
@@ -123,7 +123,7 @@ class LanguageModelTraining(Recipe):
         "vocab_size",
     )
 
-    def choose(self, amount: Amount, requested: Requested) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> ChosenSettings:
         return self.choose_stack(amount, requested, self.config.block, **self.rate())
 
     def check_early(self, requested: Requested) -> None:

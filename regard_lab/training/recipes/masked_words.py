@@ -28,7 +28,7 @@ from regard_lab.text.vocabularies import SPECIALS, UNKNOWN
 from regard_lab.training.config import setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
-from regard_lab.training.recipes.choosing import Amount, Choice
+from regard_lab.training.recipes.choosing import Amount, ChosenSettings
 from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.reading import TextParts, pronoun_sentences, read_parts
 from regard_lab.training.recipes.recipe import Recipe, Requested, Training
@@ -86,7 +86,7 @@ class MaskedWordsTraining(Recipe):
             valid: validation texts; without them the last of the others are held out.
         """
 
-    def choose(self, amount: Amount, requested: Requested) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> ChosenSettings:
         return self.choose_stack(amount, requested, self.config.longest)
 
     def prepare(self, begun: Path | None = None) -> Training:

@@ -32,7 +32,7 @@ from regard_lab.training.recipes.choosing import (
     SIZES,
     STACK,
     Amount,
-    Choice,
+    ChosenSettings,
     TrainingBudget,
     choose,
 )
@@ -310,12 +310,12 @@ class Recipe(Described, ABC):
     # --- once they are read
 
     @abstractmethod
-    def choose(self, amount: Amount, requested: Requested) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> ChosenSettings:
         """Choose the settings that were not given, by the amount of data."""
 
     def choose_stack(
         self, amount: Amount, requested: Requested, longest: int, **more: Any
-    ) -> Choice:
+    ) -> ChosenSettings:
         """The choice for a model that is one stack of layers, whose batch holds four of the longest rows."""
         budget = requested.budget
         batch_tokens = max(budget.batch_tokens, ROWS_OF_A_BATCH * longest)

@@ -146,10 +146,10 @@ def count_trained(run: Path, pairs: Sequence[Pair]) -> int | None:
 
 
 @dataclass(frozen=True)
-class Learned:
+class LearnedLoss:
     """What a run has learned: its best validation loss, and the loss of guessing all ids alike, in nats an id.
 
-    >>> Learned(loss=4.5, guess=7.1).remark()
+    >>> LearnedLoss(loss=4.5, guess=7.1).remark()
     'this model has hardly learned: its best validation loss is 4.50 nats an id, more than 0.6 of the 7.10 of guessing \
 all ids alike, so its results may make no sense'
     """
@@ -158,7 +158,7 @@ all ids alike, so its results may make no sense'
     guess: float
 
     @classmethod
-    def of_run(cls, run: Path) -> Learned | None:
+    def of_run(cls, run: Path) -> LearnedLoss | None:
         """That of a run that writes texts and was validated; None for others, and for a saved model.
 
         Raises:

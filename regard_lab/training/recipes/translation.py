@@ -45,7 +45,7 @@ from regard_lab.training.recipes.choosing import (
     RECURRENT_TRANSLATOR,
     TRANSFORMER,
     Amount,
-    Choice,
+    ChosenSettings,
     choose,
     passes,
 )
@@ -272,7 +272,7 @@ class TranslationTraining(Recipe):
             )
         return cls.Config(**{**MODELS[model], **given})
 
-    def choose(self, amount: Amount, requested: Requested) -> Choice:
+    def choose(self, amount: Amount, requested: Requested) -> ChosenSettings:
         budget = requested.budget
         is_transformer = self.config.model == "transformer"
         is_read_often = passes(amount, budget.completed(amount)) >= FEW_PASSES

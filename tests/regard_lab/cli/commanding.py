@@ -42,7 +42,7 @@ SMALL = (
 
 
 @dataclass
-class Answer:
+class CommandResult:
     """The exit code of a command and what it wrote."""
 
     returncode: int
@@ -78,7 +78,7 @@ class Stream(io.TextIOWrapper):
 
 def regard(
     *words: object, stdin: bytes = b"", terminal: bool = False, encoding: str = "utf-8"
-) -> Answer:
+) -> CommandResult:
     """A command in this process, with streams of its own."""
     streams = Stream(stdin), *(Stream(terminal=terminal, encoding=encoding) for _ in range(2))
     before = sys.argv, sys.stdin, sys.stdout, sys.stderr
@@ -97,10 +97,10 @@ def regard(
     for stream in streams[1:]:
         stream.flush()
     assert isinstance(code, int)
-    return Answer(code, *(stream.buffer.getvalue() for stream in streams[1:]))
+    return CommandResult(code, *(stream.buffer.getvalue() for stream in streams[1:]))
 
 
-def succeeded(*words: object, stdin: bytes = b"") -> Answer:
+def succeeded(*words: object, stdin: bytes = b"") -> CommandResult:
     """A command that has to succeed."""
     answer = regard(*words, stdin=stdin)
     assert answer.returncode == 0, answer.err

@@ -22,7 +22,7 @@ from regard_lab.cli.train import _live, _plain
 from regard_lab.decoding import Generation, Translation, Translator
 from regard_lab.decoding.generator import Generator
 from regard_lab.lessons import LESSONS, find_lesson
-from regard_lab.teaching.board import Table
+from regard_lab.teaching.board import LessonTable
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training import Started, StepDone
 from regard_lab.training.recipes import Classifier
@@ -200,7 +200,7 @@ def test_json_of_a_lesson_has_its_claims_for_the_text_of_a_reader():
 @pytest.mark.parametrize("columns", [24, 60])
 def test_a_table_of_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch, columns):
     monkeypatch.setenv("COLUMNS", str(columns))
-    table = Table(
+    table = LessonTable(
         "Pairs",
         ("pattern", "kept pairs", "computed pairs"),
         (("causal_window(64)", "2,016", "4,096"),),

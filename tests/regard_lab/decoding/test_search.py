@@ -26,7 +26,7 @@ class TableModel:
         self.scores[..., END] += end_bonus
 
     def start(self, source):
-        return State(source[:, 0] % 7, torch.full((len(source),), BEGIN))
+        return TableState(source[:, 0] % 7, torch.full((len(source),), BEGIN))
 
     def step(self, ids, state):
         scores = self.scores[state.kind, state.before, ids]
@@ -34,7 +34,7 @@ class TableModel:
         return scores
 
 
-class State:
+class TableState:
     def __init__(self, kind, before):
         self.kind, self.before = kind, before
 

@@ -8,7 +8,7 @@ FENCE = re.compile(r"^```(\w+)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 @dataclass(frozen=True)
-class Block:
+class FencedBlock:
     """A fenced block: its language, its text, and the number of the line on which the text begins."""
 
     language: str
@@ -19,7 +19,7 @@ class Block:
     def commands(self) -> list[list[str]]:
         """The words of each `regard` command in a shell block, without comments.
 
-        >>> Block("sh", "regard plan --q-len 9  # the costs\\nmake test\\n", 1).commands
+        >>> FencedBlock("sh", "regard plan --q-len 9  # the costs\\nmake test\\n", 1).commands
         [['plan', '--q-len', '9']]
         """
         if self.language != "sh":
@@ -29,14 +29,14 @@ class Block:
         return [line[1:] for line in words if line[:1] == ["regard"]]
 
 
-def blocks(page: str) -> list[Block]:
+def blocks(page: str) -> list[FencedBlock]:
     """The fenced blocks of a page.
 
     >>> blocks("Text\\n\\n```python\\nx = 1\\n```\\n")
-    [Block(language='python', text='x = 1\\n', line=4)]
+    [FencedBlock(language='python', text='x = 1\\n', line=4)]
     """
     return [
-        Block(match[1], match[2], page.count("\n", 0, match.start(2)) + 1)
+        FencedBlock(match[1], match[2], page.count("\n", 0, match.start(2)) + 1)
         for match in FENCE.finditer(page)
     ]
 

@@ -31,7 +31,7 @@ from typing import Any
 
 import regard_lab.teaching
 from regard_lab.lessons import find_lesson
-from regard_lab.teaching import Page
+from regard_lab.teaching import LessonPage
 
 HERE = Path(__file__).parent
 
@@ -65,7 +65,7 @@ class WrongNames(dict):
 
 
 @dataclass(frozen=True)
-class BrokenPage(Page):
+class BrokenPage(LessonPage):
     """A lesson that runs with wrong values."""
 
     wrong: dict[str, Any]

@@ -9,7 +9,7 @@ from benchmarks.lesson_reports import REPORTS
 from regard.errors import ArgumentError
 from regard_lab import lessons
 from regard_lab.lessons import LESSONS, find_lesson
-from regard_lab.teaching import Page, read_report, words_of
+from regard_lab.teaching import LessonPage, read_report, words_of
 from regard_lab.teaching.board import Claim, ClaimError, Picture
 
 FILES = Path(lessons.__file__).parent
@@ -118,7 +118,7 @@ undecided("Who knows?", None, "1 of 2")
 
 
 def test_a_page_holds_everything_in_order_and_words_stay_words():
-    text, pictures = Page(Path("toy.py"), TOY).markdown()
+    text, pictures = LessonPage(Path("toy.py"), TOY).markdown()
     assert not pictures
     parts = [
         "# A toy",
@@ -134,7 +134,7 @@ def test_a_page_holds_everything_in_order_and_words_stay_words():
 
 
 def test_a_claim_that_comes_out_differently_raises_unless_a_reader_changed_something():
-    page = Page(Path("toy.py"), TOY.replace("SEED == 3", "SEED == 4"))
+    page = LessonPage(Path("toy.py"), TOY.replace("SEED == 3", "SEED == 4"))
     with pytest.raises(
         ClaimError, match=r"does not hold: It holds\. \(1 of 1\); the lesson expects: holds"
     ):

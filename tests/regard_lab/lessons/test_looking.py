@@ -13,7 +13,7 @@ from regard_lab.teaching.looking import links_of, measure_heads, measure_referen
 from regard_lab.text import Tokeniser
 from regard_lab.text.pronouns import (
     ARTICLE_SENTENCES,
-    Weights,
+    ChoiceProbabilities,
     make_split,
     swap_other,
     swap_referent,
@@ -22,7 +22,9 @@ from regard_lab.text.pronouns import (
 HELPERS = ("did", "not", "was", "didn't", "wasn't")
 
 
-@pytest.mark.parametrize("sentence", make_split("test", 60, weights=Weights(attribute=0.6)))
+@pytest.mark.parametrize(
+    "sentence", make_split("test", 60, weights=ChoiceProbabilities(attribute=0.6))
+)
 def test_the_links_are_those_of_the_grammar(sentence):
     words = [*sentence.source.replace(",", " ,").replace(".", " .").split(), "<end>"]
     lower = [word.lower() for word in words]

@@ -17,7 +17,7 @@ def softmax(x):
     return x / x.sum()
 
 
-class Cell:
+class CellsByLoops:
     """GRU, LSTM or tanh cells on top of each other, with the weights of one of torch's modules."""
 
     def __init__(self, module):

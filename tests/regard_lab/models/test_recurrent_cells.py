@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from recurrent_by_loops import (
-    Cell,
+    CellsByLoops,
     additive,
     concat,
     context,
@@ -90,7 +90,7 @@ def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fix
         xs, cell.begin(start), cell.attention.remember(states[:, -1:] if fixed else states)
     )
 
-    loop = Cell(cell.cell)
+    loop = CellsByLoops(cell.cell)
     learned = numbers(attention.learned)
     for t, x in enumerate(xs[0].numpy()):
         c = (
@@ -146,7 +146,7 @@ def test_luong_moves_on_and_then_attends_to_all_or_around_a_place(kind, name, fe
 
 
 def luong_by_loop(cell, xs, at, attend, hidden=lambda at: at[-1][0]):
-    loop = Cell(cell.cell)
+    loop = CellsByLoops(cell.cell)
     W = numbers(cell)["combine.weight"]
     fed = np.zeros(OUT)
     for t, x in enumerate(xs[0].numpy()):
@@ -242,7 +242,7 @@ def test_a_cell_of_a_users_own_is_wrapped_if_it_is_called_as_those_of_torch_are(
     torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
 
 
-class Stack(nn.Module):
+class NestedCells(nn.Module):
     """Two LSTM cells, one above the other, as a user writes them: a nested state, and no sizes."""
 
     def __init__(self, size):
@@ -274,7 +274,7 @@ def topmost(state):
 
 
 def nested(h, c):
-    """The state of `Stack` that equals (h, c) of torch's layers."""
+    """The state of `NestedCells` that equals (h, c) of torch's layers."""
     return {"layers": list(zip(h, c, strict=True)), "steps": [torch.zeros(h.shape[1], 2, 3)]}
 
 
@@ -294,7 +294,7 @@ def wrapped(kind, cell, attention, **more):
 @pytest.mark.parametrize("kind", ["bahdanau", "luong", "luong, fed", "fixed"])
 def test_a_cell_with_a_nested_state_and_no_sizes_equals_the_layers_of_torch(kind):
     size = X + {"luong": 0, "luong, fed": OUT}.get(kind, M)
-    own = Stack(size).double()
+    own = NestedCells(size).double()
     attention = attended()
     xs = torch.randn(3, 6, X, dtype=torch.float64, requires_grad=True)
     states = torch.randn(3, 1 if kind == "fixed" else LENGTH, M, dtype=torch.float64)
@@ -361,20 +361,22 @@ def test_another_part_of_the_state_of_torchs_layers_may_attend():
 )
 def test_a_nested_state_needs_a_batch_and_a_tensor_that_attends(state, error, words):
     with pytest.raises(error, match=words):
-        BahdanauCell(Stack(X + M), attended()).begin(state)
+        BahdanauCell(NestedCells(X + M), attended()).begin(state)
 
 
 def test_what_attends_has_the_size_that_was_given():
-    with pytest.raises(ArgumentError, match="a Stack has no hidden_size; give hidden_dim"):
-        LuongCell(Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden=topmost)
+    with pytest.raises(ArgumentError, match="a NestedCells has no hidden_size; give hidden_dim"):
+        LuongCell(NestedCells(X), attended(), memory_dim=M, output_dim=OUT, hidden=topmost)
     start = nested(*torch.zeros(2, 2, 3, H))
     cell = LuongCell(
-        Stack(X), attended(), memory_dim=M, output_dim=OUT, hidden_dim=H + 1, hidden=topmost
+        NestedCells(X), attended(), memory_dim=M, output_dim=OUT, hidden_dim=H + 1, hidden=topmost
     )
     with pytest.raises(ShapeError, match=r"has shape \(3, 7\); it needs \(batch, 8\)"):
         cell.begin(start)
     with pytest.raises(ShapeError, match=r"has shape \(3, 2, 3\); it needs \(batch, hidden_size\)"):
-        BahdanauCell(Stack(X + M), attended(), hidden=lambda state: state["steps"][0]).begin(start)
+        BahdanauCell(NestedCells(X + M), attended(), hidden=lambda state: state["steps"][0]).begin(
+            start
+        )
 
 
 @pytest.mark.parametrize(
@@ -385,7 +387,7 @@ def test_what_attends_has_the_size_that_was_given():
     ],
 )
 def test_a_cell_that_changes_the_form_of_its_state_is_refused(changed):
-    class Changing(Stack):
+    class Changing(NestedCells):
         def forward(self, x, state):
             return changed(super().forward(x, state))
 

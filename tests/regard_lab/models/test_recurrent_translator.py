@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from recurrent_by_loops import SCORES, Cell, context, numbers
+from recurrent_by_loops import SCORES, CellsByLoops, context, numbers
 from translators import RECURRENTS, translator
 
 from regard.errors import ArgumentError
@@ -20,7 +20,7 @@ def test_the_whole_model_is_the_papers():
     words = E[source] * np.sqrt(10)
     said = E[target] * np.sqrt(10)
 
-    encoder, weights = Cell(model.cell.cell), numbers(model.encoder.layers)
+    encoder, weights = CellsByLoops(model.cell.cell), numbers(model.encoder.layers)
     directions = []
     for reverse, order in (("", words), ("_reverse", words[::-1])):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
@@ -39,7 +39,7 @@ def test_the_whole_model_is_the_papers():
     out = numbers(model.readout)
     last = np.concatenate([directions[0][-1], directions[1][-1]])
     at = [(np.tanh(first["weight"] @ last + first["bias"]), None)]
-    decoder = Cell(model.cell.cell)
+    decoder = CellsByLoops(model.cell.cell)
     expected = []
     for y in said:
         c = context(

@@ -12,7 +12,7 @@ from regard.errors import ArgumentError
 from regard_lab.text.pronouns import (
     SPLITS,
     WEIGHTS,
-    Weights,
+    ChoiceProbabilities,
     make_contrast_pairs,
     make_split,
     make_twins,
@@ -291,7 +291,9 @@ def test_a_longer_split_begins_with_the_shorter_one_and_another_seed_gives_other
 
 
 def test_weights_decide_how_often_a_choice_is_made():
-    plain = Weights(same_gender=0, attribute=0, time=0, link_first=0, no_subject=0, contracted=0)
+    plain = ChoiceProbabilities(
+        same_gender=0, attribute=0, time=0, link_first=0, no_subject=0, contracted=0
+    )
     for sentence in make_split("train", 500, weights=plain):
         assert sentence == write(sentence.derivation)
         words = sentence.source.split()
@@ -312,7 +314,7 @@ def test_impossible_requests_are_refused_with_the_numbers():
     with pytest.raises(ArgumentError, match="1000000 contrast pairs"):
         make_contrast_pairs(1_000_000)
     with pytest.raises(ArgumentError, match=r"'attribute' is 1\.5"):
-        Weights(attribute=1.5)
+        ChoiceProbabilities(attribute=1.5)
 
 
 def test_twins_differ_in_the_adjective_and_in_the_referent_and_stay_in_the_training_split():

@@ -12,7 +12,7 @@ from toy_training import CONFIG, ToyTask, make_model
 
 from regard.errors import DataError
 from regard_lab.training.config import TrainingConfig
-from regard_lab.training.engine import Engine, Workers
+from regard_lab.training.engine import TrainingEngine, Workers
 
 
 class Pieces(ToyTask):
@@ -27,8 +27,10 @@ class Pieces(ToyTask):
         return super().batch(step)[self.cuts[piece] : self.cuts[piece + 1]]
 
 
-def engine_of(model: torch.nn.Module, task: ToyTask, config: TrainingConfig = CONFIG) -> Engine:
-    return Engine(model, task, config, Workers(cpu=True))
+def engine_of(
+    model: torch.nn.Module, task: ToyTask, config: TrainingConfig = CONFIG
+) -> TrainingEngine:
+    return TrainingEngine(model, task, config, Workers(cpu=True))
 
 
 def float64_weights_after(task: ToyTask, pieces: int, steps: int = 3) -> torch.Tensor:
@@ -89,7 +91,7 @@ def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_who
 
     def train_share(rank):
         task = ToyTask(rank=rank, processes=2)
-        engine = Engine(models[rank], task, config, InTurn(rank, tables, barrier))
+        engine = TrainingEngine(models[rank], task, config, InTurn(rank, tables, barrier))
         sums[rank] = [engine.step(step) for step in range(3)]
 
     threads = [threading.Thread(target=train_share, args=(rank,)) for rank in range(2)]

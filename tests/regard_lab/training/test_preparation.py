@@ -13,7 +13,7 @@ from regard_lab.training.recipes import (
 )
 from regard_lab.training.recipes.evaluation import evaluate_run
 from regard_lab.training.recipes.preparation import Preparation
-from regard_lab.training.recipes.run_folder import Learned
+from regard_lab.training.recipes.run_folder import LearnedLoss
 
 SMALL = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 300, "batch_tokens": 512}
 SMALL |= {"validate_every": 1, "schedule": "constant", "warmup_steps": 0}
@@ -85,19 +85,19 @@ def test_symbols_of_an_earlier_run_are_those_of_its_vocabulary(pairs, tmp_path, 
 def test_a_run_that_hardly_learned_says_so_and_one_that_learned_does_not(pairs, tmp_path):
     run = tmp_path / "run"
     train(TranslationTraining, run, pairs)
-    learned = Learned.of_run(run)
+    learned = LearnedLoss.of_run(run)
     size = Translator.load(run).tokeniser.vocab_size
     assert learned.guess == pytest.approx(math.log(size))
     assert learned.hardly
     scores = evaluate_run(run)
     assert scores.to_dict()["hardly_learned"] is True
     assert learned.remark() in "\n".join(scores.lines())
-    assert Learned.of_run(next(run.glob("step-*"))) is None
+    assert LearnedLoss.of_run(next(run.glob("step-*"))) is None
 
     good = tmp_path / "good"
     train(TranslationTraining, good, pairs, steps=60, learning_rate=0.01, validate_every=30)
     scores = evaluate_run(good)
     assert scores.to_dict()["hardly_learned"] is False
     assert "hardly" not in "\n".join(scores.lines())
-    assert Learned(0.61, 1.0).hardly
-    assert not Learned(0.6, 1.0).hardly
+    assert LearnedLoss(0.61, 1.0).hardly
+    assert not LearnedLoss(0.6, 1.0).hardly

@@ -12,7 +12,7 @@ from regard_lab.models.storage import Checkpoints, load_model, read_checkpoints
 from regard_lab.training import Started, StepDone
 from regard_lab.training import clock as clock_module
 from regard_lab.training.checkpoint import read_training
-from regard_lab.training.engine import Engine, Workers
+from regard_lab.training.engine import TrainingEngine, Workers
 
 
 class Scripted(ToyTask):
@@ -153,7 +153,7 @@ def test_a_last_step_that_destroys_the_model_is_told_and_the_state_before_it_is_
 
 
 def test_weights_whose_norm_alone_leaves_its_range_are_finite(tmp_path):
-    engine = Engine(make_model(), ToyTask(), CONFIG, Workers(cpu=True))
+    engine = TrainingEngine(make_model(), ToyTask(), CONFIG, Workers(cpu=True))
     with torch.no_grad():
         engine._model[2].bias.fill_(1e30)
         assert engine._find_destroyed() is None

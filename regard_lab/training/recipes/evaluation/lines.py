@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
-from regard_lab.training.recipes.run_folder import Learned
+from regard_lab.training.recipes.run_folder import LearnedLoss
 
 OWN_TEST = "the run's own test split"
 
@@ -35,7 +35,7 @@ def training_lines(trained: int | None, count: int, what: str, new: str) -> list
     return [f"  {which} trained on, so the figures are better than those of {new}"]
 
 
-def learning_lines(learned: Learned | None) -> list[str]:
+def learning_lines(learned: LearnedLoss | None) -> list[str]:
     """A line about a run that has hardly learned; none for any other."""
     remark = None if learned is None else learned.remark()
     return [] if remark is None else [f"  {remark}"]

@@ -45,7 +45,7 @@ from regard_lab.training.recipes.evaluation.lines import (
 )
 from regard_lab.training.recipes.recipe import Tell, silent
 from regard_lab.training.recipes.run_folder import (
-    Learned,
+    LearnedLoss,
     count_trained,
     keeps_placeholders,
     read_settings,
@@ -127,7 +127,7 @@ class RunScores:
     evaluation: Evaluation
     pronouns: PronounReport | None = None
     trained: int | None = None
-    learned: Learned | None = None
+    learned: LearnedLoss | None = None
 
     def to_dict(self) -> dict[str, Any]:
         """Everything as JSON values."""
@@ -214,7 +214,7 @@ def evaluate_run(
         if has_pronouns:
             pronouns = judge_pronouns(translator, int(settings.get("seed", 0)), **search)
     trained = count_trained(run, pairs)
-    return RunScores(name, evaluation, pronouns, trained, Learned.of_run(run))
+    return RunScores(name, evaluation, pronouns, trained, LearnedLoss.of_run(run))
 
 
 def _read_test_pairs(

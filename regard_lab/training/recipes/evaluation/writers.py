@@ -29,7 +29,7 @@ from regard_lab.training.recipes.evaluation.lines import (
 )
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, lines_of
 from regard_lab.training.recipes.recipe import Tell, silent
-from regard_lab.training.recipes.run_folder import Learned, count_trained, read_settings
+from regard_lab.training.recipes.run_folder import LearnedLoss, count_trained, read_settings
 
 BATCH_IDS = 2048  # at least one block
 
@@ -52,7 +52,7 @@ class TextScores:
     block: int
     line_count: int = 0
     trained: int | None = None
-    learned: Learned | None = None
+    learned: LearnedLoss | None = None
 
     @property
     def perplexity(self) -> float:
@@ -172,5 +172,5 @@ def evaluate_text(
         block=block,
         line_count=len(lines),
         trained=count_trained(Path(run), lines),
-        learned=Learned.of_run(Path(run)),
+        learned=LearnedLoss.of_run(Path(run)),
     )
