@@ -433,6 +433,25 @@ class Rotary:
         pairs = slice(dims // 2, None)  # the half whose sines are not negated
         return self._turn(x, cos[first:end, pairs], sin[first:end, pairs])
 
+    def turns_halves(self, head_dim: int) -> bool:
+        """Whether a head becomes itself · cosines + itself with its halves exchanged · sines."""
+        return self.pairs == "halves" and self.dims in (None, head_dim) and head_dim % 2 == 0
+
+    def turns_around(
+        self, position: int, head_dim: int
+    ) -> tuple[torch.Tensor, torch.Tensor, range]:
+        """Cosines and signed sines of neighbouring positions in float32 on the CPU, and these positions.
+
+        Both are (positions, head_dim), the factors of a head and of the same head with its halves exchanged.
+        """
+        block = position // POSITIONS_OF_KEPT_TABLE
+        first = block * POSITIONS_OF_KEPT_TABLE
+        inference = torch.is_inference_mode_enabled()
+        cos, sin = _kept_cos_and_sin(
+            self, block, head_dim, torch.device("cpu"), torch.float32, inference
+        )
+        return cos, sin, range(first, first + POSITIONS_OF_KEPT_TABLE)
+
     def _angles(self, positions: torch.Tensor, dims: int, device: torch.device) -> torch.Tensor:
         """The angles of positions (..), or (.., axes) where there are any: (.., dims / 2) in float64."""
         if self.frequencies is not None:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from torch.autograd import forward_ad
 from torch.autograd.profiler import record_function
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as modes
 from torch.utils.flop_counter import (
@@ -34,6 +35,21 @@ _OPERATIONS: tuple[Any, Any] = torch.ops.regard.attention, torch.ops.regard.atte
 _SOFTMAX = Softmax()
 profiling: Callable[[], bool] = torch.autograd._profiler_enabled
 open_modes: Callable[[], int] = torch._C._len_torch_dispatch_stack
+
+
+def is_unwatched() -> bool:
+    """Whether nothing looks at PyTorch's operations in this thread, or changes what they compute.
+
+    Otherwise code that calls no operation of PyTorch would not be seen by a profiler, a mode or a transform.
+    """
+    return (
+        not open_modes()
+        and not profiling()
+        and not torch._C._is_torch_function_mode_enabled()
+        and torch._C._functorch.peek_interpreter_stack() is None
+        and forward_ad._current_level < 0
+        and torch._C._get_tracing_state() is None
+    )
 
 
 def measured(call: Call, compute: Callable[[Call], torch.Tensor]) -> torch.Tensor:

@@ -25,6 +25,7 @@ from regard.layers.multi_head import is_simple
 from regard.layers.projection import Projection, hooks_of_all_modules, project
 from regard.positions import Learned, Rotary, Sinusoidal
 from regard_lab.models.base import check_ids
+from regard_lab.models.decoder_program import DecoderProgram
 from regard_lab.models.layers import DecoderLayer, Residual
 
 FIRST_ROOM = 32  # positions of a target for which memory is allocated at first; it doubles when they are full
@@ -74,8 +75,7 @@ class Norm(NamedTuple):
     epsilon: float
 
     @classmethod
-    def of(cls, residual: Residual) -> Norm:
-        norm: Any = residual.norm
+    def of(cls, norm: Any) -> Norm:
         return cls(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
@@ -95,6 +95,7 @@ class FlatLayer:
     gate: LinearWeights | None
     widen: LinearWeights
     narrow: LinearWeights
+    source_kv_heads: int
     target_options: dict[str, Any]
     source_options: dict[str, Any]
 
@@ -104,18 +105,19 @@ class FlatLayer:
         read_source = layer.cross_attention
         feed_forward = layer.feed_forward
         return cls(
-            target_norm=Norm.of(layer.around_self_attention),
+            target_norm=Norm.of(layer.around_self_attention.norm),
             to_q=LinearWeights.of(read_target.to_q),
             to_k=LinearWeights.of(read_target.to_k),
             to_v=LinearWeights.of(read_target.to_v),
             to_output=LinearWeights.of(read_target.to_output),
-            source_norm=Norm.of(layer.around_cross_attention),
+            source_norm=Norm.of(layer.around_cross_attention.norm),
             to_source_q=LinearWeights.of(read_source.to_q),
             to_source_output=LinearWeights.of(read_source.to_output),
-            last_norm=Norm.of(layer.around_feed_forward),
+            last_norm=Norm.of(layer.around_feed_forward.norm),
             gate=None if feed_forward.gate is None else LinearWeights.of(feed_forward.gate),
             widen=LinearWeights.of(feed_forward.widen),
             narrow=LinearWeights.of(feed_forward.narrow),
+            source_kv_heads=read_source.kv_heads,
             target_options=_options_of(read_target),
             source_options=_options_of(read_source),
         )
@@ -183,12 +185,18 @@ class FlatDecoder:
         self.activate = ACTIVATIONS[model.config.activation]
         table = model.embedding if model.target_embedding is None else model.target_embedding
         self.table: torch.Tensor = table.weight
+        if model.to_vocabulary is None:
+            self.vocabulary = LinearWeights(model.embedding.weight, None)
+        else:
+            self.vocabulary = LinearWeights.of(model.to_vocabulary)
+        self.last_norm = Norm.of(model.decoder_norm) if self.norm_first else None
         self._modules = modules
         # The dictionaries themselves, in which hooks that are set later appear.
         self._hooks = [module._forward_hooks for module in modules]
         self._hooks += [module._forward_pre_hooks for module in modules]
         self._attention_layers = [layer.self_attention for layer in model.decoder]
         self._attention_layers += [layer.cross_attention for layer in model.decoder]
+        self._program = DecoderProgram.of(self)
 
     @classmethod
     def of(cls, model: Any) -> FlatDecoder | None:
@@ -211,6 +219,16 @@ class FlatDecoder:
             return None
         decoder = cls(model, modules)
         return None if decoder.is_watched() else decoder
+
+    def weight_count(self) -> int:
+        """How many numbers the parameters of its modules have, each of them once."""
+        parameters = {
+            parameter
+            for module in self._modules
+            for parameter in module._parameters.values()
+            if parameter is not None
+        }
+        return sum(parameter.numel() for parameter in parameters)
 
     def is_watched(self) -> bool:
         """Whether the modules must be called now: for hooks, recordings, training mode or what watches the thread."""
@@ -250,6 +268,11 @@ class FlatDecoder:
         place = target.length
         target.make_room()
         try:
+            if self._program is not None:
+                logits = self._program.step(ids, target, sources)
+                if logits is not None:
+                    target.length = place + 1
+                    return logits
             x = torch.embedding(self.table, ids)  # (batch, dim)
         except IndexError:
             check_ids(ids, len(self.table))  # names the id

@@ -70,6 +70,7 @@ KERNELS |= {
     for name in ("avx2", "avx512")
 }
 KERNELS["bf16_pairs"] = ("-DRG_SPACE=bf16_pairs", *KERNELS["bf16_avx512"][1:], "-mavx512bf16")
+ROWS = ("avx2", "avx512")  # the kernels whose instruction sets programs use
 # The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
 LOWERED = {
     name: tuple(
@@ -132,7 +133,9 @@ def build(
         objects = {
             "entry": ("entry.cpp", (*WITHOUT_VECTORS, f'-DRG_SOURCES="{sources}"')),
             "kept_calls": ("kept_calls.cpp", WITHOUT_VECTORS),
+            "programs": ("programs.cpp", WITHOUT_VECTORS),
             **{name: ("kernel.cpp", flags) for name, flags in kernels.items()},
+            **{f"rows_{name}": ("rows.cpp", kernels[name]) for name in ROWS if name in kernels},
         }
         commands = [
             [

@@ -16,7 +16,7 @@ import torch
 from regard.backends.native.build import LIBRARY, digest
 from regard.errors import RegardError
 
-VERSION = 8  # RG_VERSION in regard_native.h
+VERSION = 9  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
 ROWS_OF_BITS = 64  # RG_ROWS_OF_BITS
@@ -37,6 +37,8 @@ _WRONG = {
     6: "a tensor has no memory, its strides lead outside it, or its dtype is unknown",
     7: "an array is missing, a statistic has no room, or the number of threads is below 1",
     8: "there was not enough memory",
+    9: "an id is not in the table",
+    10: "an attention has NaN or infinity",
 }
 
 
@@ -262,12 +264,12 @@ class Library:
             RegardError: the call does not fit the interface; nothing was written then.
         """
         if code := self.handle.rg_forward(call):
-            raise _refusal(code)
+            raise refusal(code)
 
     def backward(self, call: Any, gradients: CGradients) -> None:
         """Compute the gradients; raises like `forward`."""
         if code := self.handle.rg_backward(call, ctypes.byref(gradients)):
-            raise _refusal(code)
+            raise refusal(code)
 
     def lower(self, visible: CVisible) -> int:
         """Write the schedules of a call; returns how many words of bits they need, and is complete if it had as many.
@@ -295,15 +297,16 @@ class Library:
     def recur(self, call: CRecurrence) -> None:
         """Compute a recurrence; raises like `forward`."""
         if code := self.handle.rg_recur(ctypes.byref(call)):
-            raise _refusal(code)
+            raise refusal(code)
 
     def recur_back(self, call: CRecurrence, gradients: CRecurrenceGradients) -> None:
         """Compute the gradients of a recurrence; raises like `forward`."""
         if code := self.handle.rg_recur_back(ctypes.byref(call), ctypes.byref(gradients)):
-            raise _refusal(code)
+            raise refusal(code)
 
 
-def _refusal(code: int) -> RegardError:
+def refusal(code: int) -> RegardError:
+    """The error of a function of the library that returned this code."""
     return RegardError(
         f"the native kernel refused a call: {_WRONG.get(code, f'code {code}')}; name another backend"
     )
@@ -341,6 +344,7 @@ def load(path: Path = LIBRARY) -> Library | str:
         *[c_int32] * 3,
         c_double,
     ]
+    handle.rg_run.restype = c_int32
     handle.rg_recur.argtypes = [POINTER(CRecurrence)]
     handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
     instructions = {2: "AVX2", 3: "AVX-512", 4: "AVX-512 with BF16"}.get(handle.rg_instructions())

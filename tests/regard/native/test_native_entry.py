@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regard as rg
-from regard.backends.native import library
+from regard.backends.native import library, program
 from regard.backends.native.bands import RowBand
 from regard.backends.native.filling import KernelCall, describe
 from regard.backends.native.kernel import KernelStatistics
@@ -183,6 +183,9 @@ STRUCTS = (
     library.CRecurrence,
     library.CRecurrenceGradients,
     library.CLists,
+    library.CVisible,
+    program.COperation,
+    program.CProgram,
 )
 
 

@@ -12,7 +12,7 @@ from translators import TRANSFORMERS, translator
 
 from regard import record_attention
 from regard.errors import ArgumentError
-from regard_lab.models import TranslationTransformer
+from regard_lab.models import TranslationTransformer, decoder_program
 from regard_lab.models.flat_decoder import FIRST_ROOM
 from regard_lab.text import BEGIN
 from regard_lab.text.batches import pad
@@ -38,8 +38,9 @@ def through_modules(state: Any) -> Any:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("changes", SHORT_CONTEXTS, ids=str)
 def test_flat_steps_have_the_bits_of_steps_through_modules_after_any_reordering(
-    changes: dict[str, Any], dtype: torch.dtype
+    changes: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(decoder_program, "library_of_programs", lambda: None)
     model = translator(**changes).to(dtype)
     # rows leave, a beam of 5 grows and is mixed, and texts get unequal numbers of rows
     orders = [[0, 2], [0] * 5 + [1] * 5, [4, 4, 0, 1, 3, 9, 8, 8, 5, 6], [0, 7, 7]]

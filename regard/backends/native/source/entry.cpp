@@ -1,7 +1,7 @@
 // The C entry: chooses the kernel for this processor, and checks everything that a kernel relies on before it runs.
 // This file is compiled without vector instructions.
 #include "processor.h"
-#include "regard_native.h"
+#include "programs.h"
 #include "threads.h"
 #include "visible.h"
 
@@ -303,6 +303,10 @@ extern "C" int __cxa_thread_atexit(void (*destroy)(void *), void *object, void *
 }
 #endif
 
+int32_t check_call(const rg_call *c) { return check(c); }
+bool has_wide_registers() { return instructions() >= AVX512; }
+bool has_kernel() { return instructions() != NONE; }
+
 extern "C" void rg_in_threads(int threads, void (*work)(void *), void *data) {
   threads > 1 && HAS_THREADS ? run_in_threads(threads, work, data) : work(data);
 }
@@ -311,11 +315,12 @@ extern "C" void rg_in_threads(int threads, void (*work)(void *), void *data) {
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
 PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
-PUBLIC void rg_sizes(int32_t sizes[10]) {
+PUBLIC void rg_sizes(int32_t sizes[12]) {
   sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
   sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients), sizes[5] = sizeof(rg_statistics);
   sizes[6] = sizeof(rg_recurrence), sizes[7] = sizeof(rg_recurrence_gradients);
   sizes[8] = sizeof(rg_lists), sizes[9] = sizeof(rg_visible);
+  sizes[10] = sizeof(rg_operation), sizes[11] = sizeof(rg_program);
 }
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }

@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 8
+#define RG_VERSION 9
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_ROWS_OF_BITS 64  // of a row block that `rg_lower` writes for a batch row with hidden keys between others
 #define RG_MOST_TOP 512   // of the largest weights of a row
@@ -30,6 +30,8 @@ enum {
   RG_BAD_TENSOR = 6,     // strides of a tensor lead outside its memory, or its type is unknown
   RG_BAD_OPTIONS = 7,    // a missing array, threads below 1
   RG_NO_MEMORY = 8,
+  RG_BAD_ID = 9,         // an id of a program is not in the table
+  RG_NOT_FINITE = 10,    // an attention of a program has NaN or infinity
 };
 
 // A schedule as `Schedule.flat` writes it, and the key at which its panels begin. Sums of a row are made panel by panel
@@ -163,13 +165,56 @@ typedef struct {                   // gradients; dlog_decay and dstrength where 
 int32_t rg_recur(const rg_recurrence *);
 int32_t rg_recur_back(const rg_recurrence *, const rg_recurrence_gradients *);
 
+// A program: the layers of a network over a few rows, float32, as operations one after the other on buffers (rows, width).
+#define RG_MOST_BUFFERS 16
+#define RG_MOST_PROGRAM_ROWS 64
+
+enum {
+  RG_EMBED = 0,     // into = row `ids` of the table weight (.., width) · number, plus bias (width)
+  RG_PROJECT = 1,   // into = from weightᵀ + bias; weight (width of into, width of from), bias (width of into)
+  RG_NORM = 2,      // into = (from - mean) / sqrt(variance + number) · weight + bias
+  RG_ACTIVATE = 3,  // into = activation(into)
+  RG_MULTIPLY = 4,  // into = into · from
+  RG_ROTATE = 5,    // heads of into are rotated: x · cos + (halves of x exchanged) · sin
+  RG_ATTEND = 6,    // into = attention of the queries `from`
+};
+enum { RG_RELU = 0, RG_GELU = 1, RG_GELU_TANH = 2, RG_SILU = 3 };
+
+typedef struct {
+  int32_t kind, from, into;       // kind, and numbers of buffers
+  int32_t keys, values;           // buffers of RG_ATTEND with back >= 0
+  int32_t activation, adds;       // adds: the product of RG_PROJECT is added to what the buffer holds
+  int32_t head_dim;               // of RG_ROTATE
+  double number;
+  const void *weight, *bias;      // NULL where there is none
+  int64_t weight_size, bias_size; // numbers that may be read
+  const rg_call *call;            // of RG_ATTEND; the addresses of q and out, threads and `unsound` are written into a copy of it
+  int64_t back;                   // at least 0: `keys` and `values` become entry `place` of the call's k and v, which have room
+                                  // for it, and the query of each row looks at entries place - back to place. -1: the call as it is
+} rg_operation;
+
+typedef struct {
+  int32_t operations;
+  const rg_operation *operation;
+  int32_t buffers;
+  const int32_t *width;           // [buffers]
+  void *const *given;             // [buffers]: memory of a buffer, or NULL: it is only needed while the program runs
+  int32_t rows, place;
+  const int64_t *ids;             // [rows]
+  const float *cos, *sin;         // [rotated]: of the place
+  int32_t rotated;
+} rg_program;
+
+// RG_OK, or what was wrong. After RG_NOT_FINITE buffers and entry `place` hold unfinished numbers.
+int32_t rg_run(const rg_program *);
+
 int32_t rg_version(void);
 const char *rg_sources(void);               // the digest of the sources that it was built from
 int32_t rg_has_threads(void);               // whether an OpenMP library with threads was found when it was loaded
 int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512, 4: with BF16
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
-void rg_sizes(int32_t sizes[10]);           // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
-                                            // statistics, recurrence and its gradients, lists, visible
+void rg_sizes(int32_t sizes[12]);           // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
+                                            // statistics, recurrence and its gradients, lists, visible, operation, program
 // Write the schedules of a call, and return how many words of bits they need. Nothing is complete if that is more than `words`:
 // give more room then. -1: a size is below 1, an array is missing, or a number is farther than 2^62 from 0.
 int64_t rg_lower(const rg_visible *);

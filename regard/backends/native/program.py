@@ -1,0 +1,353 @@
+"""Programs: the layers of a network over a few rows, which the compiled library computes in one call.
+
+Such layers take less time than the code of Python that calls them. A program is a list of operations on buffers
+(rows, width) of float32 numbers. It reads the weights where they lie, so changed weights count at once. Every row has
+the bits that it would have alone.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
+from enum import IntEnum
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.backends.native.filling import describe
+from regard.backends.native.library import CCall, CSchedule, Library, load, refusal
+
+MOST_ROWS = 64  # RG_MOST_PROGRAM_ROWS
+MOST_BUFFERS = 16  # RG_MOST_BUFFERS
+NO_LIMIT = 2**31 - 1  # of how many entries before its own a query looks at
+NO_TEXT = -1
+_BAD_ID = 9
+_NOT_FINITE = 10
+
+
+class Kind(IntEnum):
+    """What an operation computes, as in regard_native.h."""
+
+    EMBED = 0
+    PROJECT = 1
+    NORM = 2
+    ACTIVATE = 3
+    MULTIPLY = 4
+    ROTATE = 5
+    ATTEND = 6
+
+
+ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu-tanh": 2, "silu": 3}
+
+
+class COperation(Structure):
+    """rg_operation."""
+
+    _fields_ = [
+        *(
+            (name, c_int32)
+            for name in ("kind", "source", "into", "keys", "values", "activation", "adds")
+        ),
+        ("head_dim", c_int32),
+        ("number", c_double),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+        ("weight_size", c_int64),
+        ("bias_size", c_int64),
+        ("call", c_void_p),
+        ("back", c_int64),
+    ]
+
+
+class CProgram(Structure):
+    """rg_program."""
+
+    _fields_ = [
+        ("operations", c_int32),
+        ("operation", POINTER(COperation)),
+        ("buffers", c_int32),
+        ("width", POINTER(c_int32)),
+        ("given", POINTER(c_void_p)),
+        ("rows", c_int32),
+        ("place", c_int32),
+        ("ids", c_void_p),
+        ("cos", c_void_p),
+        ("sin", c_void_p),
+        ("rotated", c_int32),
+    ]
+
+
+class HeadSizes:
+    """The sizes of an attention: heads of queries and of keys, and the dims of keys and values."""
+
+    def __init__(self, heads: int, kv_heads: int, head_dim: int, v_dim: int) -> None:
+        self.heads = heads
+        self.kv_heads = kv_heads
+        self.head_dim = head_dim
+        self.v_dim = v_dim
+
+
+class Attending:
+    """An attention of a program: its call, whose keys and values are written before the program runs."""
+
+    def __init__(self, sizes: HeadSizes, scale: float, softcap: float | None) -> None:
+        self.sizes = sizes
+        self.struct = CCall(
+            heads=sizes.heads,
+            kv_heads=sizes.kv_heads,
+            head_dim=sizes.head_dim,
+            v_dim=sizes.v_dim,
+            scale=scale,
+            softcap=softcap or 0.0,
+            threads=1,
+        )
+        self._schedule = CSchedule(blocks=1, runs=1)
+        self._block = (c_int32 * 4)()
+        self._run = (c_int32 * 4)()
+        self._schedule.block = ctypes.addressof(self._block)
+        self._schedule.run = ctypes.addressof(self._run)
+        self.struct.schedules = 1
+        self.struct.schedule = ctypes.addressof(self._schedule)
+        self._read: tuple[Any, ...] = ()  # what the struct points at
+
+    def read(
+        self, k: torch.Tensor, v: torch.Tensor, readers: int, mask: torch.Tensor | None = None
+    ) -> None:
+        """Let the queries of `readers` neighbouring rows look at all keys of one text.
+
+        Args:
+            k: (texts, kv_heads, keys, head_dim); v: (texts, kv_heads, keys, v_dim).
+            mask: added to the scores, float32 (texts, 1, 1, keys).
+        """
+        struct = self.struct
+        keys = k.shape[2]
+        self._write_sizes(len(k), readers, keys)
+        self._block[:] = (0, readers, 0, 1)
+        self._run[:] = (0, keys, 0, 0)
+        describe(struct.k, k)
+        describe(struct.v, v)
+        struct.bias.data = None
+        self._read = (k, v)
+        if mask is None:
+            return
+        first_entries = torch.arange(len(k), device="cpu") * keys
+        struct.bias.data = mask.data_ptr()
+        struct.bias.at = first_entries.data_ptr()
+        struct.bias.head = 0
+        struct.bias.row = 0
+        struct.bias.key = 1
+        struct.bias.size = mask.numel()
+        self._read = (k, v, mask, first_entries)
+
+    def read_text(self, k: torch.Tensor, v: torch.Tensor) -> None:
+        """Let the query of each row look at its own text, of which k and v hold all entries and room for more."""
+        self._write_sizes(len(k), 1, k.shape[2])
+        describe(self.struct.k, k)
+        describe(self.struct.v, v)
+        self._read = (k, v)
+
+    def _write_sizes(self, batch: int, q_len: int, keys: int) -> None:
+        struct = self.struct
+        struct.batch = batch
+        struct.q_len = q_len
+        struct.keys = keys
+        width = self.sizes.heads * self.sizes.head_dim
+        _write_rows(struct.q, batch, q_len, width, self.sizes.head_dim)
+        width = self.sizes.heads * self.sizes.v_dim
+        _write_rows(struct.out, batch, q_len, width, self.sizes.v_dim)
+
+
+def _write_rows(struct: Any, batch: int, q_len: int, width: int, dim: int) -> None:
+    """Describe heads that lie in the rows of a buffer: (batch, q_len, heads, dim)."""
+    struct.batch = q_len * width
+    struct.head = dim
+    struct.row = width
+    struct.size = batch * q_len * width
+    struct.type = 0
+
+
+class Program:
+    """Operations one after the other; the methods named after operations add one.
+
+    A program is made for one state of texts, which one thread at a time continues.
+    """
+
+    def __init__(self, library: Library) -> None:
+        self._library = library
+        self._struct = CProgram()
+        self._address = ctypes.byref(self._struct)
+        self._operations: list[COperation] = []
+        self._widths: list[int] = []
+        # The weights, in the order of the fields that hold their addresses.
+        self._weights: list[torch.Tensor] = []
+        self._fields: list[tuple[int, str]] = []
+        self._addresses: list[tuple[int, bool]] = []
+        self._held: list[Any] = []  # what else the structs point at
+
+    def buffer(self, width: int) -> int:
+        """The number of a new buffer (rows, width)."""
+        self._widths.append(width)
+        return len(self._widths) - 1
+
+    def width(self, buffer: int) -> int:
+        return self._widths[buffer]
+
+    def embed(self, table: torch.Tensor, factor: float, into: int) -> int:
+        """into = rows of the table · factor, plus what `add_to_rows` gives; returns the number of the operation."""
+        operation = self._add(Kind.EMBED, into, into, number=factor, bias_size=table.shape[1])
+        self._point(operation, "weight", table)
+        return operation
+
+    def project(
+        self,
+        source: int,
+        into: int,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        adds: bool = False,
+    ) -> None:
+        """into = source weightᵀ + bias, added to what `into` holds if `adds`."""
+        operation = self._add(Kind.PROJECT, source, into, adds=adds)
+        self._point(operation, "weight", weight)
+        self._point(operation, "bias", bias)
+
+    def norm(
+        self,
+        source: int,
+        into: int,
+        weight: torch.Tensor | None,
+        bias: torch.Tensor | None,
+        epsilon: float,
+    ) -> None:
+        """into = the rows of source with mean 0 and variance 1, times weight, plus bias."""
+        operation = self._add(Kind.NORM, source, into, number=epsilon)
+        self._point(operation, "weight", weight)
+        self._point(operation, "bias", bias)
+
+    def activate(self, buffer: int, activation: str) -> None:
+        self._add(Kind.ACTIVATE, buffer, buffer, activation=ACTIVATIONS[activation])
+
+    def multiply(self, source: int, into: int) -> None:
+        self._add(Kind.MULTIPLY, source, into)
+
+    def rotate(self, buffer: int, head_dim: int) -> None:
+        """Rotate the heads of a buffer by the cosines and sines of the place."""
+        self._struct.rotated = head_dim
+        self._add(Kind.ROTATE, buffer, buffer, head_dim=head_dim)
+
+    def attend(self, queries: int, into: int, attending: Attending) -> None:
+        """into = attention of the queries over the keys that `Attending.read` gives."""
+        self._attend(queries, into, attending, back=NO_TEXT)
+
+    def attend_to_text(
+        self, queries: int, keys: int, values: int, into: int, attending: Attending, back: int
+    ) -> None:
+        """Append keys and values to the text of each row; into = attention over its last entries.
+
+        back: how many entries before its own a query looks at.
+        """
+        self._attend(queries, into, attending, keys=keys, values=values, back=back)
+
+    def _attend(self, queries: int, into: int, attending: Attending, **fields: int) -> None:
+        self._held.append(attending)
+        call = ctypes.addressof(attending.struct)
+        self._add(Kind.ATTEND, queries, into, call=call, **fields)
+
+    def _add(self, kind: Kind, source: int, into: int, **fields: Any) -> int:
+        self._operations.append(COperation(kind=kind, source=source, into=into, **fields))
+        return len(self._operations) - 1
+
+    def _point(self, operation: int, field: str, weight: torch.Tensor | None) -> None:
+        if weight is not None:
+            self._weights.append(weight)
+            self._fields.append((operation, field))
+
+    def finish(self) -> bool:
+        """Make the program ready to run; returns whether the library takes its weights and sizes."""
+        if len(self._widths) > MOST_BUFFERS:
+            return False
+        operations = (COperation * len(self._operations))(*self._operations)
+        widths = (c_int32 * len(self._widths))(*self._widths)
+        given = (c_void_p * len(self._widths))()
+        struct = self._struct
+        struct.operations = len(operations)
+        struct.operation = operations
+        struct.buffers = len(widths)
+        struct.width = widths
+        struct.given = given
+        self._operation_structs = operations
+        self._given = given
+        self._held += [operations, widths, given]
+        return self.follow_weights()
+
+    def follow_weights(self) -> bool:
+        """Read again where the weights lie; returns whether all are still float32 tensors as the program reads them."""
+        addresses = [(weight.data_ptr(), weight.is_contiguous()) for weight in self._weights]
+        if addresses == self._addresses:
+            return True
+        self._addresses = []
+        if not all(map(_is_read, self._weights)):
+            return False
+        for (number, field), weight, (address, _) in zip(
+            self._fields, self._weights, addresses, strict=True
+        ):
+            operation = self._operation_structs[number]
+            setattr(operation, field, address)
+            setattr(operation, f"{field}_size", weight.numel())
+        self._addresses = addresses
+        return True
+
+    def add_to_rows(self, operation: int, vector: torch.Tensor) -> None:
+        """Add a vector (width) to each row of an embedding; it must live until the program has run."""
+        self._operation_structs[operation].bias = vector.data_ptr()
+
+    def rotate_by(self, cos: int, sin: int) -> None:
+        """The addresses of the cosines and sines of the place, head_dim numbers each."""
+        self._struct.cos = cos
+        self._struct.sin = sin
+
+    def give(self, buffer: int, tensor: torch.Tensor) -> None:
+        """Use the memory of a tensor (rows, width) as a buffer, until another is given."""
+        self._given[buffer] = tensor.data_ptr()
+
+    def run(self, rows: int, place: int, ids: torch.Tensor | None = None) -> bool:
+        """Run all operations for so many rows, whose next vector is at position `place`.
+
+        Returns:
+            Whether the numbers are finite where an attention was computed. If not, other code has to compute them: what
+            the buffers then hold is unfinished.
+
+        Raises:
+            IndexError: an id is not in the table.
+            RegardError: sizes that do not fit the program.
+        """
+        struct = self._struct
+        struct.rows = rows
+        struct.place = place
+        if ids is not None:
+            struct.ids = ids.data_ptr()
+        code = self._library.handle.rg_run(self._address)
+        if code == _BAD_ID:
+            raise IndexError("an id is not in the table")
+        if code and code != _NOT_FINITE:
+            raise refusal(code)
+        return not code
+
+
+def _is_read(weight: torch.Tensor) -> bool:
+    """Whether a program reads this weight where it lies."""
+    return (
+        type(weight) in (torch.Tensor, nn.Parameter)
+        and weight.dtype == torch.float32
+        and weight.device.type == "cpu"
+        and weight.is_contiguous()
+        and weight.numel() > 0
+        and not weight.is_neg()
+    )
+
+
+def library_of_programs() -> Library | None:
+    """The compiled library; None where there is none."""
+    library = load()
+    return None if isinstance(library, str) else library

@@ -1,0 +1,303 @@
+"""Programs compute layers over a few rows as the formulas in float64 do, row by row with the same bits."""
+
+import math
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from regard.backends.native.library import Library
+from regard.backends.native.program import (
+    MOST_ROWS,
+    NO_LIMIT,
+    Attending,
+    HeadSizes,
+    Program,
+)
+from regard.errors import RegardError
+from regard.positions import Rotary
+
+from .calls import AVX2, BEST
+
+SIZES = (1, 2, 7, 13, 16, 31, 32, 33, 47, 64, 67, 101)
+ACTIVATIONS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu-tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "silu": F.silu,
+}
+
+
+def run_on(program: Program, rows: int, given: dict[int, torch.Tensor], **options: Any) -> bool:
+    """Run a program whose buffers are these tensors."""
+    for buffer, tensor in given.items():
+        program.give(buffer, tensor)
+    return program.run(rows, **{"place": 0, **options})
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
+    assert expected.dtype == torch.float64
+    torch.testing.assert_close(
+        found.double(), expected, rtol=2e-5, atol=2e-6 * (1 + expected.abs().max().item())
+    )
+
+
+class Stack:
+    """Norm, projection, activation, product with a gate, and a projection that is added to x: a feed-forward."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.dim = draw.choice(SIZES)
+        self.hidden = draw.choice(SIZES)
+        self.activation = draw.choice([*ACTIVATIONS])
+        self.has_bias = draw.random() < 0.7
+        self.norm = torch.randn(2, self.dim)
+        self.widen = torch.randn(self.hidden, self.dim)
+        self.gate = torch.randn(self.hidden, self.dim)
+        self.narrow = torch.randn(self.dim, self.hidden)
+        self.biases = [
+            torch.randn(n) if self.has_bias else None for n in (self.hidden, self.hidden, self.dim)
+        ]
+
+    def program(self, library: Library) -> tuple[Program, int]:
+        """The program and the buffer of x."""
+        program = Program(library)
+        x, normed = program.buffer(self.dim), program.buffer(self.dim)
+        gate, hidden = program.buffer(self.hidden), program.buffer(self.hidden)
+        program.norm(x, normed, *self.norm, epsilon=1e-5)
+        program.project(normed, gate, self.gate, self.biases[0])
+        program.activate(gate, self.activation)
+        program.project(normed, hidden, self.widen, self.biases[1])
+        program.multiply(gate, hidden)
+        program.project(hidden, x, self.narrow, self.biases[2], adds=True)
+        assert program.finish()
+        return program, x
+
+    def expected(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.double()
+        biases = [None if bias is None else bias.double() for bias in self.biases]
+        normed = F.layer_norm(x, (self.dim,), *self.norm.double(), 1e-5)
+        gate = ACTIVATIONS[self.activation](F.linear(normed, self.gate.double(), biases[0]))
+        hidden = gate * F.linear(normed, self.widen.double(), biases[1])
+        return x + F.linear(hidden, self.narrow.double(), biases[2])
+
+
+def test_a_feed_forward_has_the_numbers_of_its_formula(native: Library) -> None:
+    draw = random.Random(3)
+    for _ in range(60):
+        stack = Stack(draw)
+        rows = draw.choice([1, 2, 3, 4, 5, 11, MOST_ROWS])
+        program, buffer = stack.program(native)
+        x = torch.randn(rows, stack.dim)
+        expected = stack.expected(x)
+        assert run_on(program, rows, {buffer: x})
+        if stack.dim > 1:  # the norm of a single number multiplies rounding without a limit
+            assert_close(x, expected)
+
+
+def test_a_row_has_the_bits_that_it_has_alone_with_any_registers(native: Library) -> None:
+    draw = random.Random(4)
+    for _ in range(30):
+        stack = Stack(draw)
+        program, buffer = stack.program(native)
+        x = torch.randn(7, stack.dim)
+        together = x.clone()
+        assert run_on(program, 7, {buffer: together})
+        native.handle.rg_use_instructions(AVX2)
+        narrow = x.clone()
+        assert run_on(program, 7, {buffer: narrow})
+        native.handle.rg_use_instructions(BEST)
+        for row in range(7):
+            alone = x[row : row + 1].clone()
+            assert run_on(program, 1, {buffer: alone})
+            assert torch.equal(alone[0], together[row])
+        assert torch.equal(narrow, together)
+
+
+class Text:
+    """Attention to the entries of each row's own text, position after position."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.kv_heads = draw.choice([1, 2, 3])
+        self.heads = self.kv_heads * draw.choice([1, 2])
+        self.head_dim = draw.choice([2, 8, 14, 16])
+        self.rows = draw.choice([1, 2, 5])
+        self.back = draw.choice([0, 2, 7, NO_LIMIT])
+        self.room = 12
+        self.softcap = draw.choice([None, 3.0])
+        sizes = (self.rows, self.kv_heads, self.room, self.head_dim)
+        self.keys = torch.full(sizes, math.nan)  # nothing behind the text may be read
+        self.values = self.keys.clone()
+
+    def program(self, library: Library) -> tuple[Program, list[int]]:
+        """The program and the buffers of queries, keys, values and outputs."""
+        program = Program(library)
+        width, kv_width = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        buffers = [program.buffer(size) for size in (width, kv_width, kv_width, width)]
+        queries, keys, values, into = buffers
+        program.rotate(queries, self.head_dim)
+        program.rotate(keys, self.head_dim)
+        sizes = HeadSizes(self.heads, self.kv_heads, self.head_dim, self.head_dim)
+        attending = Attending(sizes, 0.3, self.softcap)
+        attending.read_text(self.keys, self.values)
+        program.attend_to_text(queries, keys, values, into, attending, self.back)
+        assert program.finish()
+        return program, buffers
+
+    def expected(self, vectors: list[torch.Tensor], place: int) -> torch.Tensor:
+        """Outputs (rows, width) at a place; the vectors are the queries, keys and values (rows, places, width)."""
+        q, k, v = (heads_of(x[:, : place + 1], self.head_dim) for x in vectors)
+        places = torch.arange(place + 1)
+        first = max(0, place - self.back)
+        q = Rotary().rotate(q, places)[:, :, place:]  # (rows, heads, 1, head_dim)
+        k = (
+            Rotary()
+            .rotate(k, places)[:, :, first:]
+            .repeat_interleave(self.heads // self.kv_heads, 1)
+        )
+        v = v[:, :, first:].repeat_interleave(self.heads // self.kv_heads, 1)
+        scores = q @ k.mT * 0.3
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        return (scores.softmax(-1) @ v).transpose(1, 2).flatten(1)
+
+
+def heads_of(x: torch.Tensor, head_dim: int) -> torch.Tensor:
+    """(rows, places, width) -> (rows, heads, places, head_dim) in float64."""
+    rows, places, _ = x.shape
+    return x.double().view(rows, places, -1, head_dim).transpose(1, 2)
+
+
+def test_steps_of_a_text_append_rotated_keys_and_look_at_the_last_entries(native: Library) -> None:
+    draw = random.Random(5)
+    for _ in range(40):
+        text = Text(draw)
+        program, buffers = text.program(native)
+        widths = [program.width(buffer) for buffer in buffers]
+        vectors = [torch.randn(text.rows, text.room, width) for width in widths[:3]]
+        for place in range(text.room):
+            now = [x[:, place].clone() for x in vectors]
+            output = torch.empty(text.rows, widths[3])
+            cos, sin, positions = Rotary().turns_around(place, text.head_dim)
+            assert place in positions
+            program.rotate_by(cos[place].data_ptr(), sin[place].data_ptr())
+            given = dict(zip(buffers, [*now, output], strict=True))
+            assert run_on(program, text.rows, given, place=place)
+            assert_close(output, text.expected(vectors, place))
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_neighbouring_rows_read_one_source(native: Library, masked: bool) -> None:
+    draw = random.Random(6)
+    for _ in range(40):
+        texts, readers, keys = draw.choice([1, 3]), draw.choice([1, 2, 5]), draw.choice([1, 7, 37])
+        kv_heads, heads, head_dim, v_dim = draw.choice([(2, 4, 8, 6), (3, 3, 16, 16)])
+        k = torch.randn(texts, keys, kv_heads, head_dim).transpose(1, 2)
+        v = torch.randn(texts, kv_heads, keys, v_dim)
+        mask = torch.zeros(texts, 1, 1, keys)
+        if masked:
+            mask[torch.rand(mask.shape) < 0.4] = -math.inf
+            mask[..., 0] = 0
+        program = Program(native)
+        queries, into = program.buffer(heads * head_dim), program.buffer(heads * v_dim)
+        attending = Attending(HeadSizes(heads, kv_heads, head_dim, v_dim), 0.3, None)
+        attending.read(k, v, readers, mask if masked else None)
+        program.attend(queries, into, attending)
+        assert program.finish()
+        q = torch.randn(texts * readers, heads * head_dim)
+        output = torch.empty(texts * readers, heads * v_dim)
+        assert run_on(program, texts * readers, {queries: q, into: output})
+
+        heads_of_q = q.double().view(texts, readers, heads, head_dim).transpose(1, 2)
+        repeats = heads // kv_heads
+        all_k, all_v = (x.double().repeat_interleave(repeats, 1) for x in (k, v))
+        weights = (heads_of_q @ all_k.mT * 0.3 + mask.double()).softmax(-1)
+        assert_close(output, (weights @ all_v).transpose(1, 2).reshape(texts * readers, -1))
+
+
+def test_rows_of_a_table_are_scaled_and_moved(native: Library) -> None:
+    table = torch.randn(11, 7)
+    vector = torch.randn(7)
+    program = Program(native)
+    x = program.buffer(7)
+    embedding = program.embed(table, 1.5, x)
+    assert program.finish()
+    program.add_to_rows(embedding, vector)
+    rows = torch.empty(3, 7)
+    assert run_on(program, 3, {x: rows}, ids=torch.tensor([10, 0, 4]))
+    assert torch.equal(rows, table[[10, 0, 4]] * 1.5 + vector)
+    for wrong in (11, -1):
+        with pytest.raises(IndexError):
+            run_on(program, 3, {x: rows}, ids=torch.tensor([10, wrong, 4]))
+
+
+def test_weights_are_read_where_they_lie_and_others_are_refused(native: Library) -> None:
+    weight = torch.nn.Parameter(torch.randn(5, 7))
+    program = Program(native)
+    x, y = program.buffer(7), program.buffer(5)
+    program.project(x, y, weight, None)
+    assert program.finish()
+    vector, output = torch.randn(1, 7), torch.empty(1, 5)
+
+    def follows() -> bool:
+        if not program.follow_weights():
+            return False
+        assert run_on(program, 1, {x: vector, y: output})
+        assert_close(output, vector.double() @ weight.detach().double().T)
+        return True
+
+    assert follows()
+    weight.data.copy_(torch.randn(5, 7))  # neither address nor version changes
+    assert follows()
+    weight.data = torch.randn(5, 7)
+    assert follows()
+    for other in (torch.randn(7, 5).t(), torch.randn(5, 7).double(), torch.randn(5, 7).bfloat16()):
+        weight.data = other
+        assert not follows()
+        assert not follows()  # also when it is asked again
+    weight.data = torch.randn(5, 7)
+    assert follows()
+
+
+def test_an_attention_with_nan_is_told(native: Library) -> None:
+    program = Program(native)
+    queries, into = program.buffer(8), program.buffer(8)
+    attending = Attending(HeadSizes(2, 2, 4, 4), 0.5, None)
+    k = torch.randn(1, 2, 5, 4)
+    attending.read(k, k, 1)
+    program.attend(queries, into, attending)
+    assert program.finish()
+    output = torch.empty(1, 8)
+    assert run_on(program, 1, {queries: torch.randn(1, 8), into: output})
+    k[0, 1, 3, 2] = math.nan
+    assert not run_on(program, 1, {queries: torch.randn(1, 8), into: output})
+
+
+def test_what_does_not_fit_is_refused_before_anything_is_computed(native: Library) -> None:
+    program = Program(native)
+    x, y = program.buffer(7), program.buffer(5)
+    program.activate(x, "relu")
+    program.project(x, y, torch.randn(5, 6), None)  # too few numbers
+    assert program.finish()
+    vector = -torch.ones(1, 7)
+    with pytest.raises(RegardError, match="a tensor has no memory"):
+        run_on(program, 1, {x: vector})
+    assert torch.equal(vector, -torch.ones(1, 7))
+    for rows in (0, MOST_ROWS + 1):
+        with pytest.raises(RegardError, match="a size is below 1"):
+            program.run(rows, 0)
+
+    program = Program(native)
+    buffers = [program.buffer(8) for _ in range(4)]
+    attending = Attending(HeadSizes(2, 2, 4, 4), 0.5, None)
+    entries = torch.zeros(1, 2, 3, 4)
+    attending.read_text(entries, entries)
+    program.attend_to_text(*buffers, attending, NO_LIMIT)
+    assert program.finish()
+    assert program.run(1, 2)
+    with pytest.raises(RegardError, match="strides lead outside"):
+        program.run(1, 3)  # there is no room for a fourth entry
+    with pytest.raises(RegardError, match="a size is below 1"):
+        program.run(2, 0)  # the text has one row
