@@ -49,6 +49,7 @@ def with_sinks(kind: BackendClass) -> BackendClass:
             run=partial(_run, problem, second_pass, offer.run),
             steps=steps,
             repeatable=None,
+            growing=None,
         )
 
     kind.assess = assess  # ty: ignore[invalid-assignment]

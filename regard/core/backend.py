@@ -157,6 +157,8 @@ class Offer:
 
     `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
     `steps`: computes calls that differ from the problem in k_len and q_start only, without a plan for each.
+    `growing`: what the calls of `steps` like one have in common, for a compiled library that computes them without
+    Python; None for a call where more differs.
     `takes_row_keys`: it reads the keys of batch rows from the operands, so the problem's pattern may be another one of
     the same structure.
     `repeatable`: the struct of calls that differ from one in the addresses of their tensors only, which a compiled
@@ -171,6 +173,7 @@ class Offer:
     unrivalled: bool = False
     takes_row_keys: bool = False
     repeatable: Callable[[Operands], Any] | None = None
+    growing: Callable[[Call], Any] | None = None
 
 
 class Backend(Protocol):

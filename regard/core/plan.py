@@ -226,6 +226,11 @@ class Plan:
         """A function for calls that differ from this plan's in k_len and q_start only; None where there is none."""
         return self._offer.steps
 
+    @property
+    def growing(self) -> Callable[[Call], Any] | None:
+        """Tells what the calls of `steps` have in common for the compiled library; None where Python computes them."""
+        return self._offer.growing
+
     def grid_of(self, call: Call) -> tuple[CallGrid, bool]:
         """The grid of a call, and whether every call with its key has the same."""
         call_grid = grid_of_call(self.problem, self.keys, call.q_start, call.q.device)

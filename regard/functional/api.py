@@ -153,7 +153,7 @@ def attention(
         if is_unknown:
             REPEATED.keep(call, plan, call_grid)
         return plan.compute(call, call_grid).output
-    output = PLANS.step(call)
+    output = PLANS.step(call, is_unknown)
     return _output_of_new(call) if output is None else output
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 
@@ -25,9 +26,20 @@ from regard.core.tensors import Stored
 from regard.functional.repeated import REPEATED
 from regard.functional.structures import READS_ROW_KEYS, StructurePlans
 
-Step = Callable[[Call], Result | None]
 # A plan with the grid that all calls of one key share, None where it differs.
 PlanOfKey = tuple[Plan, CallGrid | None]
+
+
+class Step(NamedTuple):
+    """What computes calls that differ in k_len and the positions of their queries, the steps of decoding.
+
+    growing: tells what such calls have in common for the compiled library; None where only Python computes them.
+    keys: the numbers of keys for which it was chosen.
+    """
+
+    run: Callable[[Call], Result | None]
+    growing: Callable[[Call], Any] | None = None
+    keys: range = range(0)
 
 
 class KeptPlans:
@@ -114,8 +126,10 @@ class KeptPlans:
                 self.unequal.keep(key, (plan, lasting_grid))
         return plan, call_grid, True
 
-    def step(self, call: Call) -> torch.Tensor | None:
+    def step(self, call: Call, is_unknown: bool = False) -> torch.Tensor | None:
         """The output of a step of decoding if a kept plan is valid for its k_len too, else None.
+
+        `is_unknown`: whether the compiled library was asked, and does not know such calls yet.
 
         While decoding, k_len grows by one each call. The first call of a kind is planned, as is the second with another
         k_len. Then the shortest and the longest k_len between two powers of two are planned; if both choose one
@@ -134,7 +148,9 @@ class KeptPlans:
             return None
         if step is _seen_once:
             step = self.steps.keep(key, _step_of(call) or _planned_each)
-        result = step(call)
+        if is_unknown and step.growing is not None:
+            REPEATED.keep_growing(call, step.growing, step.keys)
+        result = step.run(call)
         if result is None or not looks_sound(result):
             return None
         return result.output
@@ -156,12 +172,12 @@ class KeptPlans:
             return None
         if step is None or step is _seen_once or step is _planned_each:
             return None
-        return partial(_output_of_step, step)
+        return partial(_output_of_step, step.run)
 
 
-def _output_of_step(step: Step, call: Call) -> torch.Tensor | None:
+def _output_of_step(run: Callable[[Call], Result | None], call: Call) -> torch.Tensor | None:
     """The output of a step; None where it is not finite, or needs a plan."""
-    result = step(call)
+    result = run(call)
     if result is None or not looks_sound(result):
         return None
     return result.output
@@ -170,12 +186,12 @@ def _output_of_step(step: Step, call: Call) -> torch.Tensor | None:
 PLANS = KeptPlans()
 
 
-def _seen_once(call: Call) -> Result | None:
-    """Stands for the step of a call that was seen once."""
+def _needs_a_plan(call: Call) -> Result | None:
+    """The result of a step that does not exist."""
 
 
-def _planned_each(call: Call) -> Result | None:
-    """Stands for a step that does not exist: every k_len needs a plan of its own."""
+_seen_once = Step(_needs_a_plan)  # stands for the step of a call that was seen once
+_planned_each = Step(_needs_a_plan, keys=range(1))  # each k_len of such a call needs its own plan
 
 
 def _step_of(call: Call) -> Step | None:
@@ -185,11 +201,14 @@ def _step_of(call: Call) -> Step | None:
     problem = call.in_numbers().problem()
     has_dropped = isinstance(call.k, Stored) and call.k.first
     if problem.q_start is PER_ROW or has_dropped:
-        return make_plan(problem, BACKENDS, call.backend).steps
+        run = make_plan(problem, BACKENDS, call.backend).steps
+        return None if run is None else Step(run)
     power = 1 << problem.k_len.bit_length()
     shortest = _with_keys(problem, power // 2, call.backend)
     longest = _with_keys(problem, power - 1, call.backend)
-    return shortest.steps if shortest.backend == longest.backend else None
+    if shortest.backend != longest.backend or shortest.steps is None:
+        return None
+    return Step(shortest.steps, shortest.growing, range(power // 2, power))
 
 
 def _with_keys(problem: Problem, k_len: int, backend: str) -> Plan:

@@ -37,24 +37,7 @@ class RepeatedCalls:
         """Keep a call that `repeat` does not know, and whose plan is kept."""
         if self._calls is None or plan.problem.needs_grad or not plan.problem.pattern.by_value:
             return
-        arguments = (
-            call.q,
-            call.k,
-            call.v,
-            call.pattern,
-            call.mechanism,
-            call.bias,
-            call.parameters,
-            call.dropout_seed,
-            call.sink,
-            call.q_start,
-            call.softcap,
-            call.scale,
-            call.dropout,
-            call.strict,
-            call.backend,
-            call.precise,
-        )
+        arguments = _arguments_of(call)
         repeatable = plan.repeatable(call, call_grid)
         if repeatable is None:
             self._calls.leave(arguments)
@@ -67,9 +50,38 @@ class RepeatedCalls:
             repeatable.first_value,
         )
 
+    def keep_growing(self, call: Call, growing: Callable[[Call], Any], keys: range) -> None:
+        """Keep a step of decoding for all steps like it with so many keys, which `repeat` does not know."""
+        if self._calls is not None:
+            common = growing(call)
+            if common is not None:
+                self._calls.keep_growing(_arguments_of(call), common, keys)
+
     def forget(self) -> None:
         if self._calls is not None:
             self._calls.forget()
+
+
+def _arguments_of(call: Call) -> tuple[Any, ...]:
+    """The arguments of `repeat`."""
+    return (
+        call.q,
+        call.k,
+        call.v,
+        call.pattern,
+        call.mechanism,
+        call.bias,
+        call.parameters,
+        call.dropout_seed,
+        call.sink,
+        call.q_start,
+        call.softcap,
+        call.scale,
+        call.dropout,
+        call.strict,
+        call.backend,
+        call.precise,
+    )
 
 
 REPEATED = RepeatedCalls()

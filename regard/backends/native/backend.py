@@ -147,6 +147,7 @@ class Native(Limited):
                     run=partial(_in_float32, offer.run),
                     takes_stored=False,
                     repeatable=None,
+                    growing=None,
                 )
         kernel = Kernel(library, problem)
         reads_stored = _reads_stored(problem)
@@ -166,6 +167,7 @@ class Native(Limited):
             unrivalled=reads_lists,
             takes_row_keys=takes_row_keys,
             repeatable=kernel.repeatable,
+            growing=None if steps is None else steps.growing,
         )
         return strictly(problem, offer)
 

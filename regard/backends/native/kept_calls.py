@@ -33,8 +33,9 @@ from typing import Any
 import torch
 from torch.autograd import forward_ad
 
-from regard.backends.native.filling import KernelCall, output_layout
-from regard.backends.native.library import Library, load
+from regard.backends.native.filling import PRODUCTS_PER_THREAD, KernelCall, output_layout
+from regard.backends.native.library import NO_LIMIT, Library, load
+from regard.backends.native.steps import Growing
 from regard.core.tensors import BEFORE_AUTOGRAD
 
 TENSORS = 3
@@ -97,6 +98,7 @@ class CPython(Structure):
                 "unknown",
                 "any_exception",
                 "tensor",
+                "integer",
                 "is_cpu",
                 "requires_grad",
                 "is_neg",
@@ -117,6 +119,26 @@ class CPython(Structure):
     ]
 
 
+class CGrowth(Structure):
+    """rg_growth."""
+
+    _fields_ = [
+        ("least_keys", c_int32),
+        ("most_keys", c_int32),
+        *(
+            (name, c_int64)
+            for name in (
+                "left",
+                "right",
+                "start",
+                "stop",
+                "products_per_key",
+                "products_per_thread",
+            )
+        ),
+    ]
+
+
 class CKeptCall(Structure):
     """rg_kept_call."""
 
@@ -128,6 +150,7 @@ class CKeptCall(Structure):
         ("must_be_sound", c_int32),
         ("first_key", c_int64),
         ("first_value", c_int64),
+        ("growth", POINTER(CGrowth)),
     ]
 
 
@@ -164,8 +187,9 @@ class KeptCalls:
         arguments: Sequence[Any],
         kernel_call: KernelCall,
         must_be_sound: bool,
-        first_key: int,
-        first_value: int,
+        first_key: int = 0,
+        first_value: int = 0,
+        growth: CGrowth | None = None,
     ) -> None:
         """Keep a call with these arguments of `repeat`.
 
@@ -174,6 +198,7 @@ class KeptCalls:
             must_be_sound: whether Python computes a call again whose output is not finite.
             first_key: how many bytes behind the first number of k the kernel begins to read.
             first_value: the same of v.
+            growth: of a call that stands for those with other numbers of keys.
         """
         layout = output_layout(kernel_call.problem)
         kind = {"dtype": kernel_call.problem.dtype, "device": torch.device("cpu")}
@@ -187,8 +212,25 @@ class KeptCalls:
             must_be_sound=must_be_sound,
             first_key=first_key,
             first_value=first_value,
+            growth=None if growth is None else ctypes.pointer(growth),
         )
         self._handle.rg_keep_call(ctypes.byref(kept))
+
+    def keep_growing(self, arguments: Sequence[Any], growing: Growing, keys: range) -> None:
+        """Keep a call for all that differ in the number of keys, one of `keys`, and in their first position."""
+        window = growing.window
+        growth = CGrowth(
+            least_keys=keys.start,
+            most_keys=keys.stop - 1,
+            left=NO_LIMIT if window.left is None else window.left,
+            right=NO_LIMIT if window.right is None else window.right,
+            start=growing.start,
+            stop=growing.stop,
+            products_per_key=growing.struct.products_per_key,
+            products_per_thread=PRODUCTS_PER_THREAD,
+        )
+        # An output that is not finite may come from keys that no query looks at.
+        self.keep(arguments, growing.struct, must_be_sound=True, growth=growth)
 
     def leave(self, arguments: Sequence[Any]) -> None:
         """Leave calls like this one to Python; `repeat` returns None for them without checking more."""
@@ -258,6 +300,7 @@ def _functions_and_objects(describe: int) -> CPython:
         unknown=KeptCalls.UNKNOWN,
         any_exception=Exception,
         tensor=torch.Tensor,
+        integer=int,
         is_cpu=sys.intern("is_cpu"),
         requires_grad=sys.intern("requires_grad"),
         is_neg=torch.Tensor.is_neg,

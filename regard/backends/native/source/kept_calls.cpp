@@ -14,6 +14,7 @@ constexpr int TENSORS = 3;
 constexpr int CALLS = 256;   // the newest that are kept
 constexpr int CHAINS = 512;  // a power of two
 constexpr int AXES = 4;
+constexpr int MOST_GROWING_ROWS = 16;  // queries of a call whose keys grow
 constexpr int32_t CPU = 1;      // kDLCPU
 constexpr int EQUAL = 2;        // Py_EQ
 constexpr int FAST_CALL = 0x80; // METH_FASTCALL
@@ -40,6 +41,8 @@ struct Kept {
   rg_call call;
   int32_t most_threads, must_be_sound;
   int64_t first[TENSORS];  // bytes
+  bool grows;
+  rg_growth growth;        // if it grows
 };
 
 rg_python py;
@@ -147,14 +150,26 @@ int equal(rg_object *kept, rg_object *given) {
   return answer;
 }
 
-// The kept call of this layout and these options; NULL if there is none. `failed` says that there is an exception.
-Kept *find(const Layout &layout, rg_object *const *options, bool &failed) {
+// What calls have in common whose keys grow.
+Layout without_growth(Layout layout) {
+  for (int i = 1; i < TENSORS; i++) {
+    layout.size[i][2] = 0;
+    layout.stride[i][0] = layout.stride[i][1] = 0;
+  }
+  return layout;
+}
+
+// The kept call of this layout and these options; NULL if there is none. If `grows`, that for any number of keys from
+// its least to its most. `failed` says that there is an exception.
+Kept *find(const Layout &layout, int64_t keys, rg_object *const *options, bool grows, bool &failed) {
   failed = false;
   const uint64_t hash = hash_of(layout), before = changes;
   for (Kept *kept = chains[hash % CHAINS]; kept; kept = kept->next) {
-    if (kept->hash != hash || memcmp(&kept->layout, &layout, sizeof layout)) continue;
+    if (kept->hash != hash || kept->grows != grows || memcmp(&kept->layout, &layout, sizeof layout)) continue;
+    if (grows && (keys < kept->growth.least_keys || keys > kept->growth.most_keys)) continue;
     int same = 1;
     for (int i = 0; i < RG_OPTIONS && same == 1; i++) {
+      if (grows && i == Q_START) continue;
       same = equal(kept->option[i], options[i]);
       failed = same < 0;
       if (failed || changes != before) return nullptr;  // another thread may have freed this entry
@@ -173,10 +188,80 @@ int32_t threads_of(int32_t most) {
   return threads < 1 ? 1 : threads < most ? (int32_t)threads : most;
 }
 
+// Which keys the queries of a call look at, where they grow: one block of rows and one run of keys.
+struct Window {
+  rg_schedule schedule;
+  int32_t block[4], run[4], lo[MOST_GROWING_ROWS], hi[MOST_GROWING_ROWS];
+
+  Window(const rg_growth &growth, int32_t rows, int32_t keys, int64_t position) {
+    const int64_t low = within(growth.start, 0, keys), high = within(growth.stop, low, keys);
+    for (int32_t row = 0; row < rows; row++) {
+      const int64_t at = position + row;
+      lo[row] = (int32_t)(growth.left == RG_NO_LIMIT ? low : within(at - growth.left, low, high));
+      hi[row] = (int32_t)(growth.right == RG_NO_LIMIT ? high : within(at + growth.right + 1, low, high));
+      if (hi[row] < lo[row]) hi[row] = lo[row];
+    }
+    // Both bounds grow with the row, so these hold the keys of all.
+    const int32_t first = lo[0], end = hi[rows - 1];
+    const bool all_equal = first == lo[rows - 1] && end == hi[0];
+    const int32_t of_block[] = {0, rows, 0, first < end}, of_run[] = {first, end, all_equal ? RG_WHOLE : RG_BOUNDED, 0};
+    memcpy(block, of_block, sizeof block);
+    memcpy(run, of_run, sizeof run);
+    memset(&schedule, 0, sizeof schedule);
+    schedule.blocks = schedule.runs = 1;
+    schedule.bounds = rows;
+    schedule.origin = (int32_t)low;
+    schedule.block = block;
+    schedule.run = run;
+    schedule.lo = lo;
+    schedule.hi = hi;
+  }
+
+ private:
+  static int64_t within(int64_t x, int64_t least, int64_t most) { return x < least ? least : x > most ? most : x; }
+};
+
+// Describe k or v of a call whose keys grow. An axis of one number may have any stride: with the extent as its stride, a
+// second number would lie outside.
+void describe_growing(rg_tensor &x, const Layout &layout, int place) {
+  const int64_t *const size = layout.size[place], *const stride = layout.stride[place];
+  x.size = 1;
+  for (int axis = 0; axis < AXES; axis++) x.size += stride[axis] * (size[axis] - 1);
+  x.batch = size[0] > 1 ? stride[0] : x.size;
+  x.head = size[1] > 1 ? stride[1] : x.size;
+  x.row = size[2] > 1 ? stride[2] : x.size;
+}
+
+// The position of the first query; -1 where it is no number that is computed here.
+int64_t position_of(rg_object *q_start, int64_t rows, int64_t keys) {
+  constexpr int64_t FAR = INT64_C(1) << 40;
+  if (q_start == py.none) return keys - rows < 0 ? -1 : keys - rows;
+  if (class_of(q_start) != py.integer) return -1;
+  const int64_t position = py.PyLong_AsLong(q_start);
+  if (position == -1) py.PyErr_Clear();  // it may be an exception
+  return position < 0 || position > FAR ? -1 : position;
+}
+
 // The output of a kept call, which is copied before anything else is asked; None where only Python computes it.
-rg_object *compute(const Kept &kept, rg_object *const *arguments, char *const *data) {
+rg_object *compute(const Kept &kept, rg_object *const *arguments, char *const *data, const Layout &layout) {
   rg_call call = kept.call;
-  const int32_t most_threads = kept.most_threads, must_be_sound = kept.must_be_sound;
+  int32_t most_threads = kept.most_threads;
+  const int32_t must_be_sound = kept.must_be_sound;
+  const int32_t keys = (int32_t)layout.size[1][2];
+  const int64_t position = kept.grows ? position_of(arguments[TENSORS + Q_START], call.q_len, keys) : 0;
+  if (position < 0) return shared(py.none);
+  const Window window(kept.growth, kept.grows ? call.q_len : 1, keys, position);
+  if (kept.grows) {
+    call.first_key = 0;
+    call.keys = keys;
+    call.schedules = 1;
+    call.schedule = &window.schedule;
+    call.schedule_of = nullptr;
+    describe_growing(call.k, layout, 1);
+    describe_growing(call.v, layout, 2);
+    const int64_t threads = kept.growth.products_per_key * keys / kept.growth.products_per_thread;
+    most_threads = threads < 1 ? 1 : threads > INT32_MAX ? INT32_MAX : (int32_t)threads;
+  }
   rg_object *const output_layout = kept.output_layout, *const output_kind = kept.output_kind;
   rg_object *const memory = shared(kept.memory);  // of all that the call points at
   call.q.data = data[0] + kept.first[0];
@@ -220,10 +305,13 @@ rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
     if (!data[i]) return shared(py.none);
   }
   bool failed;
-  const Kept *kept = find(layout, arguments + TENSORS, failed);
+  const int64_t keys = layout.size[1][2];
+  const Kept *kept = find(layout, keys, arguments + TENSORS, false, failed);
+  if (!failed && !kept && keys == layout.size[2][2])
+    kept = find(without_growth(layout), keys, arguments + TENSORS, true, failed);
   if (failed) return nullptr;
   if (!kept) return shared(py.unknown);
-  return kept->memory ? compute(*kept, arguments, data) : shared(py.none);
+  return kept->memory ? compute(*kept, arguments, data, layout) : shared(py.none);
 }
 
 // Take a call out of the table, then give back what it holds, for which code of Python may run.
@@ -262,10 +350,13 @@ PUBLIC int32_t rg_keep_call(const rg_kept_call *given) {
   layout.unused = 0;
   for (int i = 0; i < TENSORS; i++)
     if (!describe(given->argument[i], layout, i)) return 1;
+  if (given->growth && (given->call->q_len > MOST_GROWING_ROWS || given->growth->products_per_thread < 1)) return 1;
   Kept *kept = (Kept *)calloc(1, sizeof(Kept));
   if (!kept) return 1;
-  kept->layout = layout;
-  kept->hash = hash_of(layout);
+  kept->grows = given->growth != nullptr;
+  if (kept->grows) kept->growth = *given->growth;
+  kept->layout = kept->grows ? without_growth(layout) : layout;
+  kept->hash = hash_of(kept->layout);
   for (int i = 0; i < RG_OPTIONS; i++) kept->option[i] = shared(given->argument[TENSORS + i]);
   if (given->memory) {
     kept->memory = shared(given->memory);

@@ -42,7 +42,7 @@ typedef struct {
   int (*describe)(void *, rg_described *);  // of DLPack: 0, or -1 with an exception of Python
 
   rg_object *none, *unknown, *any_exception;
-  rg_object *tensor;                     // the class torch.Tensor
+  rg_object *tensor, *integer;           // the classes torch.Tensor and int
   rg_object *is_cpu, *requires_grad;     // names of attributes
   rg_object *is_neg;                     // functions of a tensor: whether numbers are the negatives of those in memory,
   rg_object *has_no_memory[2];           // and whether there is no memory
@@ -53,6 +53,16 @@ typedef struct {
   rg_object *forward_mode, *level;       // a module and the name of its number, below 0 outside of forward-mode derivatives
 } rg_python;
 
+// Calls of few queries that differ from a kept one in the number of keys, the strides of k and v from row to row of a batch
+// and from head to head, and the position of the first query, as the steps of a text do. A query looks at the keys of one
+// window, within a span of all keys.
+typedef struct {
+  int32_t least_keys, most_keys;
+  int64_t left, right;                  // a query at position p looks at p - left <= key <= p + right; RG_NO_LIMIT: no limit
+  int64_t start, stop;                  // of the span
+  int64_t products_per_key, products_per_thread;  // for the number of threads
+} rg_growth;
+
 // A call to keep.
 typedef struct {
   rg_object *argument[3 + RG_OPTIONS];  // tensors like which others may be, and options
@@ -62,6 +72,7 @@ typedef struct {
   int32_t most_threads;
   int32_t must_be_sound;                // whether an output with NaN or infinity is computed again by Python
   int64_t first_key, first_value;       // how many bytes behind the first number of k and v the kernel reads its first
+  const rg_growth *growth;              // NULL: calls with as many keys
 } rg_kept_call;
 
 // A function of Python: its arguments are q, k, v and the options, in the order of rg_kept_call. It returns the output; None
