@@ -38,7 +38,6 @@ _WRONG = {
     7: "an array is missing, a statistic has no room, or the number of threads is below 1",
     8: "there was not enough memory",
     9: "an id is not in the table",
-    10: "an attention has NaN or infinity",
 }
 
 

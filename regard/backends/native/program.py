@@ -22,8 +22,8 @@ MOST_ROWS = 64  # RG_MOST_PROGRAM_ROWS
 MOST_BUFFERS = 16  # RG_MOST_BUFFERS
 NO_LIMIT = 2**31 - 1  # of how many entries before its own a query looks at
 NO_TEXT = -1
-_BAD_ID = 9
-_NOT_FINITE = 10
+BAD_ID = 9
+NOT_FINITE = 10
 
 
 class Kind(IntEnum):
@@ -328,9 +328,9 @@ class Program:
         if ids is not None:
             struct.ids = ids.data_ptr()
         code = self._library.handle.rg_run(self._address)
-        if code == _BAD_ID:
+        if code == BAD_ID:
             raise IndexError("an id is not in the table")
-        if code and code != _NOT_FINITE:
+        if code and code != NOT_FINITE:
             raise refusal(code)
         return not code
 

@@ -4,7 +4,7 @@ import re
 import shutil
 import subprocess
 
-from regard.backends.native import library
+from regard.backends.native import library, program
 from regard.backends.native.build import LIBRARY, digest, find_compiler
 
 
@@ -43,6 +43,10 @@ def test_constants_and_codes_of_python_are_those_of_the_header():
         assert f"#define RG_{name} {getattr(library, name)}" in header
     codes = re.findall(r"^\s*RG_(?:NO|BAD)_\w+ = (\d+)", header, re.MULTILINE)
     assert {int(code) for code in codes} == set(library._WRONG)
+    assert f"#define RG_MOST_PROGRAM_ROWS {program.MOST_ROWS}\n" in header
+    assert f"#define RG_MOST_BUFFERS {program.MOST_BUFFERS}\n" in header
+    assert f"RG_BAD_ID = {program.BAD_ID}," in header
+    assert f"RG_NOT_FINITE = {program.NOT_FINITE}," in header
 
 
 def test_the_library_links_to_libc_and_libm_alone():
