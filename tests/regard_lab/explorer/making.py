@@ -21,7 +21,6 @@ VIEWS = (
     "Heads",
     "Heat map",
     "Links",
-    "Translation",
     "What if",
     "Pattern",
     "Walk-through",
@@ -78,12 +77,6 @@ def plain_translation():
 def walked():
     """Every step of a small encoder-decoder whose weights are drawn."""
     return walk_whole("Das Tier schlief", context="The animal slept", layers=1)
-
-
-def instead(now, before):
-    """How the page tells two probabilities: with six decimals where three do not tell them apart."""
-    decimals = 6 if f"{now:.3f}" == f"{before:.3f}" else 3
-    return f"{now:.{decimals}f} instead of {before:.{decimals}f}"
 
 
 def weights(layers, heads, rows, columns=None, *, causal=False, seed=0):

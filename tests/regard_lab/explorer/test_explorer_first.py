@@ -270,6 +270,16 @@ def test_an_encoder_answers_with_classes_and_guesses_and_says_so(browser, page_o
             if head == "classes":
                 assert number == written(now["probabilities"][int(order[0])])
 
+        # vectors are compared by "What if", whatever the head
+        if head == "classes":
+            page.get_by_role("button", name="Erase “").first.click()
+            page.locator(".given .gone").wait_for()
+        opened.view("What if")
+        page.locator("[data-change]", has_text="As changed, the vector of “").wait_for()
+        moved = [float(one) for one in page.locator("tbody td").all_inner_texts()]
+        assert min(moved) < 0.999
+        assert not opened.complaints
+
 
 OPACITIES = "() => [...document.querySelectorAll('.stage path')].map((one) => one.style.opacity)"
 
@@ -548,3 +558,5 @@ def test_a_language_model_without_its_model_tells_what_it_expects(browser, page_
         assert numbers(page) == falls
         assert "holds what a language model expects" in page.locator(".orientation").inner_text()
         assert not page.locator(".told, .try").count()  # there is nothing to try
+        plain = page.locator(".word.plain").first  # a word that is not explained is no link
+        assert plain.evaluate("(one) => getComputedStyle(one).textDecorationLine") == "none"

@@ -1,34 +1,28 @@
-// "What if": what a changed text does. A page that contains its model computes it; another contains
-// the erasure of each word.
+// "What if": what a change does to each word. A page that contains its model computes the change;
+// another contains the erasure of each word.
 
 import {html, nothing} from "lit-html";
-import {signed} from "./colours.js";
 import {choice} from "./controls.js";
 import {largest} from "./data.js";
+import {digits} from "./shares.js";
 import {columnHeads, scrolled} from "./tables.js";
+
+const BOTH =
+  "Probabilities are among all words, after the words that stand before; " +
+  "of a word in several sub-words the product.";
 
 /** What each kind of model is asked while a word of its text changes. */
 const KINDS = {
   written: {
     of: "source",
     one: "Written word",
-    each: "Each written word",
-    table: "Written words",
-    moves: "",
-    says:
-      "Probabilities are among all words, after the words that were written before; " +
-      "of a word in several sub-words the product.",
-    ends: "The translations are written by greedy search.",
+    says: BOTH,
+    ends: "",
   },
   next: {
     of: "text",
     one: "Next word",
-    each: "Each next word",
-    table: "Next words",
-    moves: "How the probability of each next word moves",
-    says:
-      "Probabilities are among all words, after the words that were read before; " +
-      "of a word in several sub-words the product.",
+    says: BOTH,
     ends:
       "Words up to the changed one were predicted before it was read, " +
       "so their probability stays.",
@@ -36,9 +30,6 @@ const KINDS = {
   masked: {
     of: "text",
     one: "Masked word",
-    each: "Each masked word",
-    table: "Masked words",
-    moves: "How the probability of what was most probable moves",
     says:
       "Probabilities are among all words. " +
       "Each masked word is named by what is most probable there in the text as it is.",
@@ -47,13 +38,10 @@ const KINDS = {
   vectors: {
     of: "text",
     one: "Word",
-    each: "Each word",
-    table: "Words",
-    moves: "How far the vector of each word stays where it was",
     says:
       "The cosine is between the vectors that the last layer gives a word before and after: " +
       "1 is the same direction. Of a word in several sub-words their mean is taken.",
-    ends: "The model predicts no words here, so its vectors are compared.",
+    ends: "",
   },
 };
 
@@ -129,7 +117,7 @@ function followed({state}, {kind, first, places, chosen, last}) {
   return Math.max(at, chosen ?? 0); // the word after the changed one is at its index
 }
 
-/** "What if a word were missing?" */
+/** "What if it were changed?" */
 export function changeView(app) {
   const found = changing(app);
   const {kind, source, follow, written, named, numbers, unchanged, erased, places, place, all} =
@@ -137,12 +125,8 @@ export function changeView(app) {
   const now = all ?? erased[place];
   const waits =
     app.engine && app.source.answer.erasable.length
-      ? "Computing…"
+      ? "Each word is erased in turn…"
       : `The ${found.of} has no word that can be erased.`;
-  const hint = app.engine
-    ? "Press words above to erase them, switch heads off, or change the model."
-    : `Choose a word of the ${found.of}:`;
-  const gone = html`“<bdi>${source[place]}</bdi>”`;
   if (!now)
     return html`<h2>What if a word were missing?</h2>
       <p class="hint">${waits}</p>`;
@@ -153,31 +137,32 @@ export function changeView(app) {
           word,
           [numbers(unchanged)[at]],
           numbers(one)[at],
-          [one.likeliest[at].map(([other, p]) => `${other} ${p.toFixed(2)}`).join(", ")],
+          [one.likeliest[at].map(([other, p]) => `${other} ${digits(p)}`).join(", ")],
         ];
   const heads = (first) =>
     kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
+  const each = `Each ${found.one.toLowerCase()}`;
+  const one = html`“<bdi>${named(written)}</bdi>”`;
   return html`
     <h2>${app.engine ? "What if it were changed?" : "What if a word were missing?"}</h2>
-    <p class="hint">${hint}</p>
     ${
       app.engine
-        ? nothing
-        : html`<div class="words" role="group" aria-label="Words of the ${found.of}">
-            ${source.map((word, at) =>
-              places.includes(at)
-                ? html`<button
-                    class="word"
-                    aria-pressed=${at === place ? "true" : "false"}
-                    @click=${() => choose(app, at)}
-                  >
-                    <bdi>${word}</bdi>
-                  </button>`
-                : html`<span class="word plain"><bdi>${word}</bdi></span>`,
-            )}
-          </div>`
+        ? html`<p class="hint">
+            Press words above to erase them, switch heads off in “Heads”, or change the model.
+          </p>`
+        : nothing
     }
     <div class="bar">
+      ${
+        all
+          ? nothing
+          : choice(
+              "Without",
+              places.map((at) => [at, source[at]]),
+              place,
+              (at) => choose(app, Number(at)),
+            )
+      }
       ${choice(
         found.one,
         follow.map((_, at) => [at, named(at)]),
@@ -185,32 +170,12 @@ export function changeView(app) {
         (row) => app.set(kind === "written" ? {row} : {next: row}),
       )}
     </div>
-    <section class="panel">
-      <p class="summary" data-change>${telling(found, now, place)}</p>
-      ${
-        unchanged.translation.length
-          ? html`<h3>Written from the source as it is</h3>
-              <p class="sentence"><bdi>${unchanged.translation.join(" ")}</bdi></p>
-              ${
-                now.translation
-                  ? html`<h3>${all ? "Written now" : html`Written without ${gone}`}</h3>
-                      <p class="sentence">${marked(unchanged.translation, now.translation)}</p>`
-                  : nothing
-              }`
-          : nothing
-      }
-      ${
-        found.moves
-          ? html`<h3>${found.moves}</h3>
-              ${moves(found, now)}`
-          : nothing
-      }
-    </section>
+    <p class="summary" data-change>${telling(found, now, place)}</p>
     <div class="columns">
       <section class="panel">
-        <h3>${found.each}</h3>
+        <h3>${each} ${all ? "now" : html`without “<bdi>${source[place]}</bdi>”`}</h3>
         ${table(
-          found.table,
+          each,
           heads("Word"),
           follow.map((_, at) => row(named(at), now, at)),
           written,
@@ -220,7 +185,7 @@ export function changeView(app) {
         all
           ? nothing
           : html`<section class="panel">
-              <h3>“<bdi>${named(written)}</bdi>” without each word</h3>
+              <h3>${one} without each word</h3>
               ${table(
                 "Erasures",
                 heads("Without"),
@@ -231,8 +196,8 @@ export function changeView(app) {
       }
     </div>
     <p class="hint">
-      ${found.says} An erased word keeps its place and has the mean embedding of the
-      ${kind === "written" ? "sentence" : "text"}'s words. ${found.ends}
+      ${found.says} An erased word keeps its place and has the mean embedding of the words of the
+      ${found.of}. ${found.ends}
     </p>
   `;
 }
@@ -263,57 +228,18 @@ function telling({kind, source, follow, named, numbers, written, unchanged, all}
   }
   if (kind === "next" && !all && written < place)
     return (
-      `The probability of “${named(written)}” stays ${after.toFixed(3)}: ` +
+      `The probability of “${named(written)}” stays ${digits(after)}: ` +
       `the model predicts it before it reads “${source[place]}”.`
     );
   const [likeliest, chance] = now.likeliest[written][0];
   const before = numbers(unchanged)[written];
   const instead =
-    after < chance ? `; most probable there is “${likeliest}” (${chance.toFixed(3)})` : "";
+    after < chance ? `; most probable there is “${likeliest}” (${digits(chance)})` : "";
   return (
-    `${how}, the probability of “${named(written)}” is ${digits(after, before)} ` +
-    `instead of ${digits(before, after)}${instead}.`
-  );
-}
-
-/** A probability with three decimals, or with six if it does not differ from the other by three. */
-function digits(one, other) {
-  return one.toFixed(3) === other.toFixed(3) ? one.toFixed(6) : one.toFixed(3);
-}
-
-/**
- * Each followed word with the change of its number; the sign says the direction, not the colour
- * alone.
- */
-function moves({kind, follow, named, numbers, unchanged}, now) {
-  const by = follow.map((_, at) => numbers(now)[at] - numbers(unchanged)[at]);
-  const most = Math.max(...by.map(Math.abs), 0.1); // small moves stay pale
-  const told = (at) =>
-    kind === "vectors"
-      ? numbers(now)[at].toFixed(3)
-      : by[at] === 0
-        ? "0"
-        : Math.abs(by[at]) < 0.0005
-          ? "0.000"
-          : `${by[at] < 0 ? "−" : "+"}${Math.abs(by[at]).toFixed(3)}`;
-  return html`<div class="words" data-moves>
-    ${follow.map(
-      (_, at) =>
-        html`<span class="scored"
-          ><span class="word" .style=${signed(by[at], most)}><bdi>${named(at)}</bdi></span>
-          <small>${told(at)}</small></span
-        >`,
-    )}
-  </div>`;
-}
-
-/**
- * A translation in which words that the other one does not have are marked, not by colour alone.
- */
-function marked(before, now) {
-  const known = new Set(before);
-  return now.map((word) =>
-    known.has(word) ? html`<bdi>${word}</bdi> ` : html`<mark><bdi>${word}</bdi></mark> `,
+    `${how}, the probability of “${named(written)}” ` +
+    (digits(after) === digits(before)
+      ? `stays ${digits(after)}${instead}.`
+      : `is ${digits(after)} instead of ${digits(before)}${instead}.`)
   );
 }
 
@@ -327,7 +253,7 @@ function table(label, heads, rows, chosen) {
           ([word, before, now, likeliest], at) =>
             html`<tr class=${at === chosen ? "chosen" : ""}>
               <th scope="row"><bdi>${word}</bdi></th>
-              ${before.map((one) => html`<td>${one.toFixed(3)}</td>`)}
+              ${before.map((one) => html`<td>${digits(one)}</td>`)}
               <td>
                 <meter
                   min="0"
@@ -335,7 +261,7 @@ function table(label, heads, rows, chosen) {
                   value=${String(now)}
                   aria-label=${heads.length > 2 ? "probability" : "cosine"}
                 ></meter>
-                ${now.toFixed(3)}
+                ${digits(now)}
               </td>
               ${likeliest.map((one) => html`<td><bdi>${one}</bdi></td>`)}
             </tr>`,

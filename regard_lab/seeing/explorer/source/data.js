@@ -99,20 +99,6 @@ export class Weights {
     return sum;
   }
 
-  /** The sum of the weights that each key receives. */
-  get received() {
-    this.sums ??= this.#received();
-    return this.sums;
-  }
-
-  #received() {
-    const sums = new Float32Array(this.columns);
-    for (let row = 0, at = 0; row < this.rows; row += 1)
-      for (let column = 0; column < this.columns; column += 1, at += 1)
-        sums[column] += this.values[at];
-    return sums;
-  }
-
   /**
    * The keys of a row with the largest weights: as few as reach a share of the row's sum, and at
    * most `most`.

@@ -2,7 +2,6 @@
 // that it depends on, one sentence in probabilities, and three experiments.
 
 import {html, nothing} from "lit-html";
-import {repeat} from "lit-html/directives/repeat.js";
 import {explain} from "./background.js";
 import {experimentsOf} from "./experiments.js";
 import {drawer, sentenceForm} from "./form.js";
@@ -245,23 +244,14 @@ function looksOf(word) {
   return isMark(word) ? "p" : "";
 }
 
-/** Words of a line, a mark on the row of its word; equal words keep their element. */
+/** Words of a line, a mark on the row of its word. */
 function rows(words, [from, to], draw) {
   const groups = [];
   for (let at = from; at < to; at += 1)
     if (isMark(words[at]) && groups.length) groups.at(-1).push(at);
     else groups.push([at]);
-  const seen = new Map();
-  const keyed = groups.map((group) => {
-    const word = words[group[0]];
-    const count = (seen.get(word) ?? 0) + 1;
-    seen.set(word, count);
-    return {group, key: `${word} ${count}`};
-  });
-  return repeat(
-    keyed,
-    ({key}) => key,
-    ({group}) => html`<span class="g">${group.map((at) => draw(words[at], at))}</span>`,
+  return groups.map(
+    (group) => html`<span class="g">${group.map((at) => draw(words[at], at))}</span>`,
   );
 }
 

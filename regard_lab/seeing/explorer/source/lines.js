@@ -17,7 +17,7 @@ export function reveal(box, row) {
     box.scrollTop = top - box.clientHeight / 2;
 }
 
-export function paint(app, canvas, weights, until = Infinity) {
+export function paint(app, canvas, weights) {
   const box = canvas.parentElement.parentElement;
   const width = Math.max(box.clientWidth - 2, 240);
   const pen = context(canvas, width, canvas.tall);
@@ -27,33 +27,31 @@ export function paint(app, canvas, weights, until = Infinity) {
   const y = (at) => at * LINE + LINE / 2 + 4 - box.scrollTop;
   const first = Math.max(Math.floor(box.scrollTop / LINE) - 1, 0);
   const last = first + Math.ceil(canvas.tall / LINE) + 2;
-  canvas.side = side;
-  const dim = weights.rows > 1;
-  for (let row = first; row < Math.min(last, weights.rows); row += 1)
-    if (row !== app.state.row && row < until)
-      drawLinks(
-        pen,
-        weights.links(row, app.state.share, MOST).links,
-        y(row),
-        y,
-        [side + 6, width - side - 6],
-        theme.faint,
-        dim ? 0.35 : 1,
-      );
-  if (app.state.row >= first - 40 && app.state.row <= last + 40)
+  const draw = (row, colour, strength) =>
     drawLinks(
       pen,
-      weights.links(app.state.row, app.state.share, MOST).links,
-      y(app.state.row),
+      weights.links(row, app.state.share, MOST).links,
+      y(row),
       y,
       [side + 6, width - side - 6],
-      theme.accent,
-      1,
+      colour,
+      strength,
     );
-  if (until < Infinity)
-    bars(pen, weights.row(app.state.row), first, last, y, width - side, side, theme);
-  writeWords(pen, rows, first, last, y, side, "right", theme, app.state.row, side, until);
-  writeWords(pen, columns, first, last, y, width - side, "left", theme, -1, side);
+  const dimmed = weights.rows > 1 ? 0.35 : 1;
+  for (let row = first; row < Math.min(last, weights.rows); row += 1)
+    if (row !== app.state.row) draw(row, theme.faint, dimmed);
+  if (app.state.row >= first - 40 && app.state.row <= last + 40)
+    draw(app.state.row, theme.accent, 1);
+  const write = (words, x, align, chosen) => {
+    pen.textAlign = align;
+    for (let at = first; at < Math.min(last, words.length); at += 1) {
+      font(pen, 13, at === chosen ? "bold" : "normal");
+      pen.fillStyle = at === chosen ? theme.accent : theme.ink;
+      pen.fillText(fitted(pen, words[at], side - 6), x, y(at));
+    }
+  };
+  write(rows, side, "right", app.state.row);
+  write(columns, width - side, "left", -1);
 }
 
 function drawLinks(pen, links, from, y, [left, right], colour, strength) {
@@ -68,38 +66,6 @@ function drawLinks(pen, links, from, y, [left, right], colour, strength) {
     pen.moveTo(left, from);
     pen.bezierCurveTo((left + right) / 2, from, (left + right) / 2, y(key), right, y(key));
     pen.stroke();
-  }
-  pen.globalAlpha = 1;
-}
-
-/** A bar behind each word on the right, as long as its weight. */
-function bars(pen, weights, first, last, y, x, side, theme) {
-  pen.fillStyle = theme.accent;
-  pen.globalAlpha = 0.25;
-  for (let at = first; at < Math.min(last, weights.length); at += 1)
-    pen.fillRect(x, y(at) - LINE / 2 + 2, side * weights[at], LINE - 4);
-  pen.globalAlpha = 1;
-}
-
-function writeWords(
-  pen,
-  words,
-  first,
-  last,
-  y,
-  x,
-  align,
-  theme,
-  chosen,
-  room = x,
-  until = Infinity,
-) {
-  pen.textAlign = align;
-  for (let at = first; at < Math.min(last, words.length); at += 1) {
-    font(pen, 13, at === chosen ? "bold" : "normal");
-    pen.fillStyle = at === chosen ? theme.accent : theme.ink;
-    pen.globalAlpha = at > until ? 0.45 : 1; // later words are not written yet
-    pen.fillText(fitted(pen, words[at], room - 6), x, y(at));
   }
   pen.globalAlpha = 1;
 }

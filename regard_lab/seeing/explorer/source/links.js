@@ -34,7 +34,7 @@ export function linksView(app, weights) {
     <p class="hint">
       On the left ${app.attention.row_title}, on the right ${app.attention.column_title}. Each word
       is linked to as few words as carry the chosen share of its weight, at most ${MOST}. Choose a
-      word on the left.
+      word on the left. ${app.attention.says}
     </p>
     <div
       class="links"
@@ -99,7 +99,7 @@ function telling(app, weights) {
   );
 }
 
-export function choose(app, event, weights) {
+function choose(app, event, weights) {
   const box = event.currentTarget.parentElement.parentElement;
   const row = Math.floor((pointAt(event)[1] + box.scrollTop - 4) / LINE);
   if (row >= 0 && row < weights.rows) app.set({row});

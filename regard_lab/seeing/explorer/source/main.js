@@ -10,7 +10,6 @@ import {firstScreen} from "./first.js";
 import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
 import {linksView} from "./links.js";
-import {stepsView} from "./steps.js";
 import {changeView} from "./change.js";
 import {patternView} from "./pattern.js";
 import {PLAIN} from "./state.js";
@@ -20,21 +19,15 @@ import {rove, stops} from "./rove.js";
 import {walkView} from "./walk.js";
 import {followed, lastWord} from "./wordpairs.js";
 
-/** The attention from what is written to the source. */
-const crossing = ({attentions}) =>
-  attentions.findIndex(({rows, columns}) => rows === "target" && columns === "source");
+/** Whether words are explained by lenses. */
+const explains = ({written, model, explained}) =>
+  Boolean(written && (model || Object.keys(explained).length));
 const weighs = (header) => header.attentions.length > 0;
 const VIEWS = {
-  reader: {title: "Reader", draw: readerView, fits: weighs},
+  reader: {title: "Reader", draw: readerView, fits: explains},
   heads: {title: "Heads", draw: headsView, fits: weighs},
   map: {title: "Heat map", draw: heatmapView, fits: weighs},
   links: {title: "Links", draw: linksView, fits: weighs},
-  steps: {
-    title: "Translation",
-    draw: stepsView,
-    fits: (header) => crossing(header) >= 0,
-    kind: crossing,
-  },
   change: {title: "What if", draw: changeView, fits: (header) => Boolean(header.changes)},
   pattern: {title: "Pattern", draw: patternView, fits: (header) => header.patterns.length > 0},
   walk: {
@@ -172,7 +165,7 @@ export class App {
       Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), Math.max(count - 1, 0));
     if (!Object.hasOwn(VIEWS, state.view) || !VIEWS[state.view].fits(header))
       state.view = Object.keys(VIEWS).find((name) => VIEWS[name].fits(header));
-    state.kind = within(VIEWS[state.view].kind?.(header) ?? state.kind, header.attentions.length);
+    state.kind = within(state.kind, header.attentions.length);
     const [layers, heads, rows, columns] = this.attention?.shape ?? [1, 1, 1, 1];
     state.layer = within(state.layer, layers);
     state.head = heads === 1 ? 0 : state.head === "mean" ? "mean" : within(state.head, heads);

@@ -3,7 +3,7 @@
 import {html, nothing} from "lit-html";
 import {explain} from "./background.js";
 import {signed, weightColours} from "./colours.js";
-import {badge, choice, headChoice} from "./controls.js";
+import {choice} from "./controls.js";
 import {largest} from "./data.js";
 
 const LENSES = {
@@ -33,16 +33,8 @@ const LENSES = {
   },
 };
 const NAMED = 2; // words that the sentence above the words names
-const SHOWN = 200; // words of a text that are shown around the chosen one
 
-export function readerView(app, weights) {
-  const {header} = app.source;
-  return header.written && (app.engine || Object.keys(header.explained).length)
-    ? explainedReader(app)
-    : attentionReader(app, weights);
-}
-
-function explainedReader(app) {
+export function readerView(app) {
   const {header} = app.source;
   const words = header.texts[header.written];
   const can = (at) =>
@@ -55,9 +47,9 @@ function explainedReader(app) {
   if (!lenses) explain(app);
   const chooser = html`<h2>What does this word depend on?</h2>
     ${
-      app.engine && header.texts.target
-        ? nothing
-        : html` <p class="hint">Choose a ${header.texts.source ? "written word" : "word"}:</p>
+      header.texts.target
+        ? nothing // words of the translation are pressed above
+        : html` <p class="hint">Choose a word:</p>
             <div class="words" role="group" aria-label="Words to explain">
               ${words.map((word, at) =>
                 can(at)
@@ -183,69 +175,4 @@ function scored(app, one, word, score, top) {
     ><span class="word" .style=${colours}><bdi>${word}</bdi></span>
     <small>${number(one, score)}</small></span
   >`;
-}
-
-/** Without a model nothing can be erased: where each head looks from one word. */
-function attentionReader(app, weights) {
-  const {state} = app;
-  const {rows, columns} = app.words;
-  const row = weights.row(state.row);
-  const top = row[largest(row, 1)[0]];
-  const [from, to] = around(state.row, rows.length);
-  const [first, last] = rows === columns ? [from, to] : around(largest(row, 1)[0], columns.length);
-  return html`
-    <h2>Where does this word look?</h2>
-    <p class="hint">
-      ${app.engine || app.source.header.changes ? "Attention weights" : "These are weights without a model, and"}
-      say where a word looks and not what the model uses. ${app.attention.sums ?? ""}
-    </p>
-    <div class="bar">${headChoice(app)} ${badge(weights)}</div>
-    <p class="hint">Choose a word (${app.attention.row_title})${cut(from, to, rows.length)}:</p>
-    <div class="words" role="group" aria-label="Words">
-      ${rows.slice(from, to).map(
-        (word, at) =>
-          html`<button
-            class="word"
-            aria-pressed=${from + at === state.row ? "true" : "false"}
-            @click=${() => app.set({row: from + at})}
-          >
-            <bdi>${word}</bdi>
-          </button>`,
-      )}
-    </div>
-    <section class="panel">
-      <h3><bdi>${rows[state.row]}</bdi> looks at</h3>
-      <div class="words">
-        ${columns.slice(first, last).map(
-          (word, at) =>
-            html`<span class="scored">
-              <span class="word" .style=${weightColours(top ? row[first + at] / top : 0)}
-                ><bdi>${word}</bdi></span
-              >
-              <small>${row[first + at].toFixed(2)}</small></span
-            >`,
-        )}
-      </div>
-      <p class="hint">
-        ${cut(first, last, columns.length)} The row sums to ${sum(row).toFixed(3)}; entropy
-        ${weights.entropy(state.row).toFixed(2)} nats.
-      </p>
-    </section>
-  `;
-}
-
-function around(place, count) {
-  if (count <= SHOWN) return [0, count];
-  const from = Math.min(Math.max(place - SHOWN / 2, 0), count - SHOWN);
-  return [from, from + SHOWN];
-}
-
-function cut(from, to, count) {
-  return to - from < count ? ` Words ${from} to ${to - 1} of ${count} are shown.` : "";
-}
-
-function sum(values) {
-  let total = 0;
-  for (const value of values) total += value;
-  return total;
 }

@@ -158,16 +158,16 @@ const NOTHING = {probabilities: [], likeliest: [], translation: null, similariti
  * them.
  */
 function changesOf({follows}, answer, base) {
-  const said = (one, numbers = one) => ({
+  const said = (one) => ({
     ...NOTHING,
-    ...numbers,
+    ...one,
     translation: one.finished === undefined ? [] : one.texts.target.slice(0, -1),
   });
   const stays = {similarities: base.texts[base.texts.target ? "target" : "text"].map(() => 1)};
   return {
     follows,
     unchanged: {...said(base), ...stays},
-    now: answer === base ? null : said(answer, answer.against),
+    now: answer === base ? null : {...said(answer), ...answer.against},
     erased: {},
   };
 }

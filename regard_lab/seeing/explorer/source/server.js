@@ -11,7 +11,6 @@ export function liveForm(app) {
     <label for="sentence">${live.label}</label>
     <input id="sentence" name="text" .value=${live.text} maxlength="4000" autocomplete="off" />
     <button ?disabled=${app.state.busy === READING}>Read</button>
-    <span role="alert">${app.state.busy}</span>
   </form>`;
 }
 

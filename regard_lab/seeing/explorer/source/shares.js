@@ -21,6 +21,11 @@ export function ceiling(p) {
   return short(Math.floor(p * 1000 + 1) / 1000);
 }
 
+/** A number from 0 to 1 in a table: three decimals, and of small numbers two digits. */
+export function digits(p) {
+  return p >= 0.01 || p <= 0 ? p.toFixed(3) : p.toPrecision(2);
+}
+
 /** A share of attention, with two decimals. */
 export function share(weight) {
   return weight.toFixed(2).replace(/^0/, "");

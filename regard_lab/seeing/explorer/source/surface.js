@@ -1,19 +1,18 @@
 // Canvases: sharp at any pixel ratio, drawn after lit-html has placed them, and used by keyboard as
 // grids.
 
-import {AsyncDirective} from "lit-html/async-directive.js";
-import {directive} from "lit-html/directive.js";
+import {Directive, directive} from "lit-html/directive.js";
 import {FOLLOWED} from "./palette.js";
 
 const FONT = "system-ui, sans-serif";
 
 /** `${drawn(canvas => …)}` on a canvas: calls the function whenever the page is drawn. */
 export const drawn = directive(
-  class extends AsyncDirective {
+  class extends Directive {
     render() {}
 
-    update(part, [draw]) {
-      queueMicrotask(() => this.isConnected && draw(part.element));
+    update({element}, [draw]) {
+      queueMicrotask(() => element.isConnected && draw(element));
     }
   },
 );

@@ -131,19 +131,20 @@ export class TextModel extends Model {
     const {tokeniser, causal} = this;
     const {dim} = this.config;
     const settings = new Settings({...given, keeps: true});
-    let ids = [BEGIN, ...tokeniser.encode(source), ...(causal ? [] : [END])];
-    const spans = tokeniser.words(ids);
+    const plain = [BEGIN, ...tokeniser.encode(source), ...(causal ? [] : [END])];
+    const spans = tokeniser.words(plain);
     const words = wordsOf(spans);
     const inner = spans.map((_, at) => at).slice(1, causal ? undefined : -1);
-    this.check(ids.length, given, this.shapes);
+    this.check(plain.length, given, this.shapes);
     const gone = new Set(
       this.places(
         spans,
         erase.filter((at) => inner.includes(at)),
       ),
     );
-    const mean = meanVector(this.table, ids.filter(isWord), dim);
-    if (this.head === "words") ids = ids.map((id, at) => (gone.has(at) ? UNKNOWN : id));
+    const mean = meanVector(this.table, plain.filter(isWord), dim);
+    const ids =
+      this.head === "words" ? plain.map((id, at) => (gone.has(at) ? UNKNOWN : id)) : plain;
     const x = this.vectors(ids, settings, {erased: [this.head === "words" ? null : gone], mean});
     const answer = {
       texts: {text: words},
@@ -155,9 +156,10 @@ export class TextModel extends Model {
     answer.attention = {text: merged(settings.weights("text"), spans, spans)};
     this.last = {key: JSON.stringify(kept), given, ids, spans, gone, mean, x, inner};
     Object.assign(answer, this.#said(ids, spans, x, gone, settings));
-    if (against && causal) answer.against = this.#next(answer.logits, ids, spans, against.at(-1));
-    if (against && this.head === "none")
-      answer.against = this.#similarities(this.vectors(ids, new Settings()), x, spans);
+    if (against)
+      answer.against = causal
+        ? this.#next(answer.logits, ids, spans, against.at(-1))
+        : this.#similarities(this.vectors(plain, new Settings()), x, spans);
     return answer;
   }
 
