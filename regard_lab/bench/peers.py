@@ -370,26 +370,3 @@ BYTES_SUMMED = Contender(
     lambda work, tensors: lambda: tensors.k.sum() + tensors.v.sum(),
     checked=False,
 )
-
-
-PEERS: dict[str, Contender] = {
-    peer.name: peer
-    for peer in (
-        SDPA,
-        SDPA_MASK,
-        SDPA_GROUPED,
-        SDPA_REPEATED,
-        FLEX,
-        LOCAL_ATTENTION,
-        LONGFORMER,
-        SDPA_SOFTMAX,
-        PERFORMER_PYTORCH,
-        FAST_TRANSFORMERS,
-        BROADCAST,
-        ONNX_ATTENTION,
-        ONNX_MULTI_HEAD,
-        ONNX_GROUPED,
-        OPENVINO,
-        BYTES_SUMMED,
-    )
-}

@@ -1,4 +1,4 @@
-"""All attention weights of a model on one text, with named axes, and what one word looked at most.
+"""All attention weights of a model on one text, with named axes.
 
 `look` is for translators, `look_text` for language models and encoders.
 """
@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import torch
 
@@ -19,7 +19,6 @@ from regard_lab.decoding.loading import check_together
 from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.seeing.terminal import visible
 from regard_lab.seeing.watching import (
     Span,
     all_weights,
@@ -287,72 +286,6 @@ def has_encoder_weights(model: TranslationModel) -> bool:
 def _one_label_spans(labels: Sequence[str]) -> tuple[Span, ...]:
     """Words of one label each."""
     return tuple((label, range(place, place + 1)) for place, label in enumerate(labels))
-
-
-def looked_at(
-    maps: AttentionMaps,
-    word: str | int,
-    *,
-    kind: Kind = "encoder",
-    layer: int = -1,
-    head: int | None = None,
-) -> list[tuple[str, float]]:
-    """The key words of one query word with their weights, the largest first; the word itself is included.
-
-    Args:
-        maps: the weights, merged or not.
-        word: the label of the row (its first occurrence, ignoring case), or its index.
-        kind, layer, head: as for `AttentionMaps.matrix`.
-
-    Returns:
-        Each column's label and weight; the weights sum to 1, and equal weights are in the order of the text.
-
-    Raises:
-        ArgumentError: a word, kind, layer or head that does not exist.
-
-    >>> import torch
-    >>> weights = torch.tensor([[[[0.9, 0.0, 0.1], [0.7, 0.2, 0.1], [0.0, 0.0, 1.0]]]])
-    >>> maps = AttentionMaps(("animal", "it", "<end>"), ("<end>",), weights, torch.ones(1, 1, 1, 1), weights[:, :, :1])
-    >>> [(word, round(weight, 2)) for word, weight in looked_at(maps, "it")]
-    [('animal', 0.7), ('it', 0.2), ('<end>', 0.1)]
-    """
-    of_kind("maps", maps, AttentionMaps, "the AttentionMaps that look returns")
-    ranked = _ranked_keys(maps, _place_of(maps, word, kind), kind, layer, head)
-    return [(label, weight) for label, weight, _ in ranked]
-
-
-class _Key(NamedTuple):
-    """A key with the weight that one query gives it."""
-
-    label: str
-    weight: float
-    place: int
-
-
-def _ranked_keys(
-    maps: AttentionMaps, query: int, kind: Kind, layer: int, head: int | None
-) -> list[_Key]:
-    """The keys of a query, that of the largest weight first."""
-    weights = maps.matrix(kind, layer, head)[query].tolist()
-    keys = map(_Key, maps.labels(kind)[1], weights, range(len(weights)))
-    return sorted(keys, key=lambda key: -key.weight)
-
-
-def _place_of(maps: AttentionMaps, word: str | int, kind: Kind) -> int:
-    rows = maps.labels(kind)[0]
-    if isinstance(word, str):
-        for place, label in enumerate(rows):
-            if label.lower() == word.lower():
-                return place
-        raise ArgumentError(
-            f"no {kind} row is called {word!r}; there are {' '.join(map(visible, rows))}"
-        )
-
-    place = whole("word", word)
-    if not 0 <= place < len(rows):
-        existing = f"rows are words 0 to {len(rows) - 1}" if len(rows) > 1 else "row is word 0"
-        raise ArgumentError(f"word {place} does not exist; the {kind} {existing}")
-    return place
 
 
 TextModel = LanguageModel | TextEncoder

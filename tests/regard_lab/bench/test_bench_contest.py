@@ -7,15 +7,15 @@ import pytest
 
 from regard.backends import BACKENDS
 from regard.patterns import Causal
+from regard_lab.bench import peers
 from regard_lab.bench import running as room
 from regard_lab.bench.cases import REGARD
 from regard_lab.bench.measuring import Pace
-from regard_lab.bench.peers import PEERS
 from regard_lab.bench.running import hold
 from regard_lab.bench.work import Case, Contender, Contest, Promise, Work, make_tensors
 
 WORK = Work(12, heads=2, head_dim=8, pattern=Causal())
-FINE = replace(PEERS["SDPA"], name="fine")
+FINE = replace(peers.SDPA, name="fine")
 WRONG = Contender("wrong", lambda work, tensors: lambda: REGARD.prepare(work, tensors)() * 1.001)
 
 
@@ -26,8 +26,8 @@ def _quickly(monkeypatch):
         monkeypatch.setattr(room, name, pace)
 
 
-def held(*peers, quick=False, **options):
-    contest = Contest("here", options.pop("work", WORK), (REGARD, *peers), **options)
+def held(*others, quick=False, **options):
+    contest = Contest("here", options.pop("work", WORK), (REGARD, *others), **options)
     return hold(
         Case("case", "A case", (contest,), (contest,)), contest, quick=quick, tell=lambda line: None
     )
@@ -63,7 +63,7 @@ def test_refusals_and_failures_are_kept_apart_with_their_reasons():
         raise ZeroDivisionError("by zero\nand more")
 
     record = held(
-        replace(PEERS["SDPA"], name="no"), Contender("fails", fails), work=replace(WORK, k_len=20)
+        replace(peers.SDPA, name="no"), Contender("fails", fails), work=replace(WORK, k_len=20)
     )
     refused = record["contenders"]["no"]
     assert refused["status"] == "refused"
@@ -81,18 +81,18 @@ def test_our_backend_is_said_and_what_could_not_be_checked():
     assert "without dropout" in record["contenders"]["fine"]["notes"][0]
 
 
-RUNTIMES = [name for name in PEERS if name.startswith(("onnxruntime", "OpenVINO"))]
+RUNTIMES = (peers.ONNX_ATTENTION, peers.ONNX_MULTI_HEAD, peers.ONNX_GROUPED, peers.OPENVINO)
 
 
-@pytest.mark.parametrize("name", RUNTIMES)
-def test_a_runtime_is_right_where_it_is_installed_and_named_where_it_is_not(name):
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.name)
+def test_a_runtime_is_right_where_it_is_installed_and_named_where_it_is_not(runtime):
     work = Work(1, 37, heads=4, head_dim=8, batch=2, caches=2)
-    record = held(PEERS[name], work=work)["contenders"][name]
-    absent = [one for one in PEERS[name].package.split() if find_spec(one) is None]
+    record = held(runtime, work=work)["contenders"][runtime.name]
+    absent = [package for package in runtime.package.split() if find_spec(package) is None]
     assert record["status"] == ("missing" if absent else "measured")
     assert not absent or record["reason"] == f"the package {absent[0]} is not installed"
     with pytest.raises(NotImplementedError, match="forward in float32, without options"):
-        PEERS[name].prepare(replace(work, backward=True), make_tensors(work))
+        runtime.prepare(replace(work, backward=True), make_tensors(work))
 
 
 def test_caches_take_turns_and_what_computes_no_attention_is_timed_unchecked():

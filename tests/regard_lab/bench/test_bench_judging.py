@@ -17,9 +17,9 @@ from regard.mechanisms import (
     Softmax,
 )
 from regard.patterns import CausalWindow
+from regard_lab.bench import peers
 from regard_lab.bench.cases import PLAN_RUN, REGARD, with_statistic
 from regard_lab.bench.judging import Bound, chosen_rows, judge
-from regard_lab.bench.peers import PEERS
 from regard_lab.bench.work import (
     BIG_BIRD,
     CAUSAL,
@@ -162,25 +162,24 @@ def test_parameters_get_their_gradients_checked():
 
 def test_own_dropout_is_judged_without():
     work = replace(SMALL, pattern=FULL, dropout=0.4)
-    assert verdict(work, PEERS["SDPA"]).right
-    assert not verdict(work, replace(PEERS["SDPA"], own_dropout=False)).right
+    assert verdict(work, peers.SDPA).right
+    assert not verdict(work, replace(peers.SDPA, own_dropout=False)).right
 
 
 def test_peers_of_torch_are_right():
-    assert verdict(replace(SMALL, pattern=CAUSAL, backward=True), PEERS["SDPA"]).right
-    assert verdict(WORKS["gradients"], PEERS["SDPA bool mask"]).right
-    assert verdict(Work(9, 4, heads=2, head_dim=8), PEERS["SDPA"]).right, "more queries than keys"
-    for name in ("SDPA enable_gqa", "SDPA repeat_interleave"):
-        assert verdict(WORKS["grouped heads and a cache"], PEERS[name]).right
-    broadcast = PEERS["tanh of a broadcast sum"]
-    assert verdict(replace(WORKS["additive"], pattern=FULL), broadcast).right
+    assert verdict(replace(SMALL, pattern=CAUSAL, backward=True), peers.SDPA).right
+    assert verdict(WORKS["gradients"], peers.SDPA_MASK).right
+    assert verdict(Work(9, 4, heads=2, head_dim=8), peers.SDPA).right, "more queries than keys"
+    for peer in (peers.SDPA_GROUPED, peers.SDPA_REPEATED):
+        assert verdict(WORKS["grouped heads and a cache"], peer).right
+    assert verdict(replace(WORKS["additive"], pattern=FULL), peers.BROADCAST).right
     with pytest.raises(NotImplementedError, match="full additive attention without groups"):
-        verdict(WORKS["additive"], broadcast)
+        verdict(WORKS["additive"], peers.BROADCAST)
 
 
 def test_softmax_beside_the_linear_transformer_is_judged_as_softmax():
-    assert verdict(WORKS["causal linear"], PEERS["SDPA, softmax"]).right
-    unchanged = replace(PEERS["SDPA, softmax"], works_on=lambda work: work)
+    assert verdict(WORKS["causal linear"], peers.SDPA_SOFTMAX).right
+    unchanged = replace(peers.SDPA_SOFTMAX, works_on=lambda work: work)
     assert not verdict(WORKS["causal linear"], unchanged).right
 
 

@@ -9,7 +9,7 @@ from regard.layers import record_attention
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.seeing import AttentionMaps, look, look_batch
-from regard_lab.seeing.maps import KINDS, look_text, looked_at
+from regard_lab.seeing.maps import KINDS, look_text
 from regard_lab.seeing.referents import it_weights
 from regard_lab.seeing.watching import merge
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
@@ -241,20 +241,6 @@ def test_the_maps_are_the_weights_of_the_model(kind):
     assert bool(ahead) == (kind == "encoder")
 
 
-def by_hand():
-    words = ("the", "animal", "it", "the", "<end>")
-    rows = torch.full((1, 2, 5, 5), 0.2)
-    rows[0, 1, 2] = torch.tensor([0.05, 0.2, 0.5, 0.05, 0.2])
-    return AttentionMaps(words, ("das", "<end>"), rows, torch.ones(1, 2, 2, 2) / 2, rows[:, :, :2])
-
-
-def test_words_are_ranked_by_weight_and_equal_ones_stay_in_order():
-    ranked = looked_at(by_hand(), "it", head=1)
-    assert [word for word, _ in ranked] == ["it", "animal", "<end>", "the", "the"]
-    assert [round(weight, 3) for _, weight in ranked] == [0.5, 0.2, 0.2, 0.05, 0.05]
-    assert ranked == looked_at(by_hand(), "IT", head=1) == looked_at(by_hand(), 2, head=1)
-
-
 def merged(*spans):
     return merge(torch.full((len(spans), 1), 0.5), spans, [("c", range(1))])
 
@@ -306,16 +292,6 @@ UNFIT = (
         (lambda: merged(("a", range(1, 2))), ArgumentError, "rows"),
         (lambda: merged(("a", range(0))), ArgumentError, "rows"),
         (lambda: merge(torch.ones(3, 2), WORDS, WORDS), ShapeError, r"\(3, 2\).*\(\.\.\., 2, 2\)"),
-        (
-            lambda: looked_at(by_hand(), "they"),
-            ArgumentError,
-            "called 'they'; there are the animal it the <end>",
-        ),
-        (
-            lambda: looked_at(by_hand(), 5),
-            ArgumentError,
-            "word 5 does not exist; the encoder rows are words 0 to 4",
-        ),
     ],
 )
 def test_what_cannot_be_looked_at_is_refused_in_words(call, error, says):
