@@ -324,9 +324,8 @@ def received_figures(reader: EnglishReader) -> dict[str, Any]:
     """How often the two nouns are the words with the most weight from others; [CLS], [SEP] and "." are left out."""
     is_right: dict[str, list[bool]] = {"trained": [], "untrained": []}
     chance = []
-    places: Counter[tuple[int, int]] = (
-        Counter()
-    )  # of the subject from the start, of the other noun from the end
+    # Of the subject from the start, and of the other noun from the end.
+    places: Counter[tuple[int, int]] = Counter()
     for number in range(SENTENCES):
         sentence = make_sentence(SCORED, number)
         ((subject, (place,)),) = sentence.links["subject to place"]

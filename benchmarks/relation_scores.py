@@ -215,9 +215,8 @@ def received(maps: TextMaps) -> torch.Tensor:
     if maps.causal:
         visible = visible.tril()
         others = others.tril()
-    uniform = merge(
-        visible / visible.sum(1, keepdim=True), maps.spans, maps.spans
-    )  # (words, words)
+    uniform_of_ids = visible / visible.sum(1, keepdim=True)
+    uniform = merge(uniform_of_ids, maps.spans, maps.spans)  # (words, words)
     relative = maps.weights.mean((0, 1)) / uniform.clamp(min=1e-9)
     return (relative * others).sum(0) / others.sum(0).clamp(min=1)
 

@@ -160,9 +160,8 @@ def _draw_thing(
     left, top = (along, across) if relation == "left of" else (across, along)
     pixels = "".join(SHAPES[shape])
     inside = torch.tensor([pixel == "#" for pixel in pixels]).view(THING, THING)
-    box = picture[
-        :, top : top + THING, left : left + THING
-    ]  # a view: drawing in it draws in the picture
+    # A view: drawing in it draws in the picture.
+    box = picture[:, top : top + THING, left : left + THING]
     for channel, value in zip(box, COLOURS[colour], strict=True):
         channel[inside] = 2 * value - 1
 

@@ -188,9 +188,8 @@ class Quotes:
         self._has_header = has_header
         self._rows = 0
         self._quoted = 0  # rows with a cell that is quoted as a whole
-        self._certain = (
-            0  # those that can only be of a quoted file: half of a field, or quotes written twice
-        )
+        # Those that can only be of a quoted file: with half of a field, or quotes written twice.
+        self._certain = 0
         self._first = 0  # the number of the first row that looks quoted
 
     def has_half(self, number: int, cells: Sequence[str]) -> bool:

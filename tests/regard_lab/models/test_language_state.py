@@ -81,9 +81,8 @@ def test_a_refused_call_changes_nothing():
     state = model.start(pad(ROWS), cache="static", capacity=5)
     model.step(torch.ones(5, dtype=torch.int64), state)
     for call in (
-        lambda: model.step(
-            torch.full((5,), 2), state
-        ),  # the longest text is full, the others are not
+        # the longest text is full, the others are not
+        lambda: model.step(torch.full((5,), 2), state),
         lambda: state.reorder(torch.tensor([0, 5])),
         lambda: state.crop(6),
     ):

@@ -103,13 +103,9 @@ def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fix
     assert end.place == 6
 
 
+# Pairs of each: every kind with and without feeding, every score likewise.
 @pytest.mark.parametrize(
-    (
-        "kind",
-        "name",
-        "feeding",
-        "local",
-    ),  # pairs of each: every kind with and without feeding, every score likewise
+    ("kind", "name", "feeding", "local"),
     [
         *(
             (kind, name, (at + n) % 2 == 0, {})

@@ -18,12 +18,8 @@ def written(folder, name, content):
 @pytest.mark.parametrize(
     ("name", "content", "texts", "damaged"),
     [
-        (
-            "a.txt",
-            "\ufeffone\r\n\r\n  two\u2028three",
-            ("one\n\n  two\u2028three\n",),
-            [],
-        ),  # spaces and lines are kept
+        # spaces and lines are kept
+        ("a.txt", "\ufeffone\r\n\r\n  two\u2028three", ("one\n\n  two\u2028three\n",), []),
         ("a.txt", b"one\ntwo\n\xff\xff\nfour\nfive\nsix\n", ("one\ntwo\nfour\nfive\nsix\n",), [3]),
         (
             "a.jsonl",

@@ -65,28 +65,16 @@ READ = [
     ({"x.tsv": b"hello\thallo\r\n"}, [HELLO], {}),  # Windows
     ({"x.tsv": b"hello\thallo"}, [HELLO], {}),  # no line end at the end
     ({"x.tsv": "a\u2028b\tc\u0085d\n"}, [Pair("a b", "c d")], {}),  # not line ends here
-    (
-        {"x.tsv": "a\x0cb\tc\x0bd\re\n"},
-        [Pair("a b", "c d e")],
-        {},
-    ),  # form feed, vertical tab, lone CR
+    # form feed, vertical tab, lone CR
+    ({"x.tsv": "a\x0cb\tc\x0bd\re\n"}, [Pair("a b", "c d e")], {}),
     ({"x.csv": "source,target\na\rb,c\n"}, [Pair("a b", "c")], {}),
-    (
-        {"x.tsv": "  a \u00a0  b \t c\u3000d\n"},
-        [Pair("a b", "c\u3000d")],
-        {},
-    ),  # special spaces of targets remain
+    # special spaces of targets remain
+    ({"x.tsv": "  a \u00a0  b \t c\u3000d\n"}, [Pair("a b", "c\u3000d")], {}),
     ({"x.tsv": "cafe\u0301\tKaffee\n"}, [Pair("caf\u00e9", "Kaffee")], {}),  # NFC
-    (
-        {"x.tsv": "I 😀 👩\u200d🚀\tשלום ❤️\n"},
-        [Pair("I 😀 👩\u200d🚀", "שלום ❤️")],
-        {},
-    ),  # joiners, right to left
-    (
-        {"x.tsv": "don’t\tso “nicht”\n"},
-        [Pair("don’t", "so “nicht”")],
-        {},
-    ),  # typography is the tokeniser's business
+    # joiners, right to left
+    ({"x.tsv": "I 😀 👩\u200d🚀\tשלום ❤️\n"}, [Pair("I 😀 👩\u200d🚀", "שלום ❤️")], {}),
+    # typography is the tokeniser's business
+    ({"x.tsv": "don’t\tso “nicht”\n"}, [Pair("don’t", "so “nicht”")], {}),
     (
         {"x.JSONL": '{"source": "two\\nlines\u2028here", "target": "zwei"}'},
         [Pair("two lines here", "zwei")],
