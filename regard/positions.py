@@ -422,7 +422,7 @@ class Rotary:
         length = x.shape[2]
         block, first = divmod(start, POSITIONS_OF_KEPT_TABLE)
         end = first + length
-        if _makes_other_tensors() or end > POSITIONS_OF_KEPT_TABLE:
+        if makes_other_tensors() or end > POSITIONS_OF_KEPT_TABLE:
             return self.rotate(x, start + torch.arange(length, device=x.device))
         dtype = torch.promote_types(x.dtype, torch.float32)
         inference = torch.is_inference_mode_enabled()
@@ -496,7 +496,7 @@ class Rotary:
 POSITIONS_OF_KEPT_TABLE = 1024  # of a table of cosines that is kept
 
 
-def _makes_other_tensors() -> bool:
+def makes_other_tensors() -> bool:
     """Whether tensors that are made here must not be kept: they belong to a compiler, a tracer or a transform."""
     return (
         torch.compiler.is_compiling()

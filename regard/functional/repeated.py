@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from regard.backends.native.interpreter import UNKNOWN
 from regard.backends.native.kept_calls import KeptCalls, kept_calls
 from regard.core.call import Call
 from regard.core.hidden import CallGrid
 from regard.core.plan import Plan
 
-UNKNOWN = KeptCalls.UNKNOWN
+__all__ = ["UNKNOWN", "REPEATED", "RepeatedCalls"]
 
 
 class RepeatedCalls:

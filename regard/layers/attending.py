@@ -18,6 +18,7 @@ from regard.functional import attention, attention_detail
 from regard.layers.gates import RecurrentGates
 from regard.layers.projection import apply_projection, place_of
 from regard.layers.recording import RecordedLayer, current_recording
+from regard.layers.rotation import rotate_heads
 from regard.layers.vectors import check_vectors
 from regard.mechanisms import Mechanism
 from regard.mechanisms.base import Sizes, takes
@@ -204,7 +205,7 @@ class AttentionLayer(RecordedLayer):
         if isinstance(start, Place):
             start = start.first
         if not isinstance(start, torch.Tensor):
-            return self.positions.rotate_from(heads, start)
+            return rotate_heads(self.positions, heads, start)
         numbers = torch.arange(heads.shape[2], device=heads.device)
         return self.positions.rotate(heads, start.to(heads.device)[:, None] + numbers)
 

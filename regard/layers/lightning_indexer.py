@@ -15,6 +15,7 @@ from torch.utils.checkpoint import checkpoint
 from regard.arguments import shown, whole
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers.choosing import Attend, Chooser, best_columns, positions_of_rows, row_blocks
+from regard.layers.rotation import rotate_heads
 from regard.patterns import Causal, ChosenKeys, Pattern
 from regard.patterns.grid import Grid, four_axes
 from regard.patterns.visible import visible_keys
@@ -72,7 +73,7 @@ class LightningIndexer(Chooser):
         self.to_weights = nn.Linear(dim, self.heads, bias=False)
 
     def _rotate(self, x: torch.Tensor, start: int) -> torch.Tensor:
-        return x if self.positions is None else self.positions.rotate_from(x, start)
+        return x if self.positions is None else rotate_heads(self.positions, x, start)
 
     def _index_queries(self, x: torch.Tensor, start: int) -> torch.Tensor:
         """(batch, heads, length, head_dim)."""

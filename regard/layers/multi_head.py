@@ -24,6 +24,7 @@ from regard.layers.gates import log_forget_gates, new_forget_gates
 from regard.layers.projected_context import ProjectedContext
 from regard.layers.projection import Projection, apply_projection, place_of
 from regard.layers.recording import current_recording
+from regard.layers.rotation import rotate_heads
 from regard.layers.variants import Difference, ValueResidual, mix_values
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Grid, Pattern, as_pattern
@@ -536,8 +537,8 @@ class MultiHeadAttention(AttentionLayer):
         k = self._split(apply_projection(modules["to_k"], x), self.kv_heads)
         v = self._split(apply_projection(modules["to_v"], x), self.kv_heads)
         if self.positions is not None:
-            q = self.positions.rotate_from(q, place)
-            k = self.positions.rotate_from(k, place)
+            q = rotate_heads(self.positions, q, place)
+            k = rotate_heads(self.positions, k, place)
         with cache.unless_refused():
             keys, values = cache.append(k, v)
             heads = self._attend(q, keys, values, self.pattern, None, place)

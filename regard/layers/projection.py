@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import nn
 
+from regard.backends.native.few_rows import FEW_ROWS, product_of_few_rows
 from regard.errors import UnsupportedError
-
-# For so many rows torch's product on a CPU takes up to three times the time of reading the matrix.
-SLOW_ROWS = range(4, 16)
-COLUMNS_PER_BLOCK = 64  # of the output, fast for so few rows
-# A matrix with fewer numbers stays in the processor's caches, and is multiplied sooner than it is divided into blocks.
-SMALL_MATRIX = 1 << 18
 
 
 class Projection(nn.Linear):
@@ -143,8 +138,8 @@ def project(
 ) -> torch.Tensor:
     """`x Wᵀ + b`, as `torch.nn.functional.linear`, but faster on a CPU when x has a few rows and needs no gradient.
 
-    One row of bfloat16 uses a matrix-vector product. Four to fifteen rows of float32 or float64 are multiplied by a
-    large matrix block by block. Every other case calls torch's own function.
+    Up to fifteen rows of float32 are multiplied by the compiled library, where it is; a row has the same bits with any
+    others of them. One row of bfloat16 uses a matrix-vector product. Every other case calls torch's own function.
 
     Args:
         x: (..., in_features); weight: (out_features, in_features); bias: (out_features,).
@@ -160,30 +155,24 @@ def project(
     if torch.compiler.is_compiling():  # one graph for any number of rows
         return F.linear(x, weight, bias)
     rows = x.numel() // max(1, x.shape[-1])
-    if rows in SLOW_ROWS or (rows == 1 and x.dtype == torch.bfloat16):
-        multiply = _faster_product(x, weight, bias)
-        if multiply is not None:
-            return multiply(x.reshape(rows, -1), weight, bias).view(*x.shape[:-1], len(weight))
+    if rows <= FEW_ROWS and not torch.is_grad_enabled():
+        multiply_few = product_of_few_rows()
+        product = None if multiply_few is None else multiply_few(x, weight, bias)
+        if product is not None:
+            return product
+    if rows == 1 and x.dtype == torch.bfloat16 and _takes_vector(x, weight, bias):
+        return _multiply_vector(x.reshape(1, -1), weight, bias).view(*x.shape[:-1], len(weight))
     return F.linear(x, weight, bias)
 
 
-def _faster_product(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> Callable[..., torch.Tensor] | None:
-    """The function that multiplies these few rows faster than torch's own, or None."""
+def _takes_vector(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None) -> bool:
+    """Whether torch's product of a matrix and this vector does what its linear function does."""
     if torch.is_grad_enabled() or x.device.type != "cpu" or torch.is_autocast_enabled("cpu"):
-        return None
+        return False
     if bias is not None and len(bias) != len(weight):
-        return None
-    if not is_plain_tensor(weight):  # sharded or quantised: it brings its own product
-        return None
-    if x.dtype == torch.bfloat16:
-        return _multiply_vector if x.numel() == x.shape[-1] else None
-    if weight.shape[0] < COLUMNS_PER_BLOCK or weight.numel() < SMALL_MATRIX:
-        return None
-    if x.dtype in (torch.float32, torch.float64):
-        return _multiply_by_blocks
-    return None
+        return False
+    is_plain = is_plain_tensor(weight)  # one that is sharded or quantised brings its own product
+    return is_plain and x.numel() == x.shape[-1]
 
 
 def is_plain_tensor(weight: object) -> bool:
@@ -195,24 +184,3 @@ def _multiply_vector(
 ) -> torch.Tensor:
     """The product for x (1, in_features): (out_features,)."""
     return torch.mv(weight, x[0]) if bias is None else torch.addmv(bias, weight, x[0])
-
-
-def _multiply_by_blocks(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """The product for x (rows, in_features) as a batch of small products: (rows, out_features)."""
-    rows, dim = x.shape
-    blocks = len(weight) // COLUMNS_PER_BLOCK
-    in_blocks = blocks * COLUMNS_PER_BLOCK
-    columns = weight[:in_blocks].view(blocks, COLUMNS_PER_BLOCK, dim).mT  # (blocks, dim, columns)
-    copies = x.expand(blocks, rows, dim)
-    if bias is None:
-        product = torch.bmm(copies, columns)  # (blocks, rows, columns)
-    else:
-        offsets = bias[:in_blocks].view(blocks, 1, COLUMNS_PER_BLOCK)
-        product = torch.baddbmm(offsets, copies, columns)
-    joined = product.transpose(0, 1).reshape(rows, in_blocks)
-    if in_blocks == len(weight):
-        return joined
-    rest = F.linear(x, weight[in_blocks:], None if bias is None else bias[in_blocks:])
-    return torch.cat([joined, rest], 1)

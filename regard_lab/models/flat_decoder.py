@@ -23,6 +23,7 @@ from regard.layers.caches import Cache, RecurrentState
 from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.multi_head import is_simple
 from regard.layers.projection import Projection, hooks_of_all_modules, project
+from regard.layers.rotation import rotate_heads
 from regard.positions import Learned, Rotary, Sinusoidal
 from regard_lab.models.base import check_ids
 from regard_lab.models.decoder_program import DecoderProgram
@@ -316,8 +317,8 @@ class FlatDecoder:
         k = project(x, *layer.to_k).view(batch, self.kv_heads, 1, self.head_dim)
         v = project(x, *layer.to_v).view(batch, self.kv_heads, 1, self.head_dim)
         if self.rotary is not None:
-            q = self.rotary.rotate_from(q, place)
-            k = self.rotary.rotate_from(k, place)
+            q = rotate_heads(self.rotary, q, place)
+            k = rotate_heads(self.rotary, k, place)
 
         keys, values = entries.unbind(0)  # (batch, kv_heads, room, head_dim)
         keys[:, :, place : place + 1] = k

@@ -88,6 +88,25 @@ def test_steps_over_keys_that_were_never_counted_have_the_bits_of_python(name, d
             assert is_without_python(fresh_q, *cache.first(k_len), **options)
 
 
+@pytest.mark.parametrize(
+    "pattern",
+    [p.Causal() | p.KeySpan(0, 3), p.Causal() & (p.CausalWindow(4) | p.Prefix(2))],
+    ids=str,
+)
+def test_steps_of_several_windows_are_left_to_python(pattern):
+    cache = Cache()
+    for k_len in range(35, 50):
+        q = queries()
+        options = {"pattern": pattern, "q_start": k_len - 5}
+        keys, values = cache.first(k_len)
+        expected = rg.attention(
+            q.double(), keys.double(), values.double(), backend="reference", **options
+        )
+        torch.testing.assert_close(
+            rg.attention(q, keys, values, **options).double(), expected, rtol=1e-5, atol=1e-5
+        )
+
+
 def decode(lengths: range, cache: Callable[[int], Cache], **options: Any) -> list[bool]:
     """For each length whether the step was computed without Python."""
     found = []

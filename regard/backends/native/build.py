@@ -70,6 +70,7 @@ KERNELS |= {
     for name in ("avx2", "avx512")
 }
 KERNELS["bf16_pairs"] = ("-DRG_SPACE=bf16_pairs", *KERNELS["bf16_avx512"][1:], "-mavx512bf16")
+ENTRIES = ("interpreter", "kept_calls", "few_rows", "programs")  # sources beside entry.cpp
 ROWS = ("avx2", "avx512")  # the kernels whose instruction sets programs use
 # The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
 LOWERED = {
@@ -132,8 +133,7 @@ def build(
         # The source and the flags of each object file.
         objects = {
             "entry": ("entry.cpp", (*WITHOUT_VECTORS, f'-DRG_SOURCES="{sources}"')),
-            "kept_calls": ("kept_calls.cpp", WITHOUT_VECTORS),
-            "programs": ("programs.cpp", WITHOUT_VECTORS),
+            **{name: (f"{name}.cpp", WITHOUT_VECTORS) for name in ENTRIES},
             **{name: ("kernel.cpp", flags) for name, flags in kernels.items()},
             **{f"rows_{name}": ("rows.cpp", kernels[name]) for name in ROWS if name in kernels},
         }

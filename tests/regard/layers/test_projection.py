@@ -6,6 +6,8 @@ import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import prune as pruning
 
+from regard.backends.native.few_rows import product_of_few_rows
+from regard.backends.native.interpreter import interpreter
 from regard.errors import UnsupportedError
 from regard.layers import LatentAttention, MultiHeadAttention
 from regard.layers import projection as projecting
@@ -14,11 +16,9 @@ from regard.layers.projection import Projection, apply_projection, project
 ROWS = [0, 1, 2, 3, 4, 5, 13, 15, 16, 17]
 
 
-@pytest.mark.parametrize("small_matrix", [0, projecting.SMALL_MATRIX])
 @pytest.mark.parametrize("out", [1, 63, 64, 131, 193])
 @pytest.mark.parametrize("rows", ROWS)
-def test_a_projection_is_x_times_the_matrix_plus_the_bias(monkeypatch, rows, out, small_matrix):
-    monkeypatch.setattr(projecting, "SMALL_MATRIX", small_matrix)
+def test_a_projection_is_x_times_the_matrix_plus_the_bias(rows, out):
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, 1, 29, generator=generator, dtype=torch.float64)
     weight = torch.randn(out, 29, generator=generator, dtype=torch.float64)
@@ -45,26 +45,25 @@ def test_a_product_of_bfloat16_is_as_exact_as_torchs_own(rows, biased):
     assert ((product.double() - exact).abs() <= exact.abs() / 128 + 0.02).all()
 
 
-def test_few_rows_meet_a_large_matrix_block_by_block_and_only_without_gradients(monkeypatch):
-    rows_by_block = []
-    multiply_by_blocks = projecting._multiply_by_blocks
+@pytest.mark.skipif(interpreter() is None, reason="only PyTorch multiplies here")
+def test_few_rows_are_multiplied_by_the_library_and_only_without_gradients(monkeypatch):
+    multiplied = []
+    multiply = product_of_few_rows()
 
     def note_rows(x: torch.Tensor, *matrices: torch.Tensor) -> torch.Tensor:
-        rows_by_block.append(len(x))
-        return multiply_by_blocks(x, *matrices)
+        product = multiply(x, *matrices)
+        multiplied.append((len(x), product is not None))
+        return product
 
-    monkeypatch.setattr(projecting, "_multiply_by_blocks", note_rows)
-    dim = projecting.SMALL_MATRIX // 131 + 1
-    layer = Projection(dim, 131)
-    smaller = Projection(dim - 1, 131)
+    monkeypatch.setattr(projecting, "product_of_few_rows", lambda: note_rows)
+    layer = Projection(29, 131)
     for rows in ROWS:
-        layer(torch.randn(rows, dim))
-    assert rows_by_block == []
+        layer(torch.randn(rows, 29))
+    assert multiplied == []
     with torch.no_grad():
         for rows in ROWS:
-            layer(torch.randn(rows, dim))
-            smaller(torch.randn(rows, dim - 1))
-    assert rows_by_block == [4, 5, 13, 15]
+            layer(torch.randn(rows, 29))
+    assert multiplied == [(0, False), *((rows, True) for rows in (1, 2, 3, 4, 5, 13, 15))]
 
 
 def test_a_projection_learns_as_a_linear_layer_does():

@@ -303,13 +303,14 @@ extern "C" int __cxa_thread_atexit(void (*destroy)(void *), void *object, void *
 }
 #endif
 
-int32_t check_call(const rg_call *c) { return check(c); }
-bool has_wide_registers() { return instructions() >= AVX512; }
-bool has_kernel() { return instructions() != NONE; }
-
 extern "C" void rg_in_threads(int threads, void (*work)(void *), void *data) {
   threads > 1 && HAS_THREADS ? run_in_threads(threads, work, data) : work(data);
 }
+
+int32_t check_call(const rg_call *c) { return check(c); }
+bool has_wide_registers() { return instructions() >= AVX512; }
+void in_threads(int32_t threads, void (*work)(void *), void *data) { rg_in_threads(forked ? 1 : threads, work, data); }
+bool has_kernel() { return instructions() != NONE; }
 
 #define PUBLIC __attribute__((visibility("default")))
 extern "C" {

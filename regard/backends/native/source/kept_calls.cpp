@@ -15,11 +15,7 @@ constexpr int CALLS = 256;   // the newest that are kept
 constexpr int CHAINS = 512;  // a power of two
 constexpr int AXES = 4;
 constexpr int MOST_GROWING_ROWS = 16;  // queries of a call whose keys grow
-constexpr int32_t CPU = 1;      // kDLCPU
-constexpr int EQUAL = 2;        // Py_EQ
-constexpr int FAST_CALL = 0x80; // METH_FASTCALL
-// A tensor without memory lies at its offset in bytes, far below this; the memory of most programs lies above.
-constexpr uint64_t LOW = UINT64_C(1) << 44;
+constexpr int EQUAL = 2;  // Py_EQ
 
 // Where these options stand; a call with one of the middle four is not kept.
 enum { PATTERN, MECHANISM, BIAS, PARAMETERS, DROPOUT_SEED, SINK, Q_START };
@@ -45,48 +41,10 @@ struct Kept {
   rg_growth growth;        // if it grows
 };
 
-rg_python py;
 Kept *chains[CHAINS];
 Kept *ring[CALLS];
 int oldest;
 uint64_t changes;  // of the table
-
-// PyObject: in every version of the stable ABI the class follows the count of references.
-struct Head {
-  intptr_t references;
-  rg_object *kind;
-};
-rg_object *class_of(rg_object *x) { return ((const Head *)x)->kind; }
-
-rg_object *shared(rg_object *x) {
-  py.Py_IncRef(x);
-  return x;
-}
-
-// Whether a function said anything else than None, False or 0; an exception counts as an answer.
-bool says_something(rg_object *answer) {
-  if (!answer) {
-    py.PyErr_Clear();
-    return true;
-  }
-  const bool found = answer != py.none && py.PyObject_IsTrue(answer) != 0;
-  py.Py_DecRef(answer);
-  return found;
-}
-
-bool is_true(rg_object *x, rg_object *name) { return says_something(py.PyObject_GetAttr(x, name)); }
-
-// Whether nothing looks at calls of this thread or changes what they mean.
-bool is_quiet() {
-  for (rg_object *function : py.quiet)
-    if (says_something(py.PyObject_CallNoArgs(function))) return false;
-  if (says_something(py.PyObject_CallFunctionObjArgs(py.is_included, py.before_autograd, nullptr))) return false;
-  rg_object *level = py.PyObject_GetAttr(py.forward_mode, py.level);
-  if (!level) return py.PyErr_Clear(), false;
-  const long number = py.PyLong_AsLong(level);
-  py.Py_DecRef(level);
-  return number < 0;
-}
 
 // Whether these arguments may be those of a kept call; it also keeps tensors without memory from `describe`, whose exceptions
 // take a thousand times as long as the call.
@@ -97,28 +55,17 @@ bool may_repeat(rg_object *const *arguments) {
   for (int i = BIAS; i <= SINK; i++)
     if (option[i] != py.none) return false;
   if (class_of(option[Q_START]) == py.tensor) return false;
-  if (says_something(py.PyObject_CallNoArgs(py.function_modes))) return false;  // a mode would see what is asked below
-  if (says_something(py.PyObject_CallNoArgs(py.transforms))) return false;
+  if (is_seen_by_functions()) return false;
   if (says_something(py.PyObject_CallNoArgs(py.is_grad_enabled)))
     for (int i = 0; i < TENSORS; i++)
       if (is_true(arguments[i], py.requires_grad)) return false;
   return is_true(arguments[0], py.is_cpu);
 }
 
-// Whether a tensor at a low address has no memory, as zeros that PyTorch makes for derivatives; asking takes time.
-bool has_no_memory(rg_object *x, const void *data) {
-  if ((uint64_t)data >= LOW) return false;
-  for (rg_object *function : py.has_no_memory)
-    if (says_something(py.PyObject_CallFunctionObjArgs(function, x, nullptr))) return true;
-  return false;
-}
-
-// The first number of a tensor on the CPU with four axes, and how it lies; NULL for any other.
-char *describe(rg_object *x, Layout &layout, int place) {
+// The first number of a tensor with four axes, and how it lies; NULL for any other.
+char *describe_in(Layout &layout, rg_object *x, int place) {
   rg_described found;
-  if (py.describe(x, &found)) return py.PyErr_Clear(), nullptr;
-  if (found.axes != AXES || found.device != CPU || !found.data || !found.stride) return nullptr;
-  if (has_no_memory(x, found.data)) return nullptr;
+  if (!describe(x, found) || found.axes != AXES) return nullptr;
   memcpy(layout.size[place], found.size, sizeof layout.size[place]);
   memcpy(layout.stride[place], found.stride, sizeof layout.stride[place]);
   layout.type[place] = found.code | (uint32_t)found.bits << 8 | (uint32_t)found.lanes << 16;
@@ -177,15 +124,6 @@ Kept *find(const Layout &layout, int64_t keys, rg_object *const *options, bool g
     if (same == 1) return kept;
   }
   return nullptr;
-}
-
-int32_t threads_of(int32_t most) {
-  if (most < 2) return 1;
-  rg_object *answer = py.PyObject_CallNoArgs(py.get_num_threads);
-  if (!answer) return py.PyErr_Clear(), 1;
-  const long threads = py.PyLong_AsLong(answer);
-  py.Py_DecRef(answer);
-  return threads < 1 ? 1 : threads < most ? (int32_t)threads : most;
 }
 
 // Which keys the queries of a call look at, where they grow: one block of rows and one run of keys.
@@ -274,7 +212,7 @@ rg_object *compute(const Kept &kept, rg_object *const *arguments, char *const *d
   rg_object *output = takes ? py.PyObject_Call(py.empty_strided, output_layout, output_kind) : shared(py.none);
   Layout of_output;
   char *numbers = nullptr;
-  if (takes && output && class_of(output) == py.tensor) numbers = describe(output, of_output, 0);
+  if (takes && output && class_of(output) == py.tensor) numbers = describe_in(of_output, output, 0);
   if (!numbers) {
     py.Py_DecRef(memory);
     if (!takes || !output) return output;
@@ -301,7 +239,7 @@ rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
   layout.unused = 0;
   char *data[TENSORS];
   for (int i = 0; i < TENSORS; i++) {
-    data[i] = describe(arguments[i], layout, i);
+    data[i] = describe_in(layout, arguments[i], i);
     if (!data[i]) return shared(py.none);
   }
   bool failed;
@@ -327,29 +265,17 @@ void forget(int place) {
   if (kept->memory) py.Py_DecRef(kept->memory);
   free(kept);
 }
-
-// PyMethodDef.
-struct Definition {
-  const char *name;
-  rg_object *(*function)(rg_object *, rg_object *const *, intptr_t);
-  int flags;
-  const char *doc;
-};
-constexpr Definition REPEAT = {"repeat", repeat, FAST_CALL, "The output of a call that repeats a kept one."};
 }  // namespace
 
 #define PUBLIC __attribute__((visibility("default")))
 extern "C" {
-PUBLIC rg_object *rg_repeat(const rg_python *python) {
-  py = *python;
-  return py.PyCFunction_NewEx(&REPEAT, nullptr, nullptr);
-}
+PUBLIC rg_object *rg_repeat(void) { return new_function("repeat", repeat, "The output of a call that repeats a kept one."); }
 
 PUBLIC int32_t rg_keep_call(const rg_kept_call *given) {
   Layout layout;
   layout.unused = 0;
   for (int i = 0; i < TENSORS; i++)
-    if (!describe(given->argument[i], layout, i)) return 1;
+    if (!describe_in(layout, given->argument[i], i)) return 1;
   if (given->growth && (given->call->q_len > MOST_GROWING_ROWS || given->growth->products_per_thread < 1)) return 1;
   Kept *kept = (Kept *)calloc(1, sizeof(Kept));
   if (!kept) return 1;
@@ -381,6 +307,4 @@ PUBLIC int32_t rg_keep_call(const rg_kept_call *given) {
 PUBLIC void rg_forget_calls(void) {
   for (int place = 0; place < CALLS; place++) forget(place);
 }
-
-PUBLIC rg_object *rg_class_of(rg_object *x) { return shared(class_of(x)); }
 }

@@ -5,12 +5,13 @@
 #include <stdlib.h>
 #include <string.h>
 
-namespace avx2 {
-void operate(const rg_operation *, const rg_program *, float *const *);
-}
-namespace avx512 {
-void operate(const rg_operation *, const rg_program *, float *const *);
-}
+#define DECLARE(SPACE)                                                                                                \
+  namespace SPACE {                                                                                                   \
+  void operate(const rg_operation *, const rg_program *, float *const *);                                             \
+  void project(const rg_operation *, int32_t rows, const float *, int32_t in, float *, int32_t out, int32_t, int32_t); \
+  }
+DECLARE(avx2)
+DECLARE(avx512)
 
 namespace {
 constexpr int64_t MOST_NUMBERS = INT64_C(1) << 40;
@@ -149,6 +150,19 @@ int run(const rg_program &p, float *const *memory) {
   return RG_OK;
 }
 }  // namespace
+
+void project_columns(const rg_operation &p, int32_t rows, const float *x, int32_t in, float *y, int32_t out, int32_t first, int32_t end) {
+  const auto project = has_wide_registers() ? avx512::project : avx2::project;
+  project(&p, rows, x, in, y, out, first, end);
+}
+
+void rotate_head(const float *x, float *y, int32_t dim, const float *cos, const float *sin) {
+  const int32_t half = dim / 2;
+  for (int32_t i = 0; i < half; i++) {
+    y[i] = x[i] * cos[i] + x[i + half] * sin[i];
+    y[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
+  }
+}
 
 extern "C" __attribute__((visibility("default"))) int32_t rg_run(const rg_program *program) {
   if (!program) return RG_BAD_OPTIONS;

@@ -42,12 +42,12 @@ static inline void multiply_rows(const real *x, long x_row, const real *matrix, 
     for (int o = 0; o < O; o++) folds[r][o] = folded(sum[r][o]);
 }
 
-// y = x matrixᵀ + bias for R rows, added to what y holds if `adds`.
+// Columns begin to end of y = x matrixᵀ + bias for R rows, added to what y holds if `adds`.
 template <int R>
-static void project_rows(const rg_operation &p, const real *x, int in, real *y, int out) {
+static void project_rows(const rg_operation &p, const real *x, int in, real *y, int out, int begin, int end) {
   const real *matrix = (const real *)p.weight, *bias = (const real *)p.bias;
-  for (int first = 0; first < out; first += W) {
-    const int count = std::min(W, out - first);
+  for (int first = begin; first < end; first += W) {
+    const int count = std::min(W, end - first);
     vf products[R][W];
     vf *folds[R];
     constexpr int O = outputs_at_once(R);
@@ -74,15 +74,15 @@ static void project_rows(const rg_operation &p, const real *x, int in, real *y, 
 }
 
 template <int R = ROWS_AT_ONCE>
-static void project_rest(const rg_operation &p, int rows, const real *x, int in, real *y, int out) {
+static void project_rest(const rg_operation &p, int rows, const real *x, int in, real *y, int out, int begin, int end) {
   if constexpr (R > 1)
-    if (rows < R) return project_rest<R - 1>(p, rows, x, in, y, out);
-  project_rows<R>(p, x, in, y, out);
+    if (rows < R) return project_rest<R - 1>(p, rows, x, in, y, out, begin, end);
+  project_rows<R>(p, x, in, y, out, begin, end);
 }
 
-static void project_all(const rg_operation &p, int rows, const real *x, int in, real *y, int out) {
+static void project_all(const rg_operation &p, int rows, const real *x, int in, real *y, int out, int begin, int end) {
   for (; rows > 0; rows -= ROWS_AT_ONCE, x += (long)ROWS_AT_ONCE * in, y += (long)ROWS_AT_ONCE * out)
-    project_rest(p, std::min(rows, ROWS_AT_ONCE), x, in, y, out);
+    project_rest(p, std::min(rows, ROWS_AT_ONCE), x, in, y, out, begin, end);
 }
 
 // The sum of f(i) for registers at i = 0, W, 2 W, ...; f gets how many numbers are left, and returns zeros behind them.
@@ -169,6 +169,10 @@ static void embed_row(const rg_operation &p, long id, real *x, int dim) {
 }
 }  // namespace
 
+void project(const rg_operation *p, int32_t rows, const float *x, int32_t in, float *y, int32_t out, int32_t first, int32_t end) {
+  project_all(*p, rows, (const real *)x, in, (real *)y, out, first, end);
+}
+
 // An operation but attention on all rows of its buffers; `programs.cpp` has checked it.
 void operate(const rg_operation *p, const rg_program *program, float *const *memory) {
   const int rows = program->rows, width = program->width[p->into];
@@ -178,7 +182,7 @@ void operate(const rg_operation *p, const rg_program *program, float *const *mem
     case RG_EMBED:
       for (int r = 0; r < rows; r++) embed_row(*p, program->ids[r], into + (long)r * width, width);
       return;
-    case RG_PROJECT: return project_all(*p, rows, from, program->width[p->from], into, width);
+    case RG_PROJECT: return project_all(*p, rows, from, program->width[p->from], into, width, 0, width);
     case RG_NORM: return norm_rows(*p, rows, from, into, width);
     case RG_ACTIVATE: return activate_all(into, (long)rows * width, p->activation);
     case RG_MULTIPLY: return multiply_all(into, from, (long)rows * width);

@@ -1,0 +1,83 @@
+// What functions of C ask of Python and of PyTorch. The library is built without the headers of both: it gets the addresses
+// of functions of Python's stable ABI and of DLPack's exchange interface, so one build serves every version.
+#pragma once
+#include "regard_native.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define RG_QUIET 4            // functions that are asked before every call
+#define RG_FEW_ROWS 15        // of a product that is computed here; more are multiplied sooner by PyTorch
+#define RG_MOST_ROTATED 8192  // numbers; more are rotated as fast by PyTorch
+
+typedef struct rg_object rg_object;  // PyObject
+
+// A tensor as DLPack 1 describes it: DLTensor.
+typedef struct {
+  void *data;
+  int32_t device, device_number;
+  int32_t axes;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t *size, *stride;
+  uint64_t offset;  // in bytes
+} rg_described;
+
+// Functions of Python, by their names there, and objects, of which the caller holds a reference for ever.
+typedef struct {
+  rg_object *(*PyCFunction_NewEx)(const void *, rg_object *, rg_object *);
+  rg_object *(*PyObject_CallNoArgs)(rg_object *);
+  rg_object *(*PyObject_CallFunctionObjArgs)(rg_object *, ...);
+  rg_object *(*PyObject_Call)(rg_object *, rg_object *, rg_object *);
+  rg_object *(*PyObject_GetAttr)(rg_object *, rg_object *);
+  int (*PyObject_IsTrue)(rg_object *);
+  int (*PyObject_RichCompareBool)(rg_object *, rg_object *, int);
+  long (*PyLong_AsLong)(rg_object *);
+  int (*PyErr_ExceptionMatches)(rg_object *);
+  void (*PyErr_Clear)(void);
+  void (*Py_IncRef)(rg_object *);
+  void (*Py_DecRef)(rg_object *);
+  rg_object *(*PyLong_FromLongLong)(long long);
+  rg_object *(*PyTuple_New)(intptr_t);
+  int (*PyTuple_SetItem)(rg_object *, intptr_t, rg_object *);  // it takes the reference
+  void *(*PyEval_SaveThread)(void);
+  void (*PyEval_RestoreThread)(void *);
+  int (*describe)(void *, rg_described *);  // of DLPack: 0, or -1 with an exception of Python
+
+  rg_object *none, *unknown, *any_exception;
+  rg_object *tensor, *parameter, *integer;  // the classes torch.Tensor, torch.nn.Parameter and int
+  rg_object *is_cpu, *requires_grad;     // names of attributes
+  rg_object *is_neg;                     // functions of a tensor: whether numbers are the negatives of those in memory,
+  rg_object *has_no_memory[2];           // and whether there is no memory
+  rg_object *empty_strided, *new_empty, *empty_like, *get_num_threads, *is_grad_enabled;
+  rg_object *transforms, *function_modes;  // return None outside of torch.func, and whether a mode sees functions of tensors
+  rg_object *quiet[RG_QUIET];            // return None, False or 0 where nothing looks at a call or changes it
+  rg_object *is_included, *before_autograd;  // whether a dispatch key is included, and the one of tracers
+  rg_object *forward_mode, *level;       // a module and the name of its number, below 0 outside of forward-mode derivatives
+} rg_python;
+
+// Keep what is asked, before any function is made.
+void rg_open(const rg_python *);
+rg_object *rg_project(void);           // functions of few_rows.cpp
+rg_object *rg_rotate(void);
+rg_object *rg_class_of(rg_object *);  // a new reference to the class of an object, read as all of this does
+
+#ifdef __cplusplus
+}
+
+// Every function here needs Python's lock.
+extern rg_python py;
+
+rg_object *class_of(rg_object *);
+rg_object *shared(rg_object *);         // the same object, with a reference more
+bool says_something(rg_object *);       // whether an answer is anything but None, False or 0, such as an exception
+bool is_true(rg_object *, rg_object *name);
+bool is_seen_by_functions();            // whether a mode sees functions of tensors, or a transform of torch.func runs
+bool is_quiet();                        // whether nothing looks at calls of this thread, or changes what they mean
+bool has_no_memory(rg_object *, const void *data);
+bool describe(rg_object *, rg_described &);  // a tensor on the CPU with memory
+int32_t threads_of(int32_t most);       // how many threads PyTorch takes, at most these
+
+rg_object *new_function(const char *name, rg_object *(*)(rg_object *, rg_object *const *, intptr_t), const char *doc);
+#endif
