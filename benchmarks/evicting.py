@@ -15,7 +15,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 
-from benchmarks.behaviour.learning import Batch, SmallDecoder, UpdatePlan, train
+from benchmarks.behaviour.learning import SequenceBatch, SmallDecoder, UpdatePlan, train
 from benchmarks.behaviour.recall import (
     FAR,
     FAR_DRAWS,
@@ -49,7 +49,7 @@ POLICIES: dict[str, Policy] = {
 }
 
 
-def asked_often(generator: torch.Generator) -> Batch:
+def asked_often(generator: torch.Generator) -> SequenceBatch:
     """The pairs of `recall`, then a key at every seventh place or so, where its value is scored."""
     tokens, _ = FAR_DRAWS[PAIRS[-1]](generator)
     begin = 2 * PAIRS[-1]

@@ -38,7 +38,7 @@ from regard_lab.text.writing import markdown_table
 
 REPORT = RESULTS / "native_cpu.md"
 NOTES = REPORT.with_name("native_cpu_notes.md")  # written by hand: what was tried
-Run = Callable[[], object]
+TimedRun = Callable[[], object]
 delta_rule = FUNCTIONS["torch_chunk_gated_delta_rule"]
 
 
@@ -49,8 +49,8 @@ class KernelContest:
     work: str
     against: str
     goal: float
-    ours: Run
-    other: Run
+    ours: TimedRun
+    other: TimedRun
     option: bool = False
     rounds: int = 9
 
@@ -65,12 +65,12 @@ def tensors(
     return [torch.randn(batch, heads, length, dim).requires_grad_(grad) for _ in range(3)]
 
 
-def with_backward(call: Callable[..., torch.Tensor], leaves: list[torch.Tensor]) -> Run:
+def with_backward(call: Callable[..., torch.Tensor], leaves: list[torch.Tensor]) -> TimedRun:
     grad = torch.randn(leaves[0].shape).to(leaves[0].dtype)
     return lambda: torch.autograd.grad(call(*leaves), leaves, grad)
 
 
-def prepared(call: Callable[..., torch.Tensor], qkv: list[torch.Tensor], grad: bool) -> Run:
+def prepared(call: Callable[..., torch.Tensor], qkv: list[torch.Tensor], grad: bool) -> TimedRun:
     """The call of these tensors, with its backward pass if gradients are wanted."""
     return with_backward(call, qkv) if grad else partial(call, *qkv)
 
@@ -152,7 +152,7 @@ def decoding() -> KernelContest:
 
     int8_caches = [(in_int8(keys), in_int8(values)) for keys, values in float_caches]
 
-    def in_turns(caches: list) -> Run:
+    def in_turns(caches: list) -> TimedRun:
         turns = cycle(caches)
         return lambda: attend(q, *next(turns))
 
@@ -173,7 +173,7 @@ def latents_of(dtype: torch.dtype, count: int) -> list[KernelContest]:
     sets = [torch.randn(1, 1, 8192, 576, dtype=dtype) for _ in range(count)]
     room = torch.empty_like(sets[0])
 
-    def in_turns(call: Callable[[torch.Tensor], object]) -> Run:
+    def in_turns(call: Callable[[torch.Tensor], object]) -> TimedRun:
         turns = cycle(sets)
         return lambda: call(next(turns))
 
@@ -323,7 +323,7 @@ def options() -> list[KernelContest]:
     q, k, v = tensors(4, 2048)
     plain = partial(attend, q, k, v, pattern="causal")
 
-    def option(work: str, goal: float, ours: Run, other: Run = plain) -> KernelContest:
+    def option(work: str, goal: float, ours: TimedRun, other: TimedRun = plain) -> KernelContest:
         return KernelContest(work, "plain native", goal, ours, other, option=True)
 
     dropped = partial(plain, dropout=0.1, dropout_seed=1)

@@ -16,7 +16,7 @@ from benchmarks.head_scores import (
     score_relation,
 )
 from benchmarks.library_text import Document
-from regard_lab.seeing.maps import TextMaps, TextModel, look_text
+from regard_lab.seeing.maps import ReadingModel, TextMaps, look_text
 from regard_lab.seeing.relations import (
     SPECIAL,
     HeadLooks,
@@ -67,7 +67,7 @@ class Gathered:
 
     def __init__(
         self,
-        models: tuple[TextModel, TextModel],
+        models: tuple[ReadingModel, ReadingModel],
         tokeniser: Tokeniser,
         texts: Sequence[tuple[int, str]],
     ):
@@ -184,7 +184,7 @@ def share_figures(share: MeanShare, name: str) -> dict[str, float]:
 
 
 def sentence_figures(
-    model: TextModel, tokeniser: Tokeniser, heads: Sequence[tuple[int, int]]
+    model: ReadingModel, tokeniser: Tokeniser, heads: Sequence[tuple[int, int]]
 ) -> dict[str, Any]:
     """The sentences of the articles: maps of the chosen heads, and the mean weight that each word receives."""
     figures = {}
@@ -221,7 +221,7 @@ def received(maps: TextMaps) -> torch.Tensor:
     return (relative * others).sum(0) / others.sum(0).clamp(min=1)
 
 
-def it_figures(model: TextModel, tokeniser: Tokeniser) -> dict[str, Any]:
+def it_figures(model: ReadingModel, tokeniser: Tokeniser) -> dict[str, Any]:
     """What *it* looks at if the sentence ends in *tired* or in *congested*, in every head."""
     maps = look_text(model, tokeniser, SENTENCES["tired"])
     maps_of_congested = look_text(model, tokeniser, SENTENCES["congested"])

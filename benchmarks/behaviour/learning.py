@@ -21,8 +21,8 @@ from regard.positions import Learned
 UNSCORED = -1
 HELD_OUT_EVERY = 10  # modules, one of which is held out
 # Tokens and targets, (batch, length); targets UNSCORED do not count.
-Batch = tuple[torch.Tensor, torch.Tensor]
-Draw = Callable[[torch.Generator], Batch]
+SequenceBatch = tuple[torch.Tensor, torch.Tensor]
+Draw = Callable[[torch.Generator], SequenceBatch]
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def duplication(symbols: int, length: int, rows: int) -> Draw:
     Source: Reformer, Kitaev et al. 2020, section 5.
     """
 
-    def draw(generator: torch.Generator) -> Batch:
+    def draw(generator: torch.Generator) -> SequenceBatch:
         word = torch.randint(1, symbols + 1, (rows, length), generator=generator)
         zero = torch.zeros(rows, 1, dtype=torch.long)
         text = torch.cat([zero, word, zero, word], 1)  # (batch, 2 * length + 2)
@@ -123,7 +123,7 @@ def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
     Source: Zoology, Arora et al. 2023, section 3 (multi-query associative recall).
     """
 
-    def draw(generator: torch.Generator) -> Batch:
+    def draw(generator: torch.Generator) -> SequenceBatch:
         half = vocabulary // 2
         keys = _different(rows, half - 1, pairs, generator) + 1
         values = torch.randint(half, vocabulary, (rows, pairs), generator=generator)
@@ -140,7 +140,7 @@ def recall(vocabulary: int, length: int, rows: int, pairs: int) -> Draw:
 def overwriting(vocabulary: int, length: int, rows: int, keys: int, writes: int) -> Draw:
     """As `recall`, but each key comes `writes` times, with a new value every time; its last one is scored."""
 
-    def draw(generator: torch.Generator) -> Batch:
+    def draw(generator: torch.Generator) -> SequenceBatch:
         half = vocabulary // 2
         pairs = keys * writes
         names = _different(rows, half - 1, keys, generator) + 1
@@ -233,7 +233,7 @@ class SmallDecoder(nn.Module):
         nn.init.normal_(self.tokens.weight, std=0.02)
         self.positions = None if length is None else Learned(length, dim)
         self.layers = nn.ModuleList(
-            Layer(dim, heads, convolution, attention) for _ in range(layers)
+            SmallLayer(dim, heads, convolution, attention) for _ in range(layers)
         )
         self.norm = nn.LayerNorm(dim)
         self.guess = nn.Linear(dim, vocabulary)
@@ -248,7 +248,7 @@ class SmallDecoder(nn.Module):
         return self.guess(self.norm(x))
 
 
-class Layer(nn.Module):
+class SmallLayer(nn.Module):
     """An optional short convolution, attention and feed-forward, each with a residual connection."""
 
     def __init__(self, dim: int, heads: int, convolution: int, attention: dict[str, Any]) -> None:

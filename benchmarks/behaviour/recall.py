@@ -9,8 +9,8 @@ from typing import Any
 import torch
 
 from benchmarks.behaviour.learning import (
-    Batch,
     Draw,
+    SequenceBatch,
     SmallDecoder,
     UpdatePlan,
     overwriting,
@@ -65,7 +65,7 @@ def numbers_kept(contender: str) -> str:
     return f"{dim * (dim // HEADS) + dim:,}"
 
 
-def draw_any(generator: torch.Generator, draws: Mapping[int, Draw] = DRAWS) -> Batch:
+def draw_any(generator: torch.Generator, draws: Mapping[int, Draw] = DRAWS) -> SequenceBatch:
     """A training batch with 4, 8 or 16 pairs, equally often."""
     drawn = int(torch.randint(len(PAIRS), (), generator=generator))
     draw = draws[PAIRS[drawn]]

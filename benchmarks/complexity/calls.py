@@ -37,7 +37,7 @@ class TimedCall:
     expected: Callable[[], torch.Tensor] | None = None
 
 
-Prepare = Callable[[int], TimedCall]
+PrepareLength = Callable[[int], TimedCall]
 
 
 def written_out(n: int) -> TimedCall:
@@ -55,7 +55,7 @@ def attending(
     mechanism: Callable[[int], Mechanism] = lambda n: Softmax(),
     *,
     shares_keys: bool = False,
-) -> Prepare:
+) -> PrepareLength:
     """regard's attention with a pattern and mechanism for each length, on the backend that the plan chooses."""
 
     def prepare(n: int) -> TimedCall:
@@ -80,7 +80,7 @@ def attending(
     return prepare
 
 
-def remembering(mechanism: Recurrent) -> Prepare:
+def remembering(mechanism: Recurrent) -> PrepareLength:
     """A recurrent mechanism with random decays and strengths, and keys of length 1."""
 
     def prepare(n: int) -> TimedCall:
@@ -141,7 +141,7 @@ def recurrent(n: int) -> TimedCall:
     return TimedCall(run, 12.0 * n * DIM**2)
 
 
-def convolution(width: int) -> Prepare:
+def convolution(width: int) -> PrepareLength:
     """A convolution over `width` neighbours: `width` products with (dim, dim) per position."""
 
     def prepare(n: int) -> TimedCall:

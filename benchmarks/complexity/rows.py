@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from benchmarks.complexity.calls import (
-    Prepare,
+    PrepareLength,
     attending,
     chosen_blocks,
     convolution,
@@ -55,7 +55,7 @@ class CostRow:
     growth: CostGrowth
     sequential: str
     path: str
-    prepare: Prepare
+    prepare: PrepareLength
     source: str
     memory: CostGrowth = N
     exact: str = "softmax"

@@ -36,17 +36,14 @@ from regard_lab.conversion.heads import (
     within_rounding,
 )
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer, load_model
+from regard_lab.models.kinds import TRANSFORMERS, Transformer
 from regard_lab.models.language import LAYER_OPTIONS
 from regard_lab.models.storage import SavedModel
 
-Model = LanguageModel | TextEncoder | TranslationTransformer
-ModelT = TypeVar("ModelT", bound=Model)
+ModelT = TypeVar("ModelT", bound=Transformer)
 Calibration = Callable[[Any], object]
 """Runs a model on some text, such as `lambda model: model(ids)`."""
 
-KINDS: dict[str, type[Model]] = {
-    kind.KIND: kind for kind in (LanguageModel, TextEncoder, TranslationTransformer)
-}
 # As in the paper, the encoder of a translator keeps its heads, since they are not cached (Ainslie et al. 2023, 2.2).
 OF_A_TRANSLATOR = ("decoder_kv_heads", "cross_kv_heads")
 PROVENANCE_FILE = "conversion.json"
@@ -89,8 +86,8 @@ def with_kv_heads(
 class Converted:
     """A model before and after a conversion, the report, and the text files to save with the new model."""
 
-    before: Model
-    after: Model
+    before: Transformer
+    after: Transformer
     report: Conversion
     files: dict[str, str]
 
@@ -153,7 +150,7 @@ def load_converted(
     )
 
 
-def _refuse_not_finite(model: Model) -> None:
+def _refuse_not_finite(model: Transformer) -> None:
     for name, tensor in model.state_dict().items():
         if not tensor.isfinite().all():
             raise CheckpointError(
@@ -162,7 +159,11 @@ def _refuse_not_finite(model: Model) -> None:
 
 
 def compared(
-    saved: SavedModel, model: Model, converted: Model, record: dict[str, Any], **about: Any
+    saved: SavedModel,
+    model: Transformer,
+    converted: Transformer,
+    record: dict[str, Any],
+    **about: Any,
 ) -> Converted:
     """The old and the new model, and the report of what changed.
 
@@ -188,12 +189,12 @@ def compared(
 def load_original(folder: str | Path) -> tuple[SavedModel, Any]:
     """The saved model of a folder, and the model itself."""
     saved = load_model(folder)
-    if saved.kind not in KINDS:
+    if saved.kind not in TRANSFORMERS:
         raise UnsupportedError(
             f"{folder} holds a model of kind {saved.kind!r}, which has no key/value heads; convert one of "
-            f"{', '.join(KINDS)}"
+            f"{', '.join(TRANSFORMERS)}"
         )
-    return saved, KINDS[saved.kind].from_saved(saved, str(folder))
+    return saved, TRANSFORMERS[saved.kind].from_saved(saved, str(folder))
 
 
 def checked_calibration(calibration: object) -> Calibration | None:
@@ -208,7 +209,7 @@ def checked_calibration(calibration: object) -> Calibration | None:
 # Pooling
 
 
-def _changes(model: Model, kv_heads: int, method: str) -> dict[str, Change]:
+def _changes(model: Transformer, kv_heads: int, method: str) -> dict[str, Change]:
     """The numbers of heads before and after, by setting; a number that cannot be is refused."""
     kv_heads = whole("kv_heads", kv_heads)
     changes = {}
@@ -225,7 +226,7 @@ def _changes(model: Model, kv_heads: int, method: str) -> dict[str, Change]:
     return changes
 
 
-def _settings(model: Model) -> tuple[str, ...]:
+def _settings(model: Transformer) -> tuple[str, ...]:
     """The settings of a model's config that hold numbers of key/value heads."""
     return OF_A_TRANSLATOR if isinstance(model, TranslationTransformer) else ("kv_heads",)
 
@@ -251,7 +252,7 @@ def attention_layers(model: nn.Module) -> dict[str, MultiHeadAttention]:
     }
 
 
-def _tensors_of_heads(model: Model, converted: Model) -> Iterator[tuple[str, Change]]:
+def _tensors_of_heads(model: Transformer, converted: Transformer) -> Iterator[tuple[str, Change]]:
     """The tensors with key/value heads in their first axis, and their heads where the two models differ in them.
 
     These are projections of keys and values, and parameters of mechanisms for each key/value head.
@@ -404,7 +405,7 @@ def differs_by_head(model: Any, layer: MultiHeadAttention) -> bool:
 
 
 @torch.no_grad()
-def difference(model: Model, other: Model) -> float:
+def difference(model: Transformer, other: Transformer) -> float:
     """The largest difference between the outputs of two models for the same ids, in float64, for outputs of size 1."""
     generator = torch.Generator().manual_seed(0)
     length = min(11, model.config.max_length)
@@ -420,7 +421,7 @@ def count_of_parameters(model: nn.Module) -> int:
 
 
 @torch.no_grad()
-def kept_of_one(model: Model) -> dict[str, int]:
+def kept_of_one(model: Transformer) -> dict[str, int]:
     """Cache bytes of one id, measured on the model's own caches.
 
     Keys: "token"; for a translator "source token" and "target token"; "state" for mechanisms that keep sums. Empty for

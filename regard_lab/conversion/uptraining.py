@@ -24,11 +24,12 @@ from regard_lab.conversion.folders import (
 )
 from regard_lab.conversion.heads import Conversion, row
 from regard_lab.conversion.latents import LatentSizes, load_latent
-from regard_lab.conversion.own_models import Converted, Model, load_converted, load_original
+from regard_lab.conversion.own_models import Converted, load_converted, load_original
 from regard_lab.conversion.pretrained import PretrainedConversion, load_folder, row_ids
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
+from regard_lab.models.kinds import Transformer
 from regard_lab.text import PAD, Tokeniser
 from regard_lab.text.translation_data import load_translation_data
 from regard_lab.training import Task, TrainingConfig, TrainingResult, train
@@ -384,7 +385,7 @@ class Uptraining:
 
 
 def held_out_task(
-    model: Model, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
+    model: Transformer, files: Mapping[str, str], config: Uptraining.Config, tell: Tell = silent
 ) -> Task:
     """The task that a model was trained for, on the texts of the settings; their last part is held out."""
     if TOKENISER_FILE not in files:

@@ -1,14 +1,20 @@
-"""The translation models by kind, and loading of whichever kind a folder holds."""
+"""Models by kind: the Transformers, and the translation models, with loading of whichever a folder holds."""
 
 from pathlib import Path
 
 from regard.errors import NotFoundError
+from regard_lab.models.encoder import TextEncoder
+from regard_lab.models.language import LanguageModel
 from regard_lab.models.recurrent import RecurrentTranslator
 from regard_lab.models.storage import SavedModel, load_model, way_to_use
 from regard_lab.models.translation_transformer import TranslationTransformer
 
+Transformer = LanguageModel | TextEncoder | TranslationTransformer
 TranslationModel = TranslationTransformer | RecurrentTranslator
 
+TRANSFORMERS: dict[str, type[Transformer]] = {
+    kind.KIND: kind for kind in (LanguageModel, TextEncoder, TranslationTransformer)
+}
 TRANSLATORS = {kind.KIND: kind for kind in (TranslationTransformer, RecurrentTranslator)}
 
 

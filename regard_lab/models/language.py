@@ -32,7 +32,7 @@ from regard.patterns import Causal, Pattern, Tree, parse
 from regard.positions import Rotary
 from regard.reprs import brief
 from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
-from regard_lab.models.layers import NORMS, Attention, Block, new_norm
+from regard_lab.models.layers import NORMS, AttentionLayer, Block, new_norm
 from regard_lab.models.state import (
     LanguageState,
     LayerCaches,
@@ -419,7 +419,7 @@ def new_block(config: LanguageConfig, layer: int) -> Block:
     )
 
 
-def new_attention(config: LanguageConfig, layer: int) -> Attention:
+def new_attention(config: LanguageConfig, layer: int) -> AttentionLayer:
     """The attention of a layer, counted from 0."""
     rotary = None
     if config.positions == "rotary":

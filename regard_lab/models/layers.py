@@ -13,8 +13,8 @@ from regard.patterns import Pattern
 
 NORMS = ("rms", "layer")
 NORM_PLACES = ("pre", "post")  # before each part, or after it
-Attention = MultiHeadAttention | LatentAttention
-Part = Callable[[torch.Tensor], torch.Tensor]
+AttentionLayer = MultiHeadAttention | LatentAttention
+Sublayer = Callable[[torch.Tensor], torch.Tensor]
 
 
 def new_norm(kind: str, dim: int, epsilon: float, bias: bool = True) -> nn.Module:
@@ -28,7 +28,12 @@ def new_norm(kind: str, dim: int, epsilon: float, bias: bool = True) -> nn.Modul
 
 
 def residual(
-    x: torch.Tensor, part: Part, norm: nn.Module, dropout: nn.Dropout, *, norm_first: bool = True
+    x: torch.Tensor,
+    part: Sublayer,
+    norm: nn.Module,
+    dropout: nn.Dropout,
+    *,
+    norm_first: bool = True,
 ) -> torch.Tensor:
     """`x + part(norm(x))`, or without `norm_first` `norm(x + part(x))`; dropout applies to what the part returns.
 
@@ -52,7 +57,7 @@ class Block(nn.Module):
 
     def __init__(
         self,
-        attention: Attention,
+        attention: AttentionLayer,
         feed_forward: FeedForward,
         *,
         norm: str,
@@ -107,7 +112,7 @@ class Residual(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.norm_first = norm == "pre"
 
-    def forward(self, x: torch.Tensor, part: Part) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, part: Sublayer) -> torch.Tensor:
         """(batch, length, dim) -> (batch, length, dim)."""
         return residual(x, part, self.norm, self.dropout, norm_first=self.norm_first)
 

@@ -19,7 +19,7 @@ from regard.layers.caches import Cache, RecurrentState, RingCache
 from regard.patterns import KeySpan
 from regard.reprs import Described, brief
 from regard_lab.models.base import align
-from regard_lab.models.layers import Attention
+from regard_lab.models.layers import AttentionLayer
 from regard_lab.text.vocabularies import PAD
 
 
@@ -218,7 +218,7 @@ def end_together(prompts: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | No
     return moved.masked_fill(places < 0, PAD), starts
 
 
-def may_begin_at(starts: torch.Tensor, layer: Attention) -> bool:
+def may_begin_at(starts: torch.Tensor, layer: AttentionLayer) -> bool:
     """Whether this layer gives texts that begin at these positions (batch,) the outputs of texts that begin at 0."""
     if layer.chooser is not None:  # blocks are counted from position 0
         return False

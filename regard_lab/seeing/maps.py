@@ -288,7 +288,7 @@ def _one_label_spans(labels: Sequence[str]) -> tuple[Span, ...]:
     return tuple((label, range(place, place + 1)) for place, label in enumerate(labels))
 
 
-TextModel = LanguageModel | TextEncoder
+ReadingModel = LanguageModel | TextEncoder
 
 
 @brief
@@ -313,7 +313,7 @@ class TextMaps:
     layers: tuple[int, ...] = ()
 
 
-def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
+def look_text(model: ReadingModel, tokeniser: Tokeniser, text: str) -> TextMaps:
     """Record all attention weights while a model reads a text, in one forward pass; recurrent layers have none.
 
     Args:
@@ -350,10 +350,10 @@ def look_text(model: TextModel, tokeniser: Tokeniser, text: str) -> TextMaps:
     )
 
 
-def ids_of_text(model: TextModel, tokeniser: Tokeniser, text: str) -> list[int]:
+def ids_of_text(model: ReadingModel, tokeniser: Tokeniser, text: str) -> list[int]:
     """The ids that the model reads: BEGIN and the text, and for an encoder END."""
     needed = "a LanguageModel or a TextEncoder; `look` takes a translator"
-    of_kind("model", model, TextModel, needed)
+    of_kind("model", model, ReadingModel, needed)
     check_together(model.config.vocab_size, tokeniser)
 
     ids = [BEGIN, *tokeniser.encode(a_string("text", text))]

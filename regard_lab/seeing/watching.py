@@ -13,7 +13,7 @@ from regard.layers.recording import Recording, record_attention
 from regard_lab.decoding.loading import check_together
 from regard_lab.models import LanguageModel, RecurrentTranslator, TextEncoder
 from regard_lab.models.kinds import TranslationModel
-from regard_lab.models.layers import Attention
+from regard_lab.models.layers import AttentionLayer
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
 
 Span = tuple[str, range]  # a word and the indices of its ids
@@ -116,13 +116,13 @@ def recorded(model: torch.nn.Module) -> Generator[Recording]:
         yield recording
 
 
-def attentions_of(model: LanguageModel | TextEncoder) -> list[Attention]:
+def attentions_of(model: LanguageModel | TextEncoder) -> list[AttentionLayer]:
     """The attention of each layer."""
     blocks: Any = model.blocks
     return [block.attention for block in blocks]
 
 
-def _mechanisms_of(attentions: Sequence[Attention]) -> str:
+def _mechanisms_of(attentions: Sequence[AttentionLayer]) -> str:
     """The mechanisms of some layers in words, each once."""
     return " and ".join(sorted({str(attention.mechanism.declared) for attention in attentions}))
 

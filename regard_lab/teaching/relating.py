@@ -9,7 +9,7 @@ from regard_lab.teaching.board import table
 from regard_lab.teaching.figures import Axes, Figure, label_axes
 
 Relation = Mapping[str, Any]  # what a benchmark writes of the best head of a relation
-Scores = Mapping[str, Relation]  # by the labels of the relations
+ScoresByRelation = Mapping[str, Relation]  # by the labels of the relations
 BASELINES = ("fixed offset", "random choice", "untrained")
 
 
@@ -36,7 +36,7 @@ def best_baseline(relation: Relation) -> str:
     )
 
 
-def over_chance(scores: Scores) -> tuple[float, float, int]:
+def over_chance(scores: ScoresByRelation) -> tuple[float, float, int]:
     """The hits of random labels over chance, their error, and the number of links, over all relations."""
     links = sum(relation["links"] for relation in scores.values())
     hits = 0.0
@@ -48,7 +48,7 @@ def over_chance(scores: Scores) -> tuple[float, float, int]:
     return hits / links, variance**0.5 / links, links
 
 
-def draw_scores(figure: Figure, relations: Mapping[str, Scores]) -> None:
+def draw_scores(figure: Figure, relations: Mapping[str, ScoresByRelation]) -> None:
     """Draw the head of each relation beside its baselines; a panel for each model, a row for each relation."""
     labels: list[str] = []
     for scores in relations.values():
@@ -78,7 +78,9 @@ def draw_scores(figure: Figure, relations: Mapping[str, Scores]) -> None:
     figure.legend(handles, names, loc=place, ncols=4, fontsize=8.5, frameon=False)
 
 
-def _draw_baseline(axes: Axes, rows: list[int], scores: Scores, baseline: str, number: int) -> None:
+def _draw_baseline(
+    axes: Axes, rows: list[int], scores: ScoresByRelation, baseline: str, number: int
+) -> None:
     """Draw the shares of a baseline; `number` selects its colour and its mark."""
     # The fixed offset is an open square, so that a head with the same share is seen inside.
     is_open = baseline == "fixed offset"
@@ -94,7 +96,7 @@ def _draw_baseline(axes: Axes, rows: list[int], scores: Scores, baseline: str, n
     )
 
 
-def score_table(name: str, scores: Scores) -> None:
+def score_table(name: str, scores: ScoresByRelation) -> None:
     """Show the head of each relation of a model beside its baselines."""
     columns = (
         "relation",

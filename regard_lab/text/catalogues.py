@@ -26,10 +26,10 @@ LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
 # polib also takes strings without an end
 PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d{1,9}\])?\s*)?"(?:[^"\\]|\\.)*"''')
 
-Sides = tuple[str, str]  # a source and its translation
+SourceAndTranslation = tuple[str, str]  # a source and its translation
 
 
-def read_catalogue(content: bytes) -> tuple[str, list[Sides]]:
+def read_catalogue(content: bytes) -> tuple[str, list[SourceAndTranslation]]:
     """The header of a compiled catalogue, and source and translation of each entry as they are stored.
 
     A context stands before a source and ends with U+0004; NULs divide msgid from msgid_plural, and one plural form from
@@ -62,7 +62,9 @@ def _stored_text(content: bytes, length: int, start: int) -> str:
     return content[start : start + length].decode()
 
 
-def catalogue_pairs(source: str, translation: str, forms: PluralForms | None) -> list[Sides | str]:
+def catalogue_pairs(
+    source: str, translation: str, forms: PluralForms | None
+) -> list[SourceAndTranslation | str]:
     r"""The pairs of an entry of a compiled catalogue, or why there is none.
 
     >>> catalogue_pairs("menu\4%d file\0%d files", "%d Datei\0%d Dateien", PluralForms())
@@ -112,7 +114,7 @@ def catalogue_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | LineF
 def _rows_of(
     path: Path,
     number: int,
-    pairs: list[Sides | str],
+    pairs: list[SourceAndTranslation | str],
     forms: PluralForms | None,
     counts: PluralCounts,
 ) -> Iterator[TextRow | LineFault]:
@@ -157,7 +159,7 @@ def po_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | LineFault]:
         yield from _rows_of(path, message.linenum, pairs, forms, counts)
 
 
-def _po_pairs(message: Any, forms: PluralForms | None) -> list[Sides | str]:
+def _po_pairs(message: Any, forms: PluralForms | None) -> list[SourceAndTranslation | str]:
     """The pairs of a message of a `.po`, or why there is none."""
     if message.obsolete:
         return [OBSOLETE]

@@ -21,7 +21,7 @@ from regard_lab.models import (
     TextEncoder,
     TranslationTransformer,
 )
-from regard_lab.models.translation_transformer import KIND as TRANSLATOR
+from regard_lab.models.kinds import TRANSFORMERS, Transformer
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.text import Tokeniser
 from regard_lab.text.vocabularies import SPECIALS
@@ -211,22 +211,16 @@ def cut_text(what: str, text: Text, kept: str) -> tuple[list[str], Text]:
     return words, words
 
 
-Model = LanguageModel | TextEncoder | TranslationTransformer
-
-
-def _open_run(run: str | Path) -> tuple[Walker, Model, str]:
+def _open_run(run: str | Path) -> tuple[Walker, Transformer, str]:
     """A walker that has the model, in float64 so that every digit shown is correct, and its tokeniser; its kind."""
     saved, tokeniser = load_with_tokeniser(run)
-    kinds = {
-        LanguageModel.KIND: LanguageModel,
-        TextEncoder.KIND: TextEncoder,
-        TRANSLATOR: TranslationTransformer,
-    }
-    if saved.kind not in kinds:
+    if saved.kind not in TRANSFORMERS:
         raise UnsupportedError(
-            f"{run} is a {saved.kind}; a walkthrough needs a {', a '.join(kinds)}"
+            f"{run} is a {saved.kind}; a walkthrough needs a {', a '.join(TRANSFORMERS)}"
         )
-    model = kinds[saved.kind].from_saved(saved, str(run)).double().eval().requires_grad_(False)
+    model = (
+        TRANSFORMERS[saved.kind].from_saved(saved, str(run)).double().eval().requires_grad_(False)
+    )
     check_together(model.config.vocab_size, tokeniser)
     walker = Walker("From text to vectors")
     walker.give("model", model, f"the trained {saved.kind}")
@@ -397,7 +391,7 @@ def walk_whole_run(
     return walker.walk(readers, seen, settings, call=call, brief=True)
 
 
-def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Model:
+def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Transformer:
     """A model of the original form, in float64: layer norms, relu, biases; its weights are drawn from the seed."""
     one_of("positions", chosen["positions"], WHOLE_POSITIONS)
 
@@ -427,7 +421,7 @@ def _draw(kind: str, vocab_size: int, chosen: dict[str, Any], seed: int) -> Mode
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        model: Model
+        model: Transformer
         if kind == "decoder":
             model = LanguageModel(LanguageConfig(**shared, **form))
         elif kind == "encoder":

@@ -29,7 +29,7 @@ from regard_lab.seeing.lenses.contrast import (
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
 from regard_lab.seeing.lenses.explaining import LENSES, explain_contrasts, rolls_out
 from regard_lab.seeing.lenses.record import Relevance
-from regard_lab.seeing.maps import AttentionMaps, Kind, TextMaps, TextModel, look, look_text
+from regard_lab.seeing.maps import AttentionMaps, Kind, ReadingModel, TextMaps, look, look_text
 from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.relations import looks_of, relations_in
 from regard_lab.seeing.watching import remark_on_layers
@@ -228,7 +228,7 @@ def _alignment(model: RecurrentTranslator) -> str:
 
 
 def explore_text(
-    model: TextModel, tokeniser: Tokeniser, text: str, *, title: str = ""
+    model: ReadingModel, tokeniser: Tokeniser, text: str, *, title: str = ""
 ) -> Exploration:
     """The maps of a language model or an encoder on a text, and what each word that a language model read depends on.
 

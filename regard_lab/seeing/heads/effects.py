@@ -19,7 +19,7 @@ from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.seeing.canvas import Box, axes_in, is_dark, saved_figure, write_text
 from regard_lab.seeing.heads.replacing import (
     Head,
-    Layer,
+    LayerName,
     Outputs,
     attention_layers,
     named_heads,
@@ -173,7 +173,7 @@ class HeadEffects:
         return cells
 
 
-Progress = Callable[[HeadEffects], None]
+EffectsProgress = Callable[[HeadEffects], None]
 
 
 def ablate(
@@ -185,7 +185,7 @@ def ablate(
     measure: Measure | None = None,
     by: By = "mean",
     seed: int = 0,
-    progress: Progress = lambda effects: None,
+    progress: EffectsProgress = lambda effects: None,
 ) -> HeadEffects:
     """Measure what a model loses when one head at a time returns something that does not depend on the text.
 
@@ -273,7 +273,7 @@ def patch(
     pairs: Sequence[tuple[Contrast, Contrast]],
     *,
     heads: HeadNames = None,
-    progress: Progress = lambda effects: None,
+    progress: EffectsProgress = lambda effects: None,
 ) -> HeadEffects:
     """Put what one head returns in a text A into the run of a text B, and measure what that does to B's word.
 
@@ -462,18 +462,18 @@ def _record_examples(model: nn.Module, examples: Sequence[Example]) -> list[Outp
 
 
 # A layer and examples -> (rows or 1, length, heads, v_dim).
-Instead = Callable[[Layer, Sequence[Example]], torch.Tensor]
+Replacements = Callable[[LayerName, Sequence[Example]], torch.Tensor]
 
 
 def _of_other_texts(
     outputs: list[Outputs], examples: Sequence[Example], others: Sequence[int]
-) -> Instead:
+) -> Replacements:
     """What heads return in another text; `others` has its number for each text."""
     first_of_text: dict[int, int] = {}
     for index, example in enumerate(examples):
         first_of_text.setdefault(example.text, index)
 
-    def outputs_of_others(layer: Layer, chosen: Sequence[Example]) -> torch.Tensor:
+    def outputs_of_others(layer: LayerName, chosen: Sequence[Example]) -> torch.Tensor:
         rows = [outputs[first_of_text[others[example.text]]][layer] for example in chosen]
         longest = max(map(len, rows))
         padded = []
@@ -485,7 +485,7 @@ def _of_other_texts(
     return outputs_of_others
 
 
-def _of_no_text(outputs: list[Outputs], by: str) -> Instead:
+def _of_no_text(outputs: list[Outputs], by: str) -> Replacements:
     """What heads return on average, by "mean", or zeros."""
     constants = {}
     for layer, first in outputs[0].items():
@@ -543,12 +543,12 @@ class _Experiment:
     tokeniser: Any
     examples: Sequence[Example]
     heads: list[Head]
-    instead: Instead
+    instead: Replacements
     measure: str
     by: str
     references: Sequence[str] = ()
 
-    def run(self, progress: Progress) -> HeadEffects:
+    def run(self, progress: EffectsProgress) -> HeadEffects:
         """The effects, reported after each group of examples."""
         outcomes: list[_Outcome] = []
         effects = None

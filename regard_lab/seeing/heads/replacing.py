@@ -12,9 +12,9 @@ from torch import nn
 from regard.arguments import kind_of, shown, suggest
 from regard.errors import ArgumentError, UnsupportedError
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.seeing.lenses.contrast import Change, Layer, Subject
+from regard_lab.seeing.lenses.contrast import ChangeHeads, LayerName, Subject
 
-Outputs = dict[Layer, torch.Tensor]  # what the heads return: (rows, length, heads, v_dim)
+Outputs = dict[LayerName, torch.Tensor]  # what the heads return: (rows, length, heads, v_dim)
 
 
 class Head(NamedTuple):
@@ -44,7 +44,7 @@ class Head(NamedTuple):
         return f"{self.attention} {self.layer}.{self.head}"
 
 
-def attention_layers(model: nn.Module) -> dict[Layer, Any]:
+def attention_layers(model: nn.Module) -> dict[LayerName, Any]:
     """The attention of each layer of a model of `regard_lab.models`; refuses a model without heads."""
     stacks: dict[str, list[Any]] = {}
     if isinstance(model, TranslationTransformer):
@@ -67,7 +67,7 @@ def attention_layers(model: nn.Module) -> dict[Layer, Any]:
 
 
 @contextmanager
-def changing(model: nn.Module, change: Change) -> Generator[None]:
+def changing(model: nn.Module, change: ChangeHeads) -> Generator[None]:
     """Let a function replace what the heads of each layer return, before they are projected, while the block runs."""
     if isinstance(model, Subject):
         with model.changing(change):
@@ -96,7 +96,7 @@ def recording(model: nn.Module) -> Generator[Outputs]:
     """What the heads of each layer return in one run of the model."""
     outputs: Outputs = {}
 
-    def keep(layer: Layer, output: torch.Tensor) -> torch.Tensor:
+    def keep(layer: LayerName, output: torch.Tensor) -> torch.Tensor:
         outputs[layer] = output.detach()
         return output
 
@@ -114,7 +114,7 @@ def replacing(model: nn.Module, heads: Sequence[Head], instead: Outputs) -> Gene
     """
     positions_before = dict.fromkeys(instead, 0)
 
-    def change(layer: Layer, output: torch.Tensor) -> torch.Tensor:
+    def change(layer: LayerName, output: torch.Tensor) -> torch.Tensor:
         if layer not in instead:
             return output
         rows, length, count, _ = output.shape
@@ -135,7 +135,7 @@ def replacing(model: nn.Module, heads: Sequence[Head], instead: Outputs) -> Gene
         yield
 
 
-def named_heads(counts: Mapping[Layer, int], heads: Sequence[Head | str] | None) -> list[Head]:
+def named_heads(counts: Mapping[LayerName, int], heads: Sequence[Head | str] | None) -> list[Head]:
     """The chosen heads, all by default, of layers with so many heads each; refuses heads that do not exist."""
     existing = []
     for layer, count in counts.items():

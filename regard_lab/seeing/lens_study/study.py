@@ -33,7 +33,7 @@ from regard_lab.seeing.lens_study.known import (
     swapped,
 )
 from regard_lab.seeing.lenses import Contrast, explain_contrasts, log_odds
-from regard_lab.seeing.lenses.contrast import Batch, by_batch, run
+from regard_lab.seeing.lenses.contrast import ContrastBatch, by_batch, run
 from regard_lab.seeing.lenses.erasing import Erased, erased
 from regard_lab.seeing.lenses.explaining import DEFAULT
 from regard_lab.seeing.referents import choose_head, it_weights
@@ -238,7 +238,7 @@ def deletion(
         places = sorted(range(len(scores)), key=lambda place, scores=scores: -scores[place])
         ranked[id(sentence.contrast)] = places
 
-    def falls(contrasts: list[Contrast], batch: Batch) -> list[float]:
+    def falls(contrasts: list[Contrast], batch: ContrastBatch) -> list[float]:
         before = run(translator.model, batch).sigmoid()
         wanted = []
         for row, contrast in enumerate(contrasts):

@@ -255,9 +255,9 @@ SPECIAL = (PAD, BEGIN, END)  # ids of our tokenisers that stand for no part of a
 IDS_AT_ONCE = 12_000  # source and written ids in one run of the model
 
 
-Layer = tuple[str, int]  # the kind of attention, and the number of its layer
+LayerName = tuple[str, int]  # the kind of attention, and the number of its layer
 # A layer and what its heads return -> what they return instead.
-Change = Callable[[Layer, torch.Tensor], torch.Tensor]
+ChangeHeads = Callable[[LayerName, torch.Tensor], torch.Tensor]
 # A tensor for "source" and one for "written"; those that the model reads.
 Sides = dict[str, torch.Tensor]
 
@@ -287,7 +287,7 @@ class Subject(nn.Module):
         """Encoder, decoder and cross weights, (layers, batch, heads, rows, keys); some may have 0 layers."""
 
     @abstractmethod
-    def changing(self, change: Change) -> AbstractContextManager[None]:
+    def changing(self, change: ChangeHeads) -> AbstractContextManager[None]:
         """As `regard_lab.seeing.heads.changing`."""
 
     @abstractmethod
@@ -319,7 +319,7 @@ Explained = Ours | Subject
 
 
 @dataclass(frozen=True)
-class Batch:
+class ContrastBatch:
     """Contrasts as tensors.
 
     Args:
@@ -335,7 +335,7 @@ class Batch:
     at: torch.Tensor
 
     @classmethod
-    def of_contrasts(cls, contrasts: Sequence[Contrast], device: torch.device) -> Batch:
+    def of_contrasts(cls, contrasts: Sequence[Contrast], device: torch.device) -> ContrastBatch:
         """The batch of some contrasts, all with a source or all without."""
         ids = {}
         for side in SIDES:
@@ -348,9 +348,9 @@ class Batch:
             at=torch.tensor([contrast.position for contrast in contrasts], device=device),
         )
 
-    def rows(self, index: torch.Tensor) -> Batch:
+    def rows(self, index: torch.Tensor) -> ContrastBatch:
         """The batch whose row i is row `index[i]` of this one."""
-        return Batch(
+        return ContrastBatch(
             rows_of(self.ids, index), self.of[index], self.instead_of[index], self.at[index]
         )
 
@@ -384,13 +384,13 @@ def tables(model: Explained) -> Sides:
     return {"source": source, "written": source if target is None else target.weight.detach()}
 
 
-def embedded(model: Explained, batch: Batch) -> Sides:
+def embedded(model: Explained, batch: ContrastBatch) -> Sides:
     """The embeddings of a batch, (batch, length, dim) each."""
     of_side = tables(model)
     return {side: of_side[side][ids] for side, ids in batch.ids.items()}
 
 
-def without_words(model: Explained, batch: Batch) -> Sides:
+def without_words(model: Explained, batch: ContrastBatch) -> Sides:
     """The same with every word replaced by the baseline of its side; BEGIN and END stay."""
     special = special_of(model)
     of_side = tables(model)
@@ -460,7 +460,7 @@ def weights_of(model: nn.Module, ids: Sides) -> tuple[torch.Tensor, torch.Tensor
     return all_weights(recording, model)  # ty: ignore[invalid-argument-type]
 
 
-def run(model: Explained, batch: Batch, vectors: Sides | None = None) -> torch.Tensor:
+def run(model: Explained, batch: ContrastBatch, vectors: Sides | None = None) -> torch.Tensor:
     """The log odds (batch,) of one pass of the model, with other vectors in the place of embeddings if given."""
     return batch.log_odds(logits_of(model, batch.ids, vectors))
 
@@ -476,7 +476,7 @@ Result = TypeVar("Result")
 def by_batch(
     model: Explained,
     contrasts: Sequence[Contrast],
-    compute: Callable[[list[Contrast], Batch], Iterable[Result]],
+    compute: Callable[[list[Contrast], ContrastBatch], Iterable[Result]],
     copies: int = 1,
 ) -> list[Result]:
     """A result for each contrast, computed in batches of similar length.
@@ -502,7 +502,7 @@ def by_batch(
     results: dict[int, Result] = {}
     for group in groups:
         chosen = [contrasts[index] for index in group]
-        batch = Batch.of_contrasts(chosen, device)
+        batch = ContrastBatch.of_contrasts(chosen, device)
         results.update(zip(group, compute(chosen, batch), strict=True))
     return [results[index] for index in range(len(contrasts))]
 

@@ -19,8 +19,8 @@ from regard_lab.models import LanguageModel
 from regard_lab.models.kinds import TranslationModel
 from regard_lab.seeing.lenses.contrast import (
     SIDES,
-    Batch,
     Contrast,
+    ContrastBatch,
     Explained,
     baseline,
     by_batch,
@@ -61,7 +61,7 @@ def erasure_relevances(
     Understanding Neural Networks through Representation Erasure, Li et al. 2016.
     """
 
-    def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[Found]:
+    def relevances(chosen: list[Contrast], batch: ContrastBatch) -> Iterator[Found]:
         odds = run(model, batch).tolist()
         wanted = []
         for row, contrast in enumerate(chosen):
@@ -79,7 +79,7 @@ def erasure_relevances(
     return by_batch(model, contrasts, relevances)
 
 
-def erased(model: Explained, batch: Batch, wanted: Sequence[Erased]) -> torch.Tensor:
+def erased(model: Explained, batch: ContrastBatch, wanted: Sequence[Erased]) -> torch.Tensor:
     """The log odds (len(wanted),) of batch rows, each without some words; BEGIN and END stay."""
     vectors = embedded(model, batch)
     without = without_words(model, batch)

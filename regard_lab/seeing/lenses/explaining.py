@@ -17,8 +17,8 @@ from regard_lab.decoding.loading import check_together
 from regard_lab.models import LanguageModel, RecurrentTranslator
 from regard_lab.seeing.lenses.contrast import (
     SIDES,
-    Batch,
     Contrast,
+    ContrastBatch,
     Explained,
     Ours,
     Subject,
@@ -67,7 +67,7 @@ class Integrated:
 
 
 def integrate(
-    model: Explained, side: str, steps: int, contrasts: Sequence[Contrast], batch: Batch
+    model: Explained, side: str, steps: int, contrasts: Sequence[Contrast], batch: ContrastBatch
 ) -> list[Integrated]:
     """Integrate the gradient of the log odds f along the line from the baseline b to the embeddings x of one side.
 
@@ -263,7 +263,7 @@ def _from_weights(
             "a class is chosen at no position, so no row of attention explains it; use lens='erase'"
         )
 
-    def relevances(chosen: list[Contrast], batch: Batch) -> Iterator[Found]:
+    def relevances(chosen: list[Contrast], batch: ContrastBatch) -> Iterator[Found]:
         encoder, decoder, cross = weights_of(model, batch.ids)
         for row, contrast in enumerate(chosen):
             s = len(contrast.source)

@@ -20,7 +20,7 @@ from regard_lab.seeing.lenses import Contrast, Relevance, explain_contrasts
 from regard_lab.seeing.lenses.contrast import (
     IDS_AT_ONCE,
     Asked,
-    Layer,
+    LayerName,
     Sides,
     Subject,
     baseline,
@@ -90,7 +90,7 @@ class Pretrained(Subject):
         self.special = tuple(sorted(signs(tokenizer)))
         self.translates = bool(getattr(model.config, "is_encoder_decoder", False))
         layers_of_kind: Counter[str] = Counter()
-        self.layers: dict[str, Layer] = {}
+        self.layers: dict[str, LayerName] = {}
         for name in attention_modules(model):
             kind = kind_of(name) if self.translates else "self"
             self.layers[name] = (kind, layers_of_kind[kind])

@@ -42,7 +42,7 @@ TIMES: tuple[Time, ...] = (
 
 
 @dataclass(frozen=True, kw_only=True)
-class Link:
+class Conjunction:
     """A conjunction before "it was ...": a reason, a concession, or an obstacle ("but").
 
     After an obstacle the German verb is second ("aber es war müde"), otherwise last ("weil es müde war").
@@ -54,15 +54,15 @@ class Link:
     weight: float = 1.0
 
 
-BECAUSE = Link(english="because", german="weil", relation="reason", weight=3.0)
-SINCE = Link(english="since", german="da", relation="reason")
-ALTHOUGH = Link(english="although", german="obwohl", relation="concession")
-BUT = Link(english="but", german="aber", relation="obstacle")
+BECAUSE = Conjunction(english="because", german="weil", relation="reason", weight=3.0)
+SINCE = Conjunction(english="since", german="da", relation="reason")
+ALTHOUGH = Conjunction(english="although", german="obwohl", relation="concession")
+BUT = Conjunction(english="but", german="aber", relation="obstacle")
 LINKS = (BECAUSE, SINCE, ALTHOUGH, BUT)
 
 
-Case = Literal["nominative", "accusative", "dative"]
-_CASES: dict[str, Case] = {case: case for case in get_args(Case)}
+GrammaticalCase = Literal["nominative", "accusative", "dative"]
+_CASES: dict[str, GrammaticalCase] = {case: case for case in get_args(GrammaticalCase)}
 _SENSES: dict[str, Sense] = {sense: sense for sense in SENSES}
 
 
@@ -78,11 +78,11 @@ class Frame:
     plain: str
     negated: str
     german: str
-    case: Case
+    case: GrammaticalCase
     preposition: str = ""
     subjects: tuple[Sense, ...]
     objects: tuple[Sense, ...]
-    links: tuple[Link, ...] = LINKS[:-1]  # without BUT
+    links: tuple[Conjunction, ...] = LINKS[:-1]  # without BUT
     reason_negated: bool = True
     weight: float = 1.0
 
@@ -97,7 +97,7 @@ class Frame:
         pairs = product(self.subjects, self.objects)
         return tuple((subject, object_) for subject, object_ in pairs if subject != object_)
 
-    def is_negated(self, link: Link) -> bool:
+    def is_negated(self, link: Conjunction) -> bool:
         """Whether the main clause is negated when this link joins the drawback."""
         return link.relation != "obstacle" and self.reason_negated == (link.relation == "reason")
 

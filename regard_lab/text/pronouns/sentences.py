@@ -5,7 +5,14 @@ from itertools import product
 from typing import Literal
 
 from regard.reprs import brief
-from regard_lab.text.pronouns.frames import BECAUSE, FRAMES, Case, Frame, Link, Time
+from regard_lab.text.pronouns.frames import (
+    BECAUSE,
+    FRAMES,
+    Conjunction,
+    Frame,
+    GrammaticalCase,
+    Time,
+)
 from regard_lab.text.pronouns.lexicon import (
     DRAWBACK_BY_ENGLISH,
     NOUN_BY_ENGLISH,
@@ -20,12 +27,12 @@ Pronoun = Literal["es", "er", "sie"]
 PRONOUN_OF_GENDER: dict[Gender, Pronoun] = {"neuter": "es", "masculine": "er", "feminine": "sie"}
 PRONOUNS: tuple[Pronoun, ...] = tuple(PRONOUN_OF_GENDER.values())
 
-_ARTICLE: dict[Case, dict[Gender, str]] = {
+_ARTICLE: dict[GrammaticalCase, dict[Gender, str]] = {
     "nominative": {"masculine": "der", "feminine": "die", "neuter": "das"},
     "accusative": {"masculine": "den", "feminine": "die", "neuter": "das"},
     "dative": {"masculine": "dem", "feminine": "der", "neuter": "dem"},
 }
-_ENDING_AFTER_ARTICLE: dict[Case, dict[Gender, str]] = {
+_ENDING_AFTER_ARTICLE: dict[GrammaticalCase, dict[Gender, str]] = {
     "nominative": {"masculine": "e", "feminine": "e", "neuter": "e"},
     "accusative": {"masculine": "en", "feminine": "e", "neuter": "e"},
     "dative": {"masculine": "en", "feminine": "en", "neuter": "en"},
@@ -36,7 +43,7 @@ _CONTRACTED = {("in", "dem"): "im", ("in", "das"): "ins", ("von", "dem"): "vom"}
 
 
 def noun_phrase(
-    noun: Noun, case: Case, attribute: Attribute | None = None, preposition: str = ""
+    noun: Noun, case: GrammaticalCase, attribute: Attribute | None = None, preposition: str = ""
 ) -> str:
     """A noun with its definite article, an optional adjective, and a preposition that is contracted with the article.
 
@@ -81,7 +88,7 @@ class Derivation:
     refers_to_subject: bool
     drawback: Drawback
     degree: Degree
-    link: Link
+    link: Conjunction
     link_first: bool = False
     time: Time | None = None
     subject_attribute: Attribute | None = None

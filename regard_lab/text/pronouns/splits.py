@@ -10,7 +10,7 @@ from typing import Literal, TypeVar, get_args
 
 from regard.arguments import one_of, real
 from regard.errors import ArgumentError
-from regard_lab.text.pronouns.frames import FRAMES, TIMES, Frame, Link
+from regard_lab.text.pronouns.frames import FRAMES, TIMES, Conjunction, Frame
 from regard_lab.text.pronouns.lexicon import (
     ATTRIBUTES,
     NOUNS,
@@ -148,7 +148,7 @@ def _draw_attribute(weights: ChoiceProbabilities, random: Random) -> Attribute |
     return None
 
 
-def degrees(drawback: Drawback, link: Link) -> dict[Degree, float]:
+def degrees(drawback: Drawback, link: Conjunction) -> dict[Degree, float]:
     """The degree words that fit a drawback and a link, with their weights."""
     if not drawback.gradable:
         return _DEGREES_OF_AN_ABSOLUTE
