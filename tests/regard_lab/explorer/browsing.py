@@ -1,6 +1,7 @@
 """A headless Chromium for tests of the explorer: what a page requested and what it complained about are kept."""
 
 import shutil
+from collections import defaultdict
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -37,9 +38,42 @@ def chromium():
     with playwright.sync_playwright() as running:
         browser = running.chromium.launch(executable_path=found, args=list(ARGUMENTS))
         try:
-            yield browser
+            yield Tabs(browser)
         finally:
             browser.close()
+
+
+class Tabs:
+    """The tabs of a browser: one that a test has left shows the page of the next test.
+
+    A tab of its own is a process, whose start takes twice the CPU time of opening a page in it.
+    """
+
+    def __init__(self, browser):
+        self._browser = browser
+        self._left = defaultdict(list)  # by the options of their contexts
+
+    def take(self, options):
+        """An empty tab with these options of a context."""
+        left = self._left[_key(options)]
+        return left.pop() if left else self.open_another(options)
+
+    def open_another(self, options):
+        """A tab that no test has used."""
+        context = self._browser.new_context(**options)
+        # a busy machine; what is measured has limits of its own
+        context.set_default_timeout(120_000)
+        return context.new_page()
+
+    def leave(self, tab, options):
+        """End what runs in a tab, so that the next test finds it empty."""
+        tab.goto("about:blank")
+        tab.mouse.move(0, 0)
+        self._left[_key(options)].append(tab)
+
+
+def _key(options):
+    return tuple(sorted(options.items()))
 
 
 def assert_accessible(opened, name, part="document"):
@@ -60,38 +94,70 @@ def assert_accessible(opened, name, part="document"):
 
 
 class Opened:
-    """A page that was opened in the browser, with every request and complaint since."""
+    """A page that was opened in the browser, with every request and complaint since.
 
-    def __init__(self, browser, url, *, width=1200, height=900, **options):
-        self.context = browser.new_context(viewport={"width": width, "height": height}, **options)
-        # a busy machine; what is measured has limits of its own
-        self.context.set_default_timeout(120_000)
-        self.page = self.context.new_page()
-        self.requests, self.complaints = [], []
-        self.page.on("request", lambda one: self.requests.append(one.url))
-        self.page.on(
-            "console",
-            lambda one: one.type in ("error", "warning") and self.complaints.append(one.text),
-        )
-        self.page.on("pageerror", lambda one: self.complaints.append(str(one)))
-        self.page.on(
-            "dialog", lambda one: (self.complaints.append(f"dialog {one.message}"), one.dismiss())
-        )
+    Args:
+        tabs: of the browser.
+        url: the address of the page.
+        width, height: of the window.
+        fresh: whether no test has used the tab, so that its process has done nothing else.
+        options: of the context of the tab.
+    """
+
+    def __init__(self, tabs, url, *, width=1200, height=900, fresh=False, **options):
+        self._tabs = tabs
+        self._options = options
+        self._fresh = fresh
+        self.page = tabs.open_another(options) if fresh else tabs.take(options)
+        self.requests = []
+        self.complaints = []
+        self._listeners = {
+            "request": self._note_request,
+            "console": self._note_message,
+            "pageerror": self._note_error,
+            "dialog": self._note_dialog,
+        }
+        for event, listener in self._listeners.items():
+            self.page.on(event, listener)
+        self.page.set_viewport_size({"width": width, "height": height})
         self.page.goto(url)
         self.page.wait_for_selector("[data-ready]")
 
     def __enter__(self):
         return self
 
-    def __exit__(self, *_):
-        self.context.close()
+    def __exit__(self, error, *_):
+        # what a page does after a test failed in it is unknown
+        if self._fresh or error is not None:
+            self.page.context.close()
+            return
+        for event, listener in self._listeners.items():
+            self.page.remove_listener(event, listener)
+        self._tabs.leave(self.page, self._options)
+
+    def _note_request(self, request):
+        self.requests.append(request.url)
+
+    def _note_message(self, message):
+        if message.type in ("error", "warning"):
+            self.complaints.append(message.text)
+
+    def _note_error(self, error):
+        self.complaints.append(str(error))
+
+    def _note_dialog(self, dialog):
+        self.complaints.append(f"dialog {dialog.message}")
+        dialog.dismiss()
 
     def nodes(self):
         return self.page.evaluate("document.querySelectorAll('*').length")
 
     def cpu_seconds(self):
-        """The processor time of the page since it was opened, which does not depend on what else the machine does."""
-        session = self.context.new_cdp_session(self.page)
+        """The processor time of the page since it was opened, which does not depend on what else the machine does.
+
+        In a tab that another page had, that page's time counts as well: such a test opens a fresh one.
+        """
+        session = self.page.context.new_cdp_session(self.page)
         session.send("Performance.enable")
         metrics = {
             one["name"]: one["value"] for one in session.send("Performance.getMetrics")["metrics"]

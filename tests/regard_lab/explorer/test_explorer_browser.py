@@ -108,7 +108,7 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_o
     path = tmp_path / "large.html"
     show(weights(12, 12, 512, causal=True), [f"word{at}" for at in range(512)]).save(path)
     assert path.stat().st_size <= 20e6
-    with Opened(browser, f"{path.as_uri()}#view=heads") as opened:
+    with Opened(browser, f"{path.as_uri()}#view=heads", fresh=True) as opened:
         assert opened.cpu_seconds() <= 2
         assert opened.nodes() <= 2000
         for view in OF_WEIGHTS:

@@ -6,6 +6,7 @@ import random
 import re
 import subprocess
 import sys
+from contextlib import ExitStack
 from dataclasses import replace
 
 import numpy as np
@@ -139,18 +140,18 @@ def seeded(kind, settings, seed=0):
 @pytest.fixture
 def page_with(browser, page_of):
     """Opens a page that contains a model."""
-    opened = []
+    with ExitStack() as pages:
+        shown = []
 
-    def open_it(model, tokeniser=TOKENISER, text=SOURCE, words=None, address="", **options):
-        url = page_of(explore_model(model, tokeniser, text, words, **options)) + address
-        opened.append(Opened(browser, url))
-        return opened[-1]
+        def open_it(model, tokeniser=TOKENISER, text=SOURCE, words=None, address="", **options):
+            url = page_of(explore_model(model, tokeniser, text, words, **options)) + address
+            shown.append(pages.enter_context(Opened(browser, url)))
+            return shown[-1]
 
-    yield open_it
-    for one in opened:
-        assert not one.complaints
-        assert all(url.startswith(("file:", "blob:")) for url in one.requests)
-        one.context.close()
+        yield open_it
+        for opened in shown:
+            assert not opened.complaints
+            assert all(url.startswith(("file:", "blob:")) for url in opened.requests)
 
 
 NAMES = {
