@@ -3,6 +3,7 @@
 import json
 import math
 from dataclasses import replace
+from functools import partial
 
 import pytest
 import torch
@@ -319,7 +320,23 @@ def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(
     assert "cannot be compiled (no compiler); do not" in refusal(*prompts, "--compile")
 
 
-def test_a_compiled_step_multiplies_one_row_by_sums():
+@pytest.fixture
+def _graphs_without_kernels(monkeypatch):
+    """Inductor rewrites a graph, which then runs as PyTorch's operations: a compiler needs 15 seconds of CPU time."""
+    from torch._dynamo.utils import detect_fake_mode
+    from torch._inductor import compile_fx
+    from torch._inductor.virtualized import V
+
+    def rewrite(graph, inputs, **options):
+        with V.set_fake_mode(detect_fake_mode(inputs)):
+            compile_fx._recursive_post_grad_passes(graph, options["is_inference"])
+        return graph
+
+    rewriting = partial(compile_fx.compile_fx, inner_compile=rewrite)
+    monkeypatch.setattr(compile_fx, "compile_fx", rewriting)
+
+
+def assert_one_row_is_multiplied_by_sums():
     from torch._dynamo.utils import counters  # these take a second to import
     from torch._inductor.utils import fresh_cache
 
@@ -337,6 +354,16 @@ def test_a_compiled_step_multiplies_one_row_by_sums():
     assert counters["inductor"]["decompose_mm"] == sum(
         isinstance(part, torch.nn.Linear) for part in model.modules()
     )
+
+
+@pytest.mark.usefixtures("_graphs_without_kernels")
+def test_the_graph_of_a_step_multiplies_one_row_by_sums():
+    assert_one_row_is_multiplied_by_sums()
+
+
+@pytest.mark.slow
+def test_a_compiled_step_multiplies_one_row_by_sums():
+    assert_one_row_is_multiplied_by_sums()
 
 
 def test_speculation_writes_the_same_and_says_how_many_sub_words_a_call_wrote(writer, tmp_path):

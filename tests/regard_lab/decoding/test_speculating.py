@@ -86,8 +86,8 @@ def test_every_memory_gives_the_texts_of_decoding_without_proposals(kind):
     model = new_generator(**MEMORIES[kind])
     prompts = ["the animal", "a street in the old café in the"]
     ways = (
-        {"max_tokens": 23},
-        {"max_tokens": 23, "sampling": DRAWN, "count": 2, "first_row": 5},
+        {"max_tokens": 13},
+        {"max_tokens": 13, "sampling": DRAWN, "count": 2, "first_row": 5},
     )
     for options in ways:
         plain = model.generate(prompts, **options)
