@@ -25,7 +25,7 @@ from benchmarks.relation_scores import rounded, score_figures, share_figures
 from benchmarks.report import write_lesson_report
 from benchmarks.transfer import TransferRecipe, labelled
 from regard.integrations.transformers import attach
-from regard_lab.seeing.relations import HeadLooks, Link, join, looks_of
+from regard_lab.seeing.looks import HeadLooks, Link, join, looks_of
 from regard_lab.seeing.transformers import english_model, explore_pretrained
 from regard_lab.teaching.report import REPORTS, read_report
 from regard_lab.text.pronouns import SENSES, make_split

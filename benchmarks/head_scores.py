@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import torch
 
-from regard_lab.seeing.relations import ERRORS, FORWARD, LABELS, HeadLooks, Link
+from regard_lab.seeing.looks import ERRORS, HeadLooks, Link
+from regard_lab.seeing.relations import FORWARD, LABELS
 from regard_lab.seeing.watching import Span
 
 PIECES = "sub-word to first of its word"

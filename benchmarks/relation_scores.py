@@ -16,16 +16,9 @@ from benchmarks.head_scores import (
     score_relation,
 )
 from benchmarks.library_text import Document
+from regard_lab.seeing.looks import HeadLooks, Link, join, looks_of, random_labels
 from regard_lab.seeing.maps import ReadingModel, TextMaps, look_text
-from regard_lab.seeing.relations import (
-    SPECIAL,
-    HeadLooks,
-    Link,
-    join,
-    looks_of,
-    random_labels,
-    relations_in,
-)
+from regard_lab.seeing.relations import SPECIAL, relations_in
 from regard_lab.seeing.watching import merge
 from regard_lab.text import Tokeniser
 

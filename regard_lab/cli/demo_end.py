@@ -16,9 +16,9 @@ from regard_lab.cli.view import open_run
 from regard_lab.decoding import Evaluation, Translator
 from regard_lab.seeing.explorer import to_page
 from regard_lab.seeing.lens_study import view_pronoun
+from regard_lab.seeing.looks import words_away
 from regard_lab.seeing.pronoun_pair import PronounTranslation, changed_words, draw_pair
 from regard_lab.seeing.referents import HONESTY
-from regard_lab.seeing.relations import words_away
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, PronounSentence
 from regard_lab.text.pronouns.frames import FRAMES
 from regard_lab.text.pronouns.lexicon import ATTRIBUTES, DRAWBACKS, NOUNS

@@ -10,7 +10,7 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
-from regard_lab.seeing.relations import words_away
+from regard_lab.seeing.looks import words_away
 from regard_lab.teaching import (
     Estimate,
     does_not_hold,

@@ -10,9 +10,9 @@ SEED = 0
 # %% tags=["folded"]
 import torch
 
+from regard_lab.seeing.looks import words_away
 from regard_lab.seeing.palette import INK, LINES
 from regard_lab.seeing.referents import HONESTY
-from regard_lab.seeing.relations import words_away
 from regard_lab.teaching import (
     Estimate,
     draw_bars,

@@ -15,14 +15,8 @@ import torch
 
 import regard as rg
 from regard import patterns as p
-from regard_lab.seeing.relations import (
-    ERRORS,
-    join,
-    looks_of,
-    random_labels,
-    relations_in,
-    split_words,
-)
+from regard_lab.seeing.looks import ERRORS, join, looks_of, random_labels
+from regard_lab.seeing.relations import relations_in, split_words
 from regard_lab.teaching import (
     Estimate,
     does_not_hold,

@@ -15,6 +15,7 @@ from regard.errors import ArgumentError, DataError
 from regard_lab.decoding import Translator
 from regard_lab.models import TranslationTransformer
 from regard_lab.seeing import look_batch
+from regard_lab.seeing.looks import HeadLooks, Link, join, looks_of
 from regard_lab.seeing.referents import (
     choose_head,
     it_weights,
@@ -22,7 +23,6 @@ from regard_lab.seeing.referents import (
     swap_check,
     word_places,
 )
-from regard_lab.seeing.relations import HeadLooks, Link, join, looks_of
 from regard_lab.teaching.measures import rounded
 from regard_lab.text.cleaning import tidy_target
 from regard_lab.text.pronouns import (

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from regard_lab.seeing.looks import ERRORS
 from regard_lab.seeing.palette import LINES, MARKS
-from regard_lab.seeing.relations import ERRORS
 from regard_lab.teaching.board import table
 from regard_lab.teaching.figures import Axes, Figure, label_axes
 

@@ -29,9 +29,10 @@ from regard_lab.seeing.lenses.contrast import (
 from regard_lab.seeing.lenses.erasing import Changed, text_without_each, without_each
 from regard_lab.seeing.lenses.explaining import LENSES, explain_contrasts, rolls_out
 from regard_lab.seeing.lenses.record import Relevance
+from regard_lab.seeing.looks import looks_of
 from regard_lab.seeing.maps import AttentionMaps, Kind, ReadingModel, TextMaps, look, look_text
 from regard_lab.seeing.picture import WORDING
-from regard_lab.seeing.relations import looks_of, relations_in
+from regard_lab.seeing.relations import relations_in
 from regard_lab.seeing.watching import remark_on_layers
 from regard_lab.text import Tokeniser
 from regard_lab.text.cleaning import tidy

@@ -7,7 +7,8 @@ import torch
 from seeing.drawn_links import LENGTH, ignorant, knowing, one_hot, varied_links
 
 from benchmarks.head_scores import ALL, BACK, from_neighbours, score_relation, share
-from regard_lab.seeing.relations import FORWARD, join, looks_of, relations_in
+from regard_lab.seeing.looks import join, looks_of
+from regard_lab.seeing.relations import FORWARD, relations_in
 
 
 def looks(seeds, maps=knowing):

@@ -5,16 +5,8 @@ import torch
 from seeing.drawn_links import LENGTH, knowing, one_hot, varied_links
 
 from regard.errors import ArgumentError
-from regard_lab.seeing.relations import (
-    FORWARD,
-    LABELS,
-    join,
-    looks_of,
-    random_labels,
-    relations_in,
-    split_words,
-    turned,
-)
+from regard_lab.seeing.looks import join, looks_of, random_labels
+from regard_lab.seeing.relations import FORWARD, LABELS, relations_in, split_words, turned
 
 
 def test_a_head_is_scored_by_the_links_that_it_hits():

@@ -11,6 +11,7 @@ from regard.arguments import count_of
 from regard_lab.decoding import Evaluation, Translator, evaluate
 from regard_lab.decoding.translator import Ends, Translation, rows_of
 from regard_lab.models import TranslationTransformer
+from regard_lab.seeing.looks import words_away
 from regard_lab.seeing.maps import has_encoder_weights
 from regard_lab.seeing.referents import (
     Agreement,
@@ -20,7 +21,6 @@ from regard_lab.seeing.referents import (
     referent_agreement,
     swap_check,
 )
-from regard_lab.seeing.relations import words_away
 from regard_lab.text import Pair, read_pairs
 from regard_lab.text.pronouns import (
     contrast_accuracy,
