@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,14 +21,17 @@ from regard_lab.cli.console import (
     spoken,
     writable,
 )
+from regard_lab.cli.exercising import do_exercise
+from regard_lab.cli.formulas import in_words
 from regard_lab.cli.options import Json, options_set
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from regard_lab.teaching.board import LessonTable, Shown
-    from regard_lab.teaching.page import Cell, LessonPage
+    from regard_lab.teaching.board import LessonTable, Picture, Shown
+    from regard_lab.teaching.cells import Cell
+    from regard_lab.teaching.page import LessonPage
 
 
 def lesson(
@@ -49,8 +52,26 @@ def lesson(
     ] = None,
     png: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Also draw the first figure, into this PNG, SVG or PDF."),
+        Option(
+            metavar="FILE",
+            help="Also draw the figures: the first into this PNG, SVG or PDF, the second with -2 "
+            "before its ending, and so on.",
+        ),
     ] = None,
+    exercise: Annotated[
+        int | None,
+        Option(
+            metavar="NUMBER",
+            min=1,
+            help="Ask this exercise of the lesson instead, and judge the answer that is typed.",
+        ),
+    ] = None,
+    answer: Annotated[
+        str | None, Option(metavar="TEXT", help="The answer of the exercise, instead of typing it.")
+    ] = None,
+    solution: Annotated[
+        bool, Option("--solution", help="Print a right answer of the exercise instead.")
+    ] = False,
     list_all: Annotated[bool, Option("--list", help="List all lessons instead.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -58,7 +79,17 @@ def lesson(
     if list_all and name is not None:
         raise ArgumentError(f"--list prints all lessons; leave it out for lesson {name!r}")
     if name is None:
-        of_a_lesson = options_set({"--png": png, "--run": run, "--text": text, "--seed": seed})
+        of_a_lesson = options_set(
+            {
+                "--png": png,
+                "--run": run,
+                "--text": text,
+                "--seed": seed,
+                "--exercise": exercise,
+                "--answer": answer,
+                "--solution": solution or None,
+            }
+        )
         if of_a_lesson:
             raise ArgumentError(
                 f"{', '.join(of_a_lesson)} needs the name of a lesson; give one, or leave the "
@@ -67,6 +98,18 @@ def lesson(
         _list_lessons(as_json)
         return
     page = find_lesson(name)
+    if exercise is None and (answer is not None or solution):
+        option = "--solution" if answer is None else "--answer"
+        raise ArgumentError(f"{option} belongs to an exercise; add --exercise NUMBER")
+    if exercise is not None:
+        of_the_page = options_set({"--png": png, "--run": run, "--text": text, "--seed": seed})
+        if of_the_page:
+            raise ArgumentError(
+                f"{', '.join(of_the_page)} changes the lesson, whose exercises ask about its own "
+                f"values; leave it out"
+            )
+        do_exercise(page, exercise, answer, solution, as_json)
+        return
     if png is not None:
         check_name(png)
 
@@ -90,27 +133,53 @@ def lesson(
         return f"{printed} of {count_of(parts, 'parts')} of the lesson printed"
 
     with counting("computing part", parts) as progress, keeping(what_is_printed):
-        for cell, things in page.run(parameters, lenient=bool(parameters)):
+        for index, (cell, things) in enumerate(page.run(parameters, lenient=bool(parameters))):
             progress(1)
             shown += things
+            if cell.is_typed:
+                cell = replace(cell, text=page.typed_text(index))
             waiting.append((cell, things))
             while shown and waiting and console is not None:
                 _print_cell(*waiting.pop(0), console)
                 printed += 1
                 spoken()
-    if png is not None:
-        from regard_lab.seeing.canvas import save
-        from regard_lab.teaching.board import Picture
+    from regard_lab.teaching.exercises import exercises_in
 
-        first_picture = next(thing for thing in shown if isinstance(thing, Picture))
-        save(first_picture.figure, png)
+    pictures = _pictures(shown)
+    drawn = [] if png is None else _save(pictures, png)
+    exercises = exercises_in(shown)
     if as_json:
         record = _record(page, shown)
         if png is not None:
-            record["png"] = str(png)
+            record["png"] = drawn[0]
+        if len(drawn) > 1:
+            record["further_figures"] = drawn[1:]
         out_json(record)
-    if png is not None:
-        note(f"drawn in {png}")
+    elif exercises:
+        out(f"Answer an exercise: regard lesson {name} --exercise 1")
+    if drawn:
+        note(f"drawn in {', '.join(drawn)}")
+    elif not as_json:
+        count = count_of(len(pictures), "figures")
+        note(f"{count}; to draw them: regard lesson {name} --png {name}.png")
+
+
+def _pictures(shown: list[Shown]) -> list[Picture]:
+    from regard_lab.teaching.board import Picture
+
+    return [thing for thing in shown if isinstance(thing, Picture)]
+
+
+def _save(pictures: list[Picture], first: Path) -> list[str]:
+    """Draw every figure, and return the names of the files."""
+    from regard_lab.seeing.canvas import save
+
+    names = []
+    for number, picture in enumerate(pictures, 1):
+        path = first if number == 1 else first.with_stem(f"{first.stem}-{number}")
+        save(picture.figure, path)
+        names.append(str(path))
+    return names
 
 
 def _list_lessons(as_json: bool) -> None:
@@ -128,9 +197,11 @@ def _list_lessons(as_json: bool) -> None:
 def _record(page: LessonPage, shown: list[Shown]) -> dict[str, Any]:
     """What a lesson showed, as JSON values."""
     from regard_lab.teaching.board import VERDICTS, Claim, LessonTable
+    from regard_lab.teaching.exercises import exercises_in
 
     tables = []
     claims = []
+    exercises = []
     for thing in shown:
         if isinstance(thing, LessonTable):
             tables.append(vars(thing))
@@ -138,12 +209,15 @@ def _record(page: LessonPage, shown: list[Shown]) -> dict[str, Any]:
             verdict = VERDICTS[thing.holds]
             figures = thing.figures
             claims.append({"sentence": thing.sentence, "verdict": verdict, "figures": figures})
+    for exercise in exercises_in(shown):
+        exercises.append({"question": exercise.question, "answered_with": exercise.kind.asks})
     return {
         "lesson": page.name,
         "title": page.title,
         "question": page.question,
         "tables": tables,
         "claims": claims,
+        "exercises": exercises,
     }
 
 
@@ -154,10 +228,12 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
     from rich.text import Text
 
     from regard_lab.teaching.board import VERDICTS, Claim, LessonTable
+    from regard_lab.teaching.exercises import Exercise
 
+    number = 0  # of the exercise
     if cell.markdown:
         console.print(Markdown(writable(in_words(cell.text))))
-    elif not cell.tags:
+    elif cell.is_typed:
         style: dict[str, Any] = {"theme": "ansi_light", "background_color": "default"}
         console.print(Syntax(writable(cell.text), "python", word_wrap=True, **style))
     for thing in things:
@@ -167,6 +243,10 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
             console.print(words)
         elif isinstance(thing, LessonTable):
             _print_table(thing, console)
+        elif isinstance(thing, Exercise):
+            number += 1
+            question = f"**{number}.** {thing.question} *({thing.kind.asks})*"
+            console.print(Markdown(writable(in_words(question))))
         else:
             console.print(writable(str(thing)).rstrip("\n"), highlight=False, style="dim")
     if things or not cell.markdown:
@@ -174,72 +254,6 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
 
 
 COLOURS = {True: "green", False: "red", None: "yellow"}  # of verdicts
-
-SIGNS = {
-    "cdot": "·",
-    "le": "≤",
-    "ge": "≥",
-    "ll": "≪",
-    "approx": "≈",
-    "sim": "~",
-    "in": "∈",
-    "circ": "∘",
-    "odot": "⊙",
-    "sum": "Σ",
-    "prod": "Π",
-    "sqrt": "√",
-    "top": "ᵀ",
-    "quad": "  ",
-    "qquad": "    ",
-    "lvert": "|",
-    "rvert": "|",
-    "lfloor": "⌊",
-    "rfloor": "⌋",
-    "ldots": "...",
-    "times": "×",
-    "mid": "|",
-    "alpha": "α",
-    "tilde": "~",
-    "infty": "∞",
-}
-
-
-IN_BRACES = r"\{((?:[^{}]|\{[^{}]*\})*)\}"  # with braces inside, one deep
-
-
-def in_words(markdown: str) -> str:
-    r"""Markdown whose formulas a terminal can print.
-
-    >>> in_words(r"It costs $n \cdot w$, not $\frac{n^2}{2}$.")
-    'It costs `n · w`, not `n^2/2`.'
-    >>> in_words(r"$\frac{a + b}{\sqrt{d / H}}$")
-    '`(a + b)/√(d / H)`'
-    """
-
-    def fraction(match: re.Match[str]) -> str:
-        return f"{_one_factor(match[1])}/{_one_factor(match[2])}"
-
-    def root(match: re.Match[str]) -> str:
-        return f"√{_one_factor(match[1])}"
-
-    def formula(match: re.Match[str]) -> str:
-        text = re.sub(r"\\(?:text|operatorname|mathrm)\{([^{}]*)\}", r"\1", match[1] or match[2])
-        text = re.sub(rf"\\frac{IN_BRACES}{IN_BRACES}", fraction, text)
-        text = re.sub(r"\\sqrt\{([^{}]*)\}", root, text)
-        text = re.sub(r"\\(?:left|right|displaystyle|[,;! ])", "", text)
-        text = re.sub(r"\\([a-zA-Z]+)", lambda sign: SIGNS.get(sign[1], sign[1]), text)
-        text = re.sub(r"([_^])\{(\w)\}", r"\1\2", text).strip()
-        is_displayed = match[1] is not None
-        return f"\n```text\n{text}\n```\n" if is_displayed else f"`{text}`"
-
-    return re.sub(r"\$\$(.+?)\$\$|(?<!\\)\$([^$\n]+)\$", formula, markdown, flags=re.DOTALL)
-
-
-def _one_factor(formula: str) -> str:
-    """The formula in parentheses, unless it is a letter, a number or a root."""
-    factor = formula.strip()
-    alone = re.fullmatch(rf"\w+(\^\w)?|\\sqrt{IN_BRACES}", factor)
-    return factor if alone else f"({factor})"
 
 
 def _print_table(table: LessonTable, console: Console) -> None:

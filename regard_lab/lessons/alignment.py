@@ -327,5 +327,50 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, WHOLE_NUMBERS, exercise
+
+EDITED_LATER = 4
+s = normal(SEED + 5, 1, HIDDEN)  # a state of the decoder, (1, HIDDEN)
+W = learned_by(decoders["Luong"])["weight"]  # (HIDDEN, HIDDEN)
+
+
+@exercise(
+    "The input of step 4 is replaced. From which step on do Bahdanau's weights change, and from "
+    "which Luong's? Type two numbers.",
+    WHOLE_NUMBERS,
+    hint="One decoder attends before it reads the input of its step, the other afterwards.",
+    answer="5 4",
+)
+def steps_that_change(steps):
+    replaced = written.clone()
+    replaced[:, EDITED_LATER] = normal(SEED + 6, DIM)
+    measured = []
+    for name in ("Bahdanau", "Luong"):
+        moved = run(decoders[name], replaced, h)[0] - weights[name]
+        measured.append(first_step_moved(moved.abs().amax(1)))
+    holds("They change from these steps on.", steps == measured, f"{measured}, you say {steps}")
+
+
+@exercise(
+    "`s` (1, 16) is a state of Luong's decoder, `W` (16, 16) its learned matrix, and `h[0]` has a "
+    "row for each source word. Compute the weights of the source words.",
+    CODE,
+    hint="The score of word j is $s W h_j$, and the softmax goes over the words.",
+    answer="(s @ W @ h[0].T)[0].softmax(-1)",
+)
+def weights_of_luong(alpha):
+    scores = torch.stack([s[0] @ W @ h_j for h_j in h[0]])
+    expected = scores.softmax(-1)
+    holds(
+        "These are the weights of Luong's attention.",
+        alpha.shape == expected.shape and largest(alpha - expected) < 1e-9,
+        f"the largest is {expected.max():.3f}, yours {alpha.max():.3f}",
+    )
+
+
+# %% [markdown]
 # Source: Bahdanau et al. 2015, section 3.1 and A.1.2; Luong et al. 2015, sections 3 and 3.3; Xu et al. 2015 (hard
 # attention).

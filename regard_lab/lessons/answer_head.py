@@ -282,5 +282,41 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, exercise
+
+
+@exercise(
+    "`distances` says for each product atom how far its origin is away. Compute the share of the atoms "
+    "whose origin is inside of a window of 32: 16 on each side.",
+    CODE,
+    hint="A mean of booleans, as numbers, is a share.",
+    answer="(distances.abs() <= 16).double().mean()",
+)
+def origins_inside_of_32(share):
+    expected = share_inside(32)
+    holds(
+        "This is the share.",
+        abs(float(share) - expected) < 1e-9,
+        f"{expected:.3f}, yours {float(share):.3f}",
+    )
+
+
+@exercise(
+    "How many of the 96 heads are right for more than half of the atoms?",
+    CODE,
+    hint="`figures['shares']` has a row for each layer, and a number for each head.",
+    answer="(torch.tensor(figures['shares']) > 0.5).sum()",
+)
+def heads_above_one_half(count):
+    counted = 0
+    for shares in figures["shares"]:
+        counted += sum(share > 0.5 for share in shares)
+    holds("So many are.", int(count) == counted, f"{counted}, you say {int(count)}")
+
+
+# %% [markdown]
 # Source: Schwaller et al. 2021, Extraction of organic chemistry grammar from unsupervised learning of chemical
 # reactions.

@@ -308,4 +308,44 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise, one_of
+
+
+@exercise(
+    "With 16 features a Performer has some error for flat weights. How many features does it need for "
+    "a quarter of this error?",
+    NUMBER,
+    hint="The error falls like one over the square root of the features.",
+    answer="256",
+)
+def features_for_a_quarter(count):
+    features = min(max(1, round(count)), 4096)
+    ratio = errors_of(flat, Performer(features))[0] / errors["Performer", "flat"][0]
+    holds(
+        "They have a quarter of the error, give or take a fifth.",
+        0.2 < ratio < 0.3,
+        f"{features:,} features have {ratio:.2f} of the error of 16",
+    )
+
+
+@exercise(
+    "Which mechanism computes a text of 256 words exactly if all words are in one chunk?",
+    one_of("performer", "linear transformer", "lsh"),
+    hint="Two of them replace the exponential by a product of features.",
+    answer="lsh",
+)
+def exact_in_one_chunk(name):
+    mechanism = {
+        "performer": Performer(256),
+        "linear transformer": LinearTransformer(),
+        "lsh": LSH(N, 2, 1),
+    }[name]
+    (error,) = errors_of(sharp, mechanism)
+    holds("It is exact.", error < 1e-9, f"its relative error is {error:.2g}")
+
+
+# %% [markdown]
 # Source: Choromanski et al. 2021; Peng et al. 2021; Kitaev et al. 2020; Wang et al. 2020; Katharopoulos et al. 2020.

@@ -284,4 +284,38 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, WHOLE_NUMBERS, exercise
+
+
+@exercise(
+    "A picture of 12 × 12 pixels is cut into patches of 2 × 2, and its caption has 8 words. How many "
+    "rows and columns has the matrix of weights of cross-attention? Type two numbers.",
+    WHOLE_NUMBERS,
+    hint="The queries come from the picture, the keys from the text.",
+    answer="36 8",
+)
+def shape_of_the_weights(shape):
+    measured = [*recording["blocks.0.to_words"][0].weights.shape[2:]]
+    holds("It has this shape.", shape == measured, f"{measured}, you say {shape}")
+
+
+@exercise(
+    "A patch may look at no word. Which number does its attention return before the output bias is "
+    "added?",
+    NUMBER,
+    hint="A sum over no values.",
+    answer="0",
+)
+def without_words(number):
+    bias = to_words.to_output.bias
+    patches = torch.zeros(1, 36, 64)  # (batch, patches, dim)
+    one_caption = torch.zeros(1, 8, 32)  # (batch, words, context_dim)
+    measured = largest(to_words(patches, context=one_caption, pattern=p.KeySpan(0, 0)) - bias)
+    holds("It returns this.", abs(number - measured) < 1e-6, f"{measured:g}, you say {number:g}")
+
+
+# %% [markdown]
 # Source: Rombach et al. 2022, section 3.3; Ho et al. 2020; Song et al. 2021.

@@ -213,6 +213,51 @@ does_not_hold(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, NUMBER, exercise
+
+
+@exercise(
+    "Chosen keys hold 0.9 of the weight, and all values have length 1. How far can the output move "
+    "at most if the other keys are left out?",
+    NUMBER,
+    hint="Twice the weight that is left out. It moves so far if the values point in opposite directions.",
+    answer="0.2",
+)
+def farthest_move(distance):
+    scores = torch.tensor([0.9, 0.1]).log()[None, None, :, None]
+    opposite = torch.tensor([1.0, -1.0])[None, None, :, None]
+    one = torch.ones(1, 1, 1, 1)
+    of_both = rg.attention(one, scores, opposite, scale=1.0)
+    of_chosen = rg.attention(one, scores[:, :, :1], opposite[:, :, :1], scale=1.0)
+    measured = float((of_chosen - of_both).norm())
+    holds(
+        "It moves so far for opposite values.",
+        abs(distance - measured) < 1e-3,
+        f"{measured:.3f}, you say {distance:g}",
+    )
+
+
+@exercise(
+    "`weights` (1, 1, 32, 128) are those of all keys. Write the places of the 4 keys with the largest "
+    "weight for each query, (1, 1, 32, 4), as `p.ChosenKeys` takes them.",
+    CODE,
+    hint="`torch.topk` returns values and indices.",
+    answer="weights.topk(4).indices",
+)
+def four_keys(places):
+    kept = float(weight_kept(p.ChosenKeys(places)).mean())
+    most = float(weight_kept(largest_scores(4)).mean())
+    holds(
+        "4 keys hold as much as those of the largest scores.",
+        places.shape == (1, 1, QUERIES, 4) and abs(kept - most) < 1e-9,
+        f"the best hold {most:.3f}, yours {kept:.3f}",
+    )
+
+
+# %% [markdown]
 # In the seed that MoBA misses, nearly all errors are of keys whose block no head of the first layer chose. Tasks and
 # settings are in `benchmarks/results/behaviour_cpu/behaviour.md`, under "choosing".
 #

@@ -334,5 +334,40 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise
+
+
+@exercise(
+    "A text gets 4 times as long. How many times as many pairs has the strided pattern with "
+    "$s = \\sqrt{n}$?",
+    NUMBER,
+    hint="Its pairs grow as $n \\sqrt{n}$.",
+    answer="8",
+)
+def growth_of_strided(times):
+    measured = count_work("strided", 4096) / count_work("strided", 1024)
+    holds(
+        "So many times, within 5 %.",
+        abs(times / measured - 1) < 0.05,
+        f"{measured:.2f}, you say {times:g}",
+    )
+
+
+@exercise(
+    "How many layers of `sliding_window(256)` does it take until the last of 1,024 words depends on "
+    "all?",
+    NUMBER,
+    hint="Each layer reaches 128 words back, and the first word is 1,023 words away.",
+    answer="8",
+)
+def layers_of_windows(count):
+    counted = count_layers("window", 1024)
+    holds("It takes so many.", count == counted, f"{counted}, you say {count:g}")
+
+
+# %% [markdown]
 # Source: Vaswani et al. 2017, table 1; Child et al. 2019, section 4; Kitaev et al. 2020, table 1; Wang et al. 2020,
 # table 1.

@@ -148,7 +148,7 @@ table(title, ("cells of", *WORDS), rows)
 # %%
 refusal = ""
 try:
-    layer(x, context=c, pattern="causal")
+    layer_of_image(cells, context=prompt, pattern="causal")
 except UnsupportedError as error:
     refusal = str(error)
 print(refusal)
@@ -202,6 +202,38 @@ holds(
     bool(refusal),
     refusal or "it was not",
 )
+
+# %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, WHOLE_NUMBERS, exercise
+
+
+@exercise(
+    "An image of 6 × 5 cells attends to a sentence of 7 words. How many rows and columns has the "
+    "matrix of weights? Type two numbers.",
+    WHOLE_NUMBERS,
+    hint="A row for each query, a column for each key.",
+    answer="30 7",
+)
+def shape_of_the_weights(shape):
+    queries = torch.zeros(1, 1, 6 * 5, 8)  # (batch, heads, cells, head_dim)
+    words = torch.zeros(1, 1, 7, 8)
+    measured = rg.attention_detail(queries, words, words, want=["weights"]).weights.shape[2:]
+    holds("It has this shape.", shape == [*measured], f"{[*measured]}, you say {shape}")
+
+
+@exercise(
+    "A layer has `dim=32` and `context_dim=48`. How many weights has the projection of its keys?",
+    NUMBER,
+    hint="Keys are made of the context, and all heads together have 32 numbers.",
+    answer="1536",
+)
+def weights_of_the_key_projection(count):
+    counted = layer_of_image.to_k.weight.numel()
+    holds("It has so many.", count == counted, f"{counted:,}, you say {count:g}")
+
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.3; Rombach et al. 2022, section 3.3.

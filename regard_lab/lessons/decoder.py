@@ -235,4 +235,45 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, NUMBER, exercise
+
+
+@exercise(
+    "20 words are written without a cache. How many positions does the first layer compute in all "
+    "passes together?",
+    NUMBER,
+    hint="The first pass computes 1 position, the last one 20.",
+    answer="210",
+)
+def positions_without_a_cache(count):
+    def write():
+        for length in range(1, 21):
+            model(torch.full((1, length), BEGIN))
+
+    inputs = watch({"first layer": model.blocks[0]}, write)["first layer"].inputs
+    counted = sum(x.shape[1] for x in inputs)
+    holds("It computes so many.", count == counted, f"{counted}, you say {count:g}")
+
+
+@exercise(
+    "`logits` (n, vocabulary) are those of one pass, and `wanted` (n,) the ids of the words that "
+    "follow. Compute the probability of the whole sentence.",
+    CODE,
+    hint="It is the product of the probabilities of its words.",
+    answer="logits.softmax(-1)[range(n), wanted].prod()",
+)
+def probability_of_the_sentence(probability):
+    loss = F.cross_entropy(logits, wanted, reduction="sum")
+    expected = float(torch.exp(-loss))
+    holds(
+        "This is the probability.",
+        abs(float(probability) / expected - 1) < 1e-6,
+        f"{expected:.3g}, yours {float(probability):.3g}",
+    )
+
+
+# %% [markdown]
 # Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.3.

@@ -200,6 +200,53 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, WHOLE_NUMBERS, exercise
+
+x = torch.randn(1, 5, 32, dtype=torch.float64)  # five words
+
+
+@exercise(
+    "The vector of the last of five words is replaced, words counted from 0. Which outputs of the "
+    "feed-forward network move?",
+    WHOLE_NUMBERS,
+    hint="The feed-forward network computes each word alone.",
+    answer="4",
+)
+def moved_by_feed_forward(positions):
+    changed = x.clone()
+    changed[:, 4] = -x[:, 4]
+    with torch.no_grad():
+        distances = (block.feed_forward(changed) - block.feed_forward(x))[0].norm(dim=-1)
+    moved = (distances > 1e-9).nonzero().flatten().tolist()
+    holds("These outputs move.", positions == moved, f"{moved}, you say {positions}")
+
+
+@exercise(
+    "The paper of 2017 takes the norm after each sum. Write its layer with the parts of `block`, for "
+    "`x` (1, 5, 32).",
+    CODE,
+    hint="$y = \\operatorname{norm}(x + \\operatorname{attention}(x))$, and the same for the "
+    "feed-forward network.",
+    answer="y = block.attention_norm(x + block.attention(x))\n"
+    "block.feed_forward_norm(y + block.feed_forward(y))",
+)
+def layer_of_the_paper(output):
+    sum_of_attention = x + block.attention(x)
+    y = block.attention_norm(sum_of_attention)
+    sum_of_network = y + block.feed_forward(y)
+    apart = largest(output - block.feed_forward_norm(sum_of_network))
+    from_block = largest(output - block(x))
+    holds(
+        "This is the layer with the norm after each sum.",
+        apart < 1e-9,
+        f"at most {apart:.2g} apart; from the layer with the norm first {from_block:.2g}",
+    )
+
+
+# %% [markdown]
 # Source: Attention Is All You Need, Vaswani et al. 2017, sections 3.1 (the layer, with the norm after each sum) and
 # 3.3; On Layer Normalization in the Transformer Architecture, Xiong et al. 2020 (the norm first, as here); Attention is
 # Not All You Need, Dong et al. 2021 (what happens without residual connections).

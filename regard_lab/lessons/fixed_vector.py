@@ -268,4 +268,38 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise, one_of
+
+
+@exercise(
+    "A source of 12 words enters as 8 numbers for each word. How many independent changes of it can "
+    "reach a decoder that reads one vector of 8 numbers?",
+    NUMBER,
+    hint="What reaches the decoder passes through the vector.",
+    answer="8",
+)
+def directions_through_a_vector(count):
+    counted = directions["none"][LENGTHS.index(12)]
+    holds("So many directions pass.", count == counted, f"{counted}, you say {count:g}")
+
+
+@exercise(
+    "Which decoder reads as many bytes of a long source as of a short one?",
+    one_of("one vector", "attention"),
+    hint="One of them keeps a state for each word of the source.",
+    answer="one vector",
+)
+def reads_as_many_bytes(decoder):
+    counts = nbytes[{"one vector": "none", "attention": "bahdanau"}[decoder]]
+    holds(
+        "This decoder reads as many bytes for every length.",
+        len(set(counts)) == 1,
+        f"{counts[0]:,} bytes of {LENGTHS[0]} word, {counts[-1]:,} of {LENGTHS[-1]}",
+    )
+
+
+# %% [markdown]
 # Source: Cho et al. 2014, section 2.2; Bahdanau et al. 2015, section 5.1 and figure 2.

@@ -253,5 +253,41 @@ holds(
     nbytes == predicted,
     ", ".join(f"{heads} key/value heads: {count:,} bytes" for heads, count in word_nbytes.items()),
 )
+
+# %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise
+
+
+@exercise(
+    "A text of 5 words is read, and 12 words are written with a cache. How many words are projected "
+    "to keys in all?",
+    NUMBER,
+    hint="The last word that is written is not read any more.",
+    answer="16",
+)
+def projected_words(count):
+    five = torch.full((1, 5), FIRST_ID)
+    layer = {"keys": model.blocks[0].attention.to_k}
+    watched = watch(layer, partial(write_with_cache, model, five))
+    counted = sum(x.shape[1] for x in watched["keys"].inputs)
+    holds("So many are projected.", count == counted, f"{counted}, you say {count:g}")
+
+
+@exercise(
+    "A model has 32 layers of 8 key/value heads with 128 numbers each, and a number takes 2 bytes. "
+    "How many bytes does its cache keep for each word?",
+    NUMBER,
+    hint="A key and a value in every layer and key/value head.",
+    answer="131072",
+)
+def bytes_of_a_word(count):
+    layer = rg.MultiHeadAttention(dim=1024, heads=8)
+    counted = 32 * layer.new_cache(1, "static", 64, "float16").nbytes // 64
+    holds("It keeps so many.", count == counted, f"{counted:,}, you say {count:,.0f}")
+
+
 # %% [markdown]
 # What shared key/value heads cost in quality is the subject of the lesson *grouped*. Source: Shazeer 2019, section 2.

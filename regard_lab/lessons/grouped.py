@@ -282,5 +282,44 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, WHOLE_NUMBERS, exercise
+
+projections = normal(SEED + 3, 8, 32, 256)  # of eight key heads, (heads, head_dim, dim)
+
+
+@exercise(
+    "Of 8 query heads and 2 key/value heads, counted from 0: which query heads read key/value head 1?",
+    WHOLE_NUMBERS,
+    hint="Query head h reads key/value head h // 4.",
+    answer="4 5 6 7",
+)
+def readers_of_head_1(heads):
+    changed = v.clone()
+    changed[:, 1] += 1
+    moved = (rg.attention(q, k, changed) != rg.attention(q, k, v)).flatten(2).any(-1)
+    measured = moved[0].nonzero().flatten().tolist()
+    holds("These heads read it.", heads == measured, f"{measured}, you say {heads}")
+
+
+@exercise(
+    "`projections` (8, 32, 256) are those of eight key heads. Convert them to 2 key/value heads: "
+    "each is the mean of its group.",
+    CODE,
+    hint="Neighbouring heads form a group, so an axis of 8 becomes two axes of 2 and 4.",
+    answer="projections.view(2, 4, 32, 256).mean(1)",
+)
+def means_of_groups(pooled):
+    expected = resized(projections.flatten(0, 1), 8, 2, "mean").view(2, 32, 256)
+    holds(
+        "These are the means that `regard convert kv-heads` takes.",
+        pooled.shape == expected.shape and largest(pooled - expected) < 1e-12,
+        f"shape {[*expected.shape]}, yours {[*pooled.shape]}",
+    )
+
+
+# %% [markdown]
 # Source: Shazeer 2019; Ainslie et al. 2023 (names, section 2.2; conversion, section 2.1 and figure 4); Chowdhery
 # et al. 2022 (PaLM, section 2); Touvron et al. 2023 (Llama 2, section 2.2).

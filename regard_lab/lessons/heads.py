@@ -140,3 +140,44 @@ for name, (word, target) in RELATIONS.items():
         share.above(by_offset),
         f"{share}, {words_away(relation['offset'])} {by_offset}",
     )
+
+# %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise
+
+
+@exercise(
+    "How many of the 16 heads look from *it* to its referent more often than the fixed offset that "
+    "is right most often?",
+    NUMBER,
+    hint="The right map of the figure, and the number below it.",
+    answer="0",
+)
+def heads_beyond_the_offset(count):
+    relation = relations["it to referent"]
+    shares = torch.tensor(relation["shares"])
+    counted = int((shares > relation["by_offset"]).sum())
+    holds(
+        "So many heads do.",
+        count == counted,
+        f"{counted}; the best has {float(shares.max()):.3f}, the offset {relation['by_offset']:.3f}",
+    )
+
+
+@exercise(
+    "A sentence has 13 words with punctuation. *it* chooses one of the others at random. How often "
+    "is it the referent?",
+    NUMBER,
+    hint="There are 12 others, and one of them is right.",
+    answer="1/12",
+)
+def random_choice_of_twelve(share):
+    drawn = torch.randint(12, (100_000,), generator=torch.Generator().manual_seed(SEED))
+    measured = float((drawn == 0).double().mean())
+    holds(
+        "It is so often, within 0.005.",
+        abs(share - measured) < 0.005,
+        f"{measured:.4f} of 100,000 choices, you say {share:.4f}",
+    )

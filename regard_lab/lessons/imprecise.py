@@ -671,6 +671,43 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, WHOLE_NUMBERS, exercise
+
+
+@exercise(
+    "Which words influence the output at position 3 of six in causal attention? They are counted from "
+    "0.",
+    WHOLE_NUMBERS,
+    hint="Position 3 may look at itself and at the words before it.",
+    answer="0 1 2 3",
+)
+def influencing_position_3(places):
+    measured = []
+    for word in range(6):
+        if 3 in moved_by(word, "causal"):
+            measured.append(word)
+    holds("These words do.", places == measured, f"{measured}, you say {places}")
+
+
+@exercise(
+    "By which factor is each wave of sinusoidal positions longer than the one before, for $d = 48$?",
+    NUMBER,
+    hint="$10000^{2 / d}$, which is not 2.",
+    answer="1.468",
+)
+def factor_of_waves(factor):
+    measured = float(waves[1] / waves[0])
+    holds(
+        "By this factor.",
+        abs(factor - measured) < 0.01,
+        f"{measured:.3f}, you say {factor:g}",
+    )
+
+
+# %% [markdown]
 # Sources: Vaswani et al. 2017, sections 3.2.1, 3.2.2, 3.5 and 4, table 1; Bahdanau et al. 2015, section 3.1; Luong et
 # al. 2015, section 3; Kitaev et al. 2020, section 2; Wang et al. 2020, table 1; Child et al. 2019, section 4.3; Brown
 # et al. 2020, section 2.1; Katharopoulos et al. 2020, section 3.2.

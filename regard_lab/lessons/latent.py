@@ -168,5 +168,41 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise
+
+
+@exercise(
+    "A multi-head layer keeps a key and a value of 32 numbers for each of 8 heads. How many times as "
+    "many numbers is this as a latent of 128 numbers and a rotated key of 16?",
+    NUMBER,
+    hint="$2 \\cdot 8 \\cdot 32$ against $128 + 16$.",
+    answer="3.56",
+)
+def times_as_many_numbers(ratio):
+    measured = nbytes["multi-head"] / nbytes["latent"]
+    holds(
+        "It is so many times as large.",
+        abs(ratio - measured) < 0.01,
+        f"{measured:.3f} by the bytes of both caches, you say {ratio:g}",
+    )
+
+
+@exercise(
+    "The latent layer of the figure gets 16 heads instead of 8. How many numbers does it keep of a "
+    "word?",
+    NUMBER,
+    hint="All heads compute their keys and values from the same latent.",
+    answer="144",
+)
+def numbers_of_16_heads(count):
+    layer_of_16 = rg.LatentAttention(DIM, 16, **sizes)
+    counted = cache_nbytes(layer_of_16) // CAPACITY // 4  # 4 bytes a number
+    holds("It keeps so many.", count == counted, f"{counted}, you say {count:g}")
+
+
+# %% [markdown]
 # Source: DeepSeek-V2, 2024 (section 2.1, table 1, appendix C); from grouped heads: TransMLA, Meng et al. 2025; MHA2MLA,
 # Ji et al. 2025.

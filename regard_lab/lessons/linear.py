@@ -269,4 +269,43 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, NUMBER, exercise
+
+
+@exercise(
+    "A head has 64 numbers. At which length do both orders take the same number of operations, within "
+    "one percent?",
+    NUMBER,
+    hint="$4 n^2 d$ operations against $4 n d^2$.",
+    answer="64",
+)
+def length_of_equal_cost(n):
+    left = 2 * n * n * (2 * D + 1)
+    right = 4 * n * D * (D + 1)
+    holds(
+        "Both orders cost the same.",
+        n > 0 and abs(left - right) < 0.01 * right,
+        f"{left:,.0f} and {right:,.0f} operations for {n:g} words",
+    )
+
+
+@exercise(
+    "Compute linear attention without a mask for `q`, `k` and `v` (1, 1, n, 64), with `phi` and "
+    "without an n × n matrix.",
+    CODE,
+    hint="First the sums over all words, of keys with their values and of keys alone.",
+    answer="keys_and_values = phi(k).mT @ v\n"
+    "keys = phi(k).sum(2)[..., None]\n"
+    "(phi(q) @ keys_and_values) / (phi(q) @ keys)",
+)
+def linear_attention(z):
+    expected = left_order(q, k, v)
+    apart = largest(z - expected)
+    holds("It is what the left order gives.", apart < 1e-9, f"at most {apart:.2g} apart")
+
+
+# %% [markdown]
 # Source: Katharopoulos et al. 2020, equations 4 to 7.

@@ -315,4 +315,38 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise
+
+
+@exercise(
+    "A head gives three words the weights 0.5, 0.25 and 0.25. Their values are 8, 4 and 0. What does "
+    "it return?",
+    NUMBER,
+    hint="The mean of the values, each multiplied by its weight.",
+    answer="5",
+)
+def mean_of_three(number):
+    scores = torch.tensor([0.5, 0.25, 0.25]).log()  # the softmax of logarithms of weights
+    one = torch.ones(1, 1, 1, 1)
+    v = torch.tensor([8.0, 4.0, 0.0])[None, None, :, None]
+    z = float(rg.attention(one, scores[None, None, :, None], v, scale=1.0))
+    holds("It returns this number.", abs(number - z) < 1e-3, f"{z:.3f}, you say {number:g}")
+
+
+@exercise(
+    "How many separate facts about 8 words of 4 numbers does a layer of 16 numbers pass if it has "
+    "8 heads?",
+    NUMBER,
+    hint="The output of the layer has 16 numbers, however many heads it has.",
+    answer="16",
+)
+def facts_of_eight_heads(count):
+    counted = facts(8)
+    holds("It passes so many.", count == counted, f"{counted}, you say {count:g}")
+
+
+# %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.2; Bhojanapalli et al. 2020, section 3 (heads that are too narrow).

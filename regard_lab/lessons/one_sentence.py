@@ -229,5 +229,38 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, NUMBER, exercise
+
+
+@exercise(
+    "`W_q` and `W_k` have 24 rows, `W_v` has 28. How many numbers does the context vector have?",
+    NUMBER,
+    hint="The context vector is a sum of values.",
+    answer="28",
+)
+def numbers_of_a_context(count):
+    holds("It has so many numbers.", count == len(z), f"z has {len(z)}, you say {count:g}")
+
+
+@exercise(
+    "Compute the weights of the first word, *Life*, from `q` and `k`: six numbers.",
+    CODE,
+    hint="The lesson does it for the second word, whose query is `q[1]`.",
+    answer="(k @ q[0] / math.sqrt(24)).softmax(-1)",
+)
+def weights_of_life(weights):
+    detail = rg.attention_detail(q[None, None], k[None, None], v[None, None], want=["weights"])
+    expected = detail.weights[0, 0, 0]
+    holds(
+        "These are the weights of “Life”.",
+        weights.shape == expected.shape and distance(weights, expected) < 1e-5,
+        f"{listed(expected)}; yours: {listed(weights)}",
+    )
+
+
+# %% [markdown]
 # `regard walkthrough "your sentence"` prints every step with its numbers for any sentence;
 # [the guide](../walkthrough.md) lists its options. Source: Vaswani et al. 2017, section 3.2.1.

@@ -217,4 +217,38 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, NUMBER, exercise
+
+
+@exercise(
+    "With 64 numbers for each word, pair 0 repeats after $2π$ words. After how many words does pair "
+    "16 repeat?",
+    NUMBER,
+    hint="The wave of pair c is $10000^{2 c / d}$ times as long as that of pair 0.",
+    answer="628",
+)
+def wave_of_pair_16(length):
+    holds(
+        "The wave is so long, within a hundredth.",
+        abs(length / wavelengths[16] - 1) < 0.01,
+        f"{wavelengths[16]:.1f} words, you say {length:g}",
+    )
+
+
+@exercise(
+    "Which matrix $M$ gives $\\text{PE}(\\text{pos} + 3) = M \\, \\text{PE}(\\text{pos})$ for every "
+    "position? `pe` and `shift_matrix` may be used.",
+    CODE,
+    hint="`shift_matrix(pe, k)` is $M_k$.",
+    answer="shift_matrix(pe, 3)",
+)
+def three_words_ahead(M):
+    error = largest(pe(pos).double() @ M.mT - pe(pos + 3).double())
+    holds("It does.", error < 1e-6, f"the largest error at {len(pos):,} positions is {error:.2g}")
+
+
+# %% [markdown]
 # Source: Vaswani et al. 2017, section 3.5.

@@ -322,4 +322,34 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise
+
+
+@exercise(
+    "How many layers of causal convolutions of width 3 connect 64 words?",
+    NUMBER,
+    hint="Each layer looks two words further back, and the first word is 63 words away.",
+    answer="32",
+)
+def layers_of_convolutions(layers):
+    counted = steps["convolution"][LENGTHS.index(64)]
+    holds("So many layers connect them.", layers == counted, f"{counted}, you say {layers:g}")
+
+
+@exercise(
+    "Each layer of dilated convolutions looks 3 times as far as the one before. How many layers "
+    "connect 64 words?",
+    NUMBER,
+    hint="With L layers, a word depends on $3^L$ words.",
+    answer="4",
+)
+def layers_of_dilated_convolutions(layers):
+    counted = steps["dilated"][LENGTHS.index(64)]
+    holds("So many layers connect them.", layers == counted, f"{counted}, you say {layers:g}")
+
+
+# %% [markdown]
 # Source: Vaswani et al. 2017, section 4 and table 1; Cheng et al. 2016 (LSTMN).

@@ -301,3 +301,37 @@ holds(
     f"{english['moved']:.0%} of {english['pairs']}, by {english['movement']:.3f}, before training "
     f"by {english['movement_untrained']:.4f}",
 )
+
+# %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise, one_of
+from regard_lab.text.pronouns import NOUN_BY_ENGLISH
+from regard_lab.text.pronouns.sentences import PRONOUN_OF_GENDER
+
+
+@exercise(
+    "In how many of the three sentences of the table is the word two places before *it* the referent?",
+    NUMBER,
+    hint="It is *street* in all three. In which of them does *it* mean the street?",
+    answer="2",
+)
+def right_by_the_rule(count):
+    rule_is_right = []
+    for sentence in articles:
+        rule_is_right.append(sentence["it"] - 2 == sentence["referent"])
+    counted = sum(rule_is_right)
+    holds("In so many.", count == counted, f"{counted} of {len(articles)}, you say {count:g}")
+
+
+@exercise(
+    "In “The animal didn't cross the street because it was too tired.” *dog* (der Hund) takes the "
+    "place of *animal* (das Tier). Which pronoun does a right translation have?",
+    one_of("er", "es", "sie"),
+    hint="The pronoun has the gender of its referent, and der is masculine.",
+    answer="er",
+)
+def pronoun_of_the_dog(pronoun):
+    right_pronoun = PRONOUN_OF_GENDER[NOUN_BY_ENGLISH["dog"].gender]
+    holds("It has this pronoun.", pronoun == right_pronoun, f"{right_pronoun}, you say {pronoun}")

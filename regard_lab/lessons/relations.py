@@ -371,3 +371,41 @@ holds(
     all(abs(head.over_chance) < 5 * head.error for head in by_hand.values()),
     ", ".join(f"{head.over_chance:+.3f} ± {head.error:.3f}" for head in by_hand.values()),
 )
+
+# %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, NUMBER, exercise
+
+
+@exercise(
+    "Each of 72 heads is right about one sentence with a probability of 1 / 10, by chance. How many "
+    "of them are right on average?",
+    NUMBER,
+    hint="This is why a picture of one sentence is no evidence.",
+    answer="7.2",
+)
+def right_by_chance(count):
+    generator = torch.Generator().manual_seed(SEED)
+    drawn = torch.rand(2000, 72, generator=generator) < 0.1
+    measured = float(drawn.double().sum(1).mean())
+    holds(
+        "So many, within 0.5.",
+        abs(count - measured) < 0.5,
+        f"{measured:.2f} on average of 2,000 draws, you say {count:g}",
+    )
+
+
+@exercise(
+    "The keys of a head are `places` (n, n), a row for each word. Write its queries (n, n), so that "
+    "each word looks at the word two places back, and the first two words at the first.",
+    CODE,
+    hint="The lesson does it for the word before: `places[word_before]`.",
+    answer="places[torch.arange(n).sub(2).clamp(min=0)]",
+)
+def two_places_back(queries):
+    looks_at = (queries @ places.T).argmax(-1)
+    expected = torch.arange(n).sub(2).clamp(min=0)
+    right = int((looks_at == expected).sum())
+    holds("Each word looks there.", right == n, f"{right} of {n} words do")

@@ -163,4 +163,53 @@ for name, measured in (("entropy", entropy["scaled"]), ("gradient", gradient["sc
     )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, NUMBER, exercise
+
+
+@exercise(
+    "Queries and keys of 1,024 numbers are independent, with mean 0 and variance 1. How large is "
+    "the spread (the standard deviation) of their unscaled scores?",
+    NUMBER,
+    hint="A score is the sum of 1,024 products, each of variance 1.",
+    answer="32",
+)
+def spread_of_1024(spread):
+    q, k = normal(SEED + 3, 2, 2000, 1024)
+    measured = float((q * k).sum(-1).std())
+    holds(
+        "The scores spread by so much, within a tenth.",
+        abs(spread / measured - 1) < 0.1,
+        f"measured {measured:.1f} on 2,000 pairs, you say {spread:g}",
+    )
+
+
+@exercise(
+    "What is the entropy of equal weights of 12 words, in nats?",
+    NUMBER,
+    hint="It is the natural logarithm of the number of words.",
+    answer="2.485",
+)
+def entropy_of_equal_weights(nats):
+    equal = torch.zeros(1, 1, 12, 4)  # (batch, heads, words, head_dim)
+    measured = float(rg.attention_detail(equal, equal, equal, want=["entropy"]).entropy[0, 0, 0])
+    holds("It is so large.", abs(nats - measured) < 0.01, f"{measured:.3f}, you say {nats:g}")
+
+
+@exercise(
+    "Change `q` so that `rg.attention(q, k, v, scale=1.0)` returns what `rg.attention(q, k, v)` "
+    "returns for the old `q`.",
+    CODE,
+    hint="The default of `scale` is `1 / sqrt(head_dim)`.",
+    answer="q / math.sqrt(q.shape[-1])",
+)
+def scaled_queries(changed):
+    difference = rg.attention(changed, k, v, scale=1.0) - rg.attention(q, k, v)
+    apart = float(difference.abs().max())
+    holds("Both calls give the same outputs.", apart < 1e-4, f"at most {apart:.2g} apart")
+
+
+# %% [markdown]
 # Source: Vaswani et al. 2017, section 3.2.1, footnote 4.

@@ -338,4 +338,37 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import CODE, NUMBER, exercise
+
+
+@exercise(
+    "How many pairs does `sliding_window(8)` keep among 1,000 words?",
+    NUMBER,
+    hint="9 for each word, less those beyond both ends: 1 + 2 + 3 + 4 at each.",
+    answer="8980",
+)
+def pairs_of_a_window(count):
+    counted = p.SlidingWindow(8).count(1000, 1000)
+    holds("It keeps so many.", count == counted, f"{counted:,}, you say {count:,.0f}")
+
+
+@exercise(
+    "Write the mask of the causal strided pattern with s = 4 for 16 words, booleans (16, 16): a word "
+    "looks at the last 4 words, itself included, and at every fourth word before them.",
+    CODE,
+    hint="Let i be a column of positions and j a row of them. Three conditions on i and j are joined.",
+    answer="i = torch.arange(16)[:, None]\n"
+    "j = torch.arange(16)\n"
+    "(j <= i) & ((i - j < 4) | ((i - j) % 4 == 0))",
+)
+def strided_mask(mask):
+    expected = (p.Strided(4) & p.Causal()).dense(16, 16)
+    wrong = int((mask != expected).sum())
+    holds("It is the pattern of the lesson.", wrong == 0, f"{wrong} of 256 pairs are wrong")
+
+
+# %% [markdown]
 # Source: Zaheer et al. 2020, section 2; Child et al. 2019, section 4; Brown et al. 2020, section 2.1 (GPT-3).

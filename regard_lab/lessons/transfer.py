@@ -332,4 +332,40 @@ sentence = "With 20 labels our encoder is better than the English model with eve
 compare_with_english(does_not_hold, sentence, 20)
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, exercise
+
+
+@exercise(
+    "The encoder has a vocabulary of 2,000 ids and 64 numbers for each. How many numbers of its "
+    "embedding does the classifier take over?",
+    NUMBER,
+    hint="A row of 64 numbers for each id.",
+    answer="128000",
+)
+def copied_numbers(count):
+    counted = copied["embedding"]
+    holds("It takes over so many.", count == counted, f"{counted:,}, you say {count:,.0f}")
+
+
+@exercise(
+    "From how many labels on is the model from random weights better than the table of last words with "
+    "every seed?",
+    NUMBER,
+    hint="Compare two columns of the table, for 20, 100, 300 and 500 labels.",
+    answer="300",
+)
+def labels_beyond_the_table(labels):
+    better = []
+    for number in LABELS:
+        by_model = shares_of(trainings, "scratch", number)
+        by_table = shares_of(trainings, "last_word", number)
+        if all(share > of_table for share, of_table in zip(by_model, by_table)):
+            better.append(number)
+    holds("From so many on.", labels == min(better), f"{min(better)}, you say {labels:g}")
+
+
+# %% [markdown]
 # Source: Devlin et al. 2019 (BERT), sections 3.1 and 3.2.

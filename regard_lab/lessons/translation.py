@@ -218,4 +218,41 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import WHOLE_NUMBERS, exercise, one_of
+
+
+@exercise(
+    "A translation of 10 words is written. How often does the encoder run, and how often the first "
+    "layer of the decoder? Type two numbers.",
+    WHOLE_NUMBERS,
+    hint="The encoder's output does not depend on what is written.",
+    answer="1 10",
+)
+def runs_of_both_stacks(counts):
+    def write_ten_words():
+        state = model.start(source)
+        for _ in range(10):
+            model.step(torch.tensor([BEGIN]), state)
+
+    stacks = {"encoder": model.encoder[0], "decoder": model.decoder[0].self_attention}
+    measured = [watched.calls for watched in watch(stacks, write_ten_words).values()]
+    holds("They run so often.", counts == measured, f"{measured}, you say {counts}")
+
+
+@exercise(
+    "A source word is replaced. What moves in the first cross-attention: its queries, or its keys "
+    "and values?",
+    one_of("queries", "keys and values"),
+    hint="Which of them come from the encoder?",
+    answer="keys and values",
+)
+def moved_by_a_source_word(part):
+    distance = {"queries": by_source_word[0], "keys and values": min(by_source_word[1:])}
+    holds("They move.", distance[part] > 0, f"{part} by {distance[part]:.3f}")
+
+
+# %% [markdown]
 # Source: Attention Is All You Need, Vaswani et al. 2017, section 3.2.3.

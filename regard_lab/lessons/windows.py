@@ -165,4 +165,37 @@ holds(
 )
 
 # %% [markdown]
+# ## Exercises
+
+# %% tags=["exercises"]
+from regard_lab.teaching import NUMBER, WHOLE_NUMBERS, exercise
+
+
+@exercise(
+    "How many layers of `causal_window(4)` does it take until the last of 22 words depends on the "
+    "first?",
+    NUMBER,
+    hint="One layer reaches 3 words back, and the first word is 21 words away.",
+    answer="7",
+)
+def layers_for_22_words(count):
+    layers = 1
+    while p.CausalWindow(4).reach(layers).back < 21:
+        layers += 1
+    holds("It takes so many.", count == layers, f"{layers}, you say {count:g}")
+
+
+@exercise(
+    "Which words does word 9 of 24 look at in one layer of `dilated_window(3, 3)`? Words are counted "
+    "from 0.",
+    WHOLE_NUMBERS,
+    hint="Three words, 3 apart, and the middle one is word 9.",
+    answer="6 9 12",
+)
+def words_of_a_dilated_window(places):
+    seen = p.DilatedWindow(3, 3).dense(24, 24)[9].nonzero().flatten().tolist()
+    holds("It looks at these.", places == seen, f"{seen}, you say {places}")
+
+
+# %% [markdown]
 # Source: Beltagy et al. 2020, section 3.1; Jiang et al. 2023 (Mistral 7B), section 2.

@@ -14,6 +14,11 @@ if TYPE_CHECKING:  # the same names for type checkers
     from regard_lab.teaching.board import undecided as undecided
     from regard_lab.teaching.estimates import Estimate as Estimate
     from regard_lab.teaching.estimates import every as every
+    from regard_lab.teaching.exercises import CODE as CODE
+    from regard_lab.teaching.exercises import NUMBER as NUMBER
+    from regard_lab.teaching.exercises import WHOLE_NUMBERS as WHOLE_NUMBERS
+    from regard_lab.teaching.exercises import exercise as exercise
+    from regard_lab.teaching.exercises import one_of as one_of
     from regard_lab.teaching.figures import draw_bars as draw_bars
     from regard_lab.teaching.figures import draw_cells as draw_cells
     from regard_lab.teaching.figures import draw_curves as draw_curves
@@ -44,6 +49,7 @@ if TYPE_CHECKING:  # the same names for type checkers
 _MODULES = {
     "board": "does_not_hold figure holds table undecided",
     "estimates": "Estimate every",
+    "exercises": "CODE NUMBER WHOLE_NUMBERS exercise one_of",
     "figures": "draw_bars draw_cells draw_curves draw_line draw_map draw_reading label_axes "
     "legend_below logarithmic mark_column scale_beside write_numbers",
     "inputs": "embedded normal seeded words_of",

@@ -7,7 +7,7 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from io import BytesIO
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from regard.errors import RegardError
 from regard_lab.seeing.canvas import new_figure
@@ -86,7 +86,13 @@ class Picture:
         return svg.getvalue().decode()
 
 
-Shown = str | LessonTable | Claim | Picture
+class Rendered(Protocol):
+    """Whatever else a lesson shows and renders itself, such as an exercise."""
+
+    def _repr_markdown_(self) -> str: ...
+
+
+Shown = str | LessonTable | Claim | Picture | Rendered
 
 
 @dataclass(frozen=True)

@@ -17,23 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard.errors import ArgumentError
+from regard_lab.teaching.cells import Cell, cells_of
+from regard_lab.teaching.preamble import preambles
 
 if TYPE_CHECKING:  # a page is read without torch, which its cells need
     from regard_lab.teaching.board import Claim, Picture, Shown
-
-CELL = re.compile(
-    r"^# %%(?P<markdown> \[markdown\])?(?: tags=\[(?P<tags>[^\]]*)\])?$", re.MULTILINE
-)
-
-
-@dataclass(frozen=True)
-class Cell:
-    """A cell: its text, whether it is Markdown or code, its tags, and the line where its text begins."""
-
-    text: str
-    markdown: bool
-    tags: frozenset[str]
-    line: int
 
 
 @dataclass(frozen=True)
@@ -58,19 +46,7 @@ class LessonPage:
 
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
-        """The cells, Markdown without its comment signs."""
-        headings = list(CELL.finditer(self.text))
-        ends = [heading.start() for heading in headings[1:]] + [len(self.text)]
-        cells = []
-        for heading, end in zip(headings, ends, strict=True):
-            is_markdown = heading["markdown"] is not None
-            body = self.text[heading.end() + 1 : end].rstrip()
-            if is_markdown:
-                body = re.sub(r"^# ?", "", body, flags=re.MULTILINE)
-            tags = frozenset(re.findall(r'"(\w+)"', heading["tags"] or ""))
-            line = self.text.count("\n", 0, heading.end()) + 1
-            cells.append(Cell(body, is_markdown, tags, line))
-        return tuple(cells)
+        return cells_of(self.text)
 
     @property
     def title(self) -> str:
@@ -92,6 +68,17 @@ class LessonPage:
                     name = ast.unparse(statement.targets[0])
                     values[name] = ast.literal_eval(statement.value)
         return values
+
+    @cached_property
+    def preambles(self) -> dict[int, str]:
+        """What a reader types before a cell of code, by the index of the cell."""
+        return preambles(self.cells)
+
+    def typed_text(self, index: int) -> str:
+        """The code of a cell as a reader types it, after what it needs of folded cells."""
+        text = self.cells[index].text
+        before = self.preambles.get(index)
+        return text if before is None else f"{before}\n\n{text}"
 
     def new_names(self) -> dict[str, Any]:
         """The namespace in which the cells will run, as that of a script before its first line."""
@@ -152,11 +139,13 @@ class LessonPage:
         The code of cells with a tag is folded below what they show.
         """
         from regard_lab.teaching.board import Picture
+        from regard_lab.teaching.exercises import Exercise
 
         parts: list[str] = []
         pictures: dict[str, Picture] = {}
+        exercises = 0
         waiting: list[str] = []  # code that is folded with the next cell that shows something
-        for cell, shown in self.run():
+        for index, (cell, shown) in enumerate(self.run()):
             if cell.markdown:
                 parts.append(cell.text)
                 continue
@@ -169,21 +158,23 @@ class LessonPage:
                     outputs.append(_figure(thing, name))
                 elif isinstance(thing, str):
                     outputs.append(f"```{{.text .printed}}\n{thing.rstrip()}\n```")
+                elif isinstance(thing, Exercise):
+                    exercises += 1
+                    command = f"regard lesson {self.name} --exercise {exercises}"
+                    how_to_check = f"Check an answer: `{command}`"
+                    outputs.append(f"**{exercises}.** {thing.as_markdown(how_to_check)}")
                 else:
                     outputs.append(thing._repr_markdown_())
 
-            is_folded = bool(cell.tags)
-            waiting.append(cell.text)
-            if is_folded and not shown:
+            if cell.is_typed:
+                parts += [f"```python\n{self.typed_text(index)}\n```", *outputs]
                 continue
-
-            code = "```python\n{}\n```".format("\n\n".join(waiting))
-            waiting.clear()
-            if is_folded:
+            waiting.append(cell.text)
+            if shown:
+                code = "```python\n{}\n```".format("\n\n".join(waiting))
+                waiting.clear()
                 folded = f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>"
                 parts += [*outputs, folded]
-            else:
-                parts += [code, *outputs]
         return "\n\n".join(parts) + "\n", pictures
 
 

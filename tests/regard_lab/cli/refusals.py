@@ -154,6 +154,10 @@ REFUSALS = {
         causal --list -> leave it out for lesson 'causal'
         --png a.png -> --png needs the name of a lesson
         scale --run {missing} -> lesson scale has no run
+        scale --answer 32 -> --answer belongs to an exercise; add --exercise NUMBER
+        scale --exercise 1 --seed 3 -> --seed changes the lesson
+        scale --exercise 1 --answer 32 --solution -> --answer and --solution exclude each other
+        --exercise 1 -> --exercise needs the name of a lesson
         causal --text '' -> 0 words
         causal --seed 99999999999999999999 -> at most 4294967295
     """,

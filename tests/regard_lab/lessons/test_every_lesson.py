@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from teaching import BrokenPage, Computed, broken_claims, failing, never_broken
+from wrong_answers import WRONG_ANSWERS
 
 from benchmarks.lesson_reports import REPORTS
 from regard.errors import ArgumentError
@@ -11,6 +12,7 @@ from regard_lab import lessons
 from regard_lab.lessons import LESSONS, find_lesson
 from regard_lab.teaching import LessonPage, read_report, words_of
 from regard_lab.teaching.board import Claim, ClaimError, Picture
+from regard_lab.teaching.exercises import exercises_in
 
 FILES = Path(lessons.__file__).parent
 ROOT = FILES.parents[1]
@@ -21,7 +23,7 @@ def test_every_file_is_listed_in_a_chapter():
 
 
 @pytest.mark.parametrize("name", LESSONS)
-def test_a_lesson_begins_with_a_figure_that_is_whole_and_every_claim_can_fail(name):
+def test_a_lesson_begins_with_a_whole_figure_its_claims_can_fail_and_its_exercises_judge(name):
     """It runs once: a claim that comes out differently raises."""
     page = find_lesson(name)
     things = []
@@ -42,6 +44,25 @@ def test_a_lesson_begins_with_a_figure_that_is_whole_and_every_claim_can_fail(na
         picture.figure.draw_without_rendering()
         assert nothing_is_cut_off(picture.figure)
         assert no_legend_lies_on_data(picture.figure)
+
+    exercises = exercises_in(things)
+    assert {exercise.name for exercise in exercises} == set(WRONG_ANSWERS[name])
+    assert len(exercises) in (2, 3)
+    for exercise in exercises:
+        right = exercise.judge(exercise.answer)
+        assert right.is_right, right
+        assert len(set(WRONG_ANSWERS[name][exercise.name])) == 3
+        for answer in WRONG_ANSWERS[name][exercise.name]:
+            assert not exercise.judge(answer).is_right, f"{exercise.name} accepts {answer}"
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_code_of_a_lesson_runs_as_it_is_typed_into_a_new_python(name):
+    page = find_lesson(name)
+    names = {"__name__": "__main__"}
+    for index, cell in enumerate(page.cells):
+        if cell.is_typed:
+            exec(page.typed_text(index), names)
 
 
 def nothing_is_cut_off(figure):
