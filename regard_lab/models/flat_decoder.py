@@ -13,39 +13,20 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import torch
-from torch import nn
 
 from regard import attention
-from regard.exporting import exporting
-from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
-from regard.layers.attending import LayerMechanism
+from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.feed_forward import ACTIVATIONS
-from regard.layers.multi_head import is_simple
-from regard.layers.projection import Projection, hooks_of_all_modules, project
+from regard.layers.projection import project
 from regard.layers.rotation import rotate_heads
-from regard.positions import Learned, Rotary, Sinusoidal
+from regard.positions import Rotary
 from regard_lab.models.base import check_ids
 from regard_lab.models.decoder_program import DecoderProgram
-from regard_lab.models.layers import DecoderLayer, Residual
+from regard_lab.models.layers import DecoderLayer
+from regard_lab.models.passed_modules import PassedModules
 
 FIRST_ROOM = 32  # positions of a target for which memory is allocated at first; it doubles when they are full
-# Modules whose work is known, so that it may be done without calling them.
-KNOWN_MODULES = {
-    DecoderLayer,
-    FeedForward,
-    LayerMechanism,
-    Learned,
-    MultiHeadAttention,
-    nn.Dropout,
-    nn.Embedding,
-    nn.LayerNorm,
-    nn.ModuleList,
-    nn.ParameterDict,
-    Projection,
-    Residual,
-    Sinusoidal,
-}
 
 
 class Decoding(Protocol):
@@ -96,7 +77,6 @@ class FlatLayer:
     gate: LinearWeights | None
     widen: LinearWeights
     narrow: LinearWeights
-    source_kv_heads: int
     target_options: dict[str, Any]
     source_options: dict[str, Any]
 
@@ -118,7 +98,6 @@ class FlatLayer:
             gate=None if feed_forward.gate is None else LinearWeights.of(feed_forward.gate),
             widen=LinearWeights.of(feed_forward.widen),
             narrow=LinearWeights.of(feed_forward.narrow),
-            source_kv_heads=read_source.kv_heads,
             target_options=_options_of(read_target),
             source_options=_options_of(read_source),
         )
@@ -129,44 +108,6 @@ def _options_of(layer: MultiHeadAttention) -> dict[str, Any]:
     return {**layer.options, **layer.mechanism.options(None), "pattern": layer.pattern}
 
 
-# Which modules may be passed over
-
-
-def _does_more(module: nn.Module) -> bool:
-    """Whether a call of the module may do more than its class says, or its class is not known."""
-    if type(module) not in KNOWN_MODULES or "forward" in module.__dict__:
-        return True
-    if module._compiled_call_impl is not None:  # set by `module.compile()`
-        return True
-    if isinstance(module, MultiHeadAttention):
-        return not is_simple(module)
-    return False
-
-
-def _has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether all weights of the module are parameters, plain ones of this dtype, in memory."""
-    if "weight" in module.__dict__ or "weight" in module._buffers:  # as copies of a model have
-        return False
-    for parameter in module._parameters.values():
-        if parameter is None:
-            continue
-        if type(parameter) is not nn.Parameter or parameter.dtype != dtype:
-            return False
-        if parameter.device.type != "cpu":
-            return False
-    return True
-
-
-def _needs_modules_now() -> bool:
-    """Whether autograd, a compiler, an exporter or autocast follows this thread: flat steps are not for them."""
-    return (
-        torch.is_grad_enabled()
-        or torch.compiler.is_compiling()
-        or exporting()
-        or torch.is_autocast_enabled("cpu")
-    )
-
-
 class FlatDecoder:
     """The decoder of a TranslationTransformer as it was when a translation began; `FlatDecoder.of` makes it.
 
@@ -174,7 +115,7 @@ class FlatDecoder:
     counts from the next translation on.
     """
 
-    def __init__(self, model: Any, modules: list[nn.Module]) -> None:
+    def __init__(self, model: Any, modules: PassedModules) -> None:
         self.model = model
         self.layers = [FlatLayer.of(layer) for layer in model.decoder]
         attention_layer = model.decoder[0].self_attention
@@ -186,60 +127,27 @@ class FlatDecoder:
         self.activate = ACTIVATIONS[model.config.activation]
         table = model.embedding if model.target_embedding is None else model.target_embedding
         self.table: torch.Tensor = table.weight
-        if model.to_vocabulary is None:
-            self.vocabulary = LinearWeights(model.embedding.weight, None)
-        else:
-            self.vocabulary = LinearWeights.of(model.to_vocabulary)
-        self.last_norm = Norm.of(model.decoder_norm) if self.norm_first else None
-        self._modules = modules
-        # The dictionaries themselves, in which hooks that are set later appear.
-        self._hooks = [module._forward_hooks for module in modules]
-        self._hooks += [module._forward_pre_hooks for module in modules]
-        self._attention_layers = [layer.self_attention for layer in model.decoder]
-        self._attention_layers += [layer.cross_attention for layer in model.decoder]
-        self._program = DecoderProgram.of(self)
+        self.modules = modules
+        self._program = DecoderProgram.of(model, self.table, modules.weight_count())
 
     @classmethod
     def of(cls, model: Any) -> FlatDecoder | None:
         """The decoder of a TranslationTransformer; None if a step through its modules may do anything else."""
-        if _needs_modules_now():
-            return None
         if "_through_layers" in model.__dict__:  # `compile_steps` put a compiled one there
             return None
         parts = [model.embedding, model.target_embedding, model.positions, model.dropout]
         parts += [model.decoder, model.to_vocabulary]
         if model.config.norm == "pre":
             parts.append(model.decoder_norm)
-        modules = [module for part in parts if part is not None for module in part.modules()]
-        if any(map(_does_more, modules)):
-            return None
         dtype = model.embedding.weight.dtype
         if dtype not in (torch.float32, torch.float64):
             return None
-        if not all(_has_usual_parameters(module, dtype) for module in modules):
-            return None
-        decoder = cls(model, modules)
-        return None if decoder.is_watched() else decoder
-
-    def weight_count(self) -> int:
-        """How many numbers the parameters of its modules have, each of them once."""
-        parameters = {
-            parameter
-            for module in self._modules
-            for parameter in module._parameters.values()
-            if parameter is not None
-        }
-        return sum(parameter.numel() for parameter in parameters)
+        modules = PassedModules.of(parts, dtype)
+        return None if modules is None else cls(model, modules)
 
     def is_watched(self) -> bool:
         """Whether the modules must be called now: for hooks, recordings, training mode or what watches the thread."""
-        return (
-            _needs_modules_now()
-            or hooks_of_all_modules()
-            or any(self._hooks)
-            or any(module.training for module in self._modules)
-            or any(layer.recordings for layer in self._attention_layers)
-        )
+        return self.modules.are_watched()
 
     def new_target(self, batch: int) -> FlatTarget:
         """Empty targets of so many texts."""

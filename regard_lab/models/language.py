@@ -31,9 +31,18 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.patterns import Causal, Pattern, Tree, parse
 from regard.positions import Rotary
 from regard.reprs import brief
-from regard_lab.models.base import Settings, TextModel, align, check_step, new_positions
+from regard_lab.models.base import (
+    Settings,
+    TextModel,
+    align,
+    check_ids,
+    check_step,
+    new_positions,
+)
+from regard_lab.models.language_program import LanguageProgram
 from regard_lab.models.layers import NORMS, AttentionLayer, Block, new_norm
 from regard_lab.models.state import (
+    NOT_ASKED,
     LanguageState,
     LayerCaches,
     Texts,
@@ -364,9 +373,12 @@ class Stack(TextModel):
         self, ids: torch.Tensor, places: torch.Tensor, vectors: torch.Tensor | None = None
     ) -> torch.Tensor:
         """Vectors (batch, length, dim) of ids at their positions."""
+        return self._embed(ids, places, factor=self._embedding_factor, vectors=vectors)
+
+    @property
+    def _embedding_factor(self) -> float:
         # Sinusoidal positions have size 1, so embeddings are scaled to match: Vaswani et al. 2017, section 3.4.
-        factor = math.sqrt(self.config.dim) if self.config.positions == "sinusoidal" else 1.0
-        return self._embed(ids, places, factor=factor, vectors=vectors)
+        return math.sqrt(self.config.dim) if self.config.positions == "sinusoidal" else 1.0
 
     def _blocks(self) -> list[Block]:
         return [block for block in self.blocks if isinstance(block, Block)]
@@ -560,7 +572,35 @@ class LanguageModel(Stack):
     def step(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor:
         """Append `ids` (batch,) to the texts of the state, and return scores (batch, vocab_size) of the next ids."""
         check_step(ids, state, LanguageState)
+        logits = self._step_by_program(ids, state)
+        if logits is not None:
+            return logits
         return self._score(self._continue(ids[:, None], state)[:, 0])
+
+    def _step_by_program(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor | None:
+        """A step of a small model for a few texts, in one call; None where its modules have to be called."""
+        if state.program == NOT_ASKED:
+            is_usual = (
+                type(self) is LanguageModel
+            )  # a derived one may compute its steps in another way
+            state.program = LanguageProgram.of(self, self._embedding_factor) if is_usual else None
+        program = state.program
+        if program is None or program.model is not self or len(state.groups) > 1:
+            return None
+        texts = state.groups[0]
+        if texts.starts is not None or texts.rows is not None:
+            return None
+        caches = texts.caches.copy()
+        try:
+            logits = program.step(ids, caches.each)
+        except IndexError:
+            check_ids(ids, self.config.vocab_size)  # names the id
+            raise
+        if logits is None:
+            return None
+        # in one statement, which an exception cannot divide
+        state.groups, state.next_scores = [replace(texts, caches=caches)], None
+        return logits
 
     def extend(
         self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None

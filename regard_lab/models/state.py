@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import groupby
 from typing import Any, Protocol, TypeVar
@@ -311,6 +311,9 @@ class Texts:
         return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
+NOT_ASKED = "not asked"  # whether there is a program for the steps of a state
+
+
 @brief
 @dataclass
 class LanguageState:
@@ -323,6 +326,11 @@ class LanguageState:
 
     groups: list[Texts]
     next_scores: torch.Tensor | None = None
+    # What computes the steps of a small model: made at the first step, and by each copy of the state for itself.
+    program: Any = field(default=NOT_ASKED, compare=False, repr=False)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "program": NOT_ASKED}
 
     @property
     def length(self) -> int:

@@ -36,6 +36,7 @@ class Kind(IntEnum):
     MULTIPLY = 4
     ROTATE = 5
     ATTEND = 6
+    RMS_NORM = 7
 
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu-tanh": 2, "silu": 3}
@@ -224,6 +225,11 @@ class Program:
         operation = self._add(Kind.NORM, source, into, number=epsilon)
         self._point(operation, "weight", weight)
         self._point(operation, "bias", bias)
+
+    def rms_norm(self, source: int, into: int, weight: torch.Tensor | None, epsilon: float) -> None:
+        """into = the rows of source, divided by the root of the mean of their squares, times weight."""
+        operation = self._add(Kind.RMS_NORM, source, into, number=epsilon)
+        self._point(operation, "weight", weight)
 
     def activate(self, buffer: int, activation: str) -> None:
         self._add(Kind.ACTIVATE, buffer, buffer, activation=ACTIVATIONS[activation])

@@ -170,6 +170,8 @@ class Cache(Owned):
     """
 
     _changing = ("_held", "_owner")
+    # Whether entries lie one behind the other in two planes, so that other code may write the next one; see `reserve`.
+    reserves = False
     first_entries = 0  # entries at the beginning of a text that are never dropped
     kind = ""  # its name in `new_cache` and in files
     bounded: bool | None = False  # whether it has a capacity; None for either
@@ -326,6 +328,27 @@ class Cache(Owned):
         bias = forget_bias(held.used(), new) if self._forgets else None
         self._held = kept
         return keys, values, bias
+
+    def reserve(self) -> HeldEntries | None:
+        """The entries held, with room for one more, into which the caller writes the next keys and values itself.
+
+        It writes the last slot of the planes "k" and "v", and then calls `hold`; until then this cache holds what it
+        held. None where entries are stored in another way, or autograd may record them.
+        """
+        held = self._held
+        is_plain = self.reserves and not self.first_entries and held.places is None
+        if not is_plain or len(held.planes) != 2 or self.joined or torch.is_grad_enabled():
+            return None
+        self._check_capacity(1)
+        if not held.claimed(1, self._overwrites):
+            held = held.moved(self._room(held.entries + 1, held.room))
+            if not held.claimed(1, self._overwrites):
+                return None
+        return HeldEntries(held.planes, held.start, held.stop + 1, held.dropped, held.free_slots)
+
+    def hold(self, reserved: HeldEntries) -> None:
+        """Hold what `reserve` gave, now that its last entry is written."""
+        self._held = self._kept_after_append(reserved)
 
     def crop(self, length: int) -> None:
         """Keep the first `length` entries and drop the rest.

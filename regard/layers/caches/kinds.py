@@ -32,6 +32,7 @@ class GrowingCache(Cache):
     """
 
     kind = "dynamic"
+    reserves = True
 
     def _room(self, needed: int, now: int) -> int:
         # `now` may be far more than is needed: entries also move because another cache has written into the free slots.
@@ -59,6 +60,7 @@ class StaticCache(Cache):
 
     kind = "static"
     bounded = True
+    reserves = True
     _changing = ("_now", "_owner")
     _now: HeldEntries  # `stop` is unknown after a graph, which computes `stop_tensor` alone
 
@@ -182,6 +184,7 @@ class RingCache(Cache):
 
     kind = "ring"
     bounded = True
+    reserves = True
 
     def __init__(self, *sizes: Any, first_entries: int = 0, **options: Any) -> None:
         self.first_entries = whole("first_entries", first_entries, 0)

@@ -54,6 +54,7 @@ class Stack:
         self.activation = draw.choice([*ACTIVATIONS])
         self.has_bias = draw.random() < 0.7
         self.norm = torch.randn(2, self.dim)
+        self.is_centred = draw.random() < 0.5
         self.widen = torch.randn(self.hidden, self.dim)
         self.gate = torch.randn(self.hidden, self.dim)
         self.narrow = torch.randn(self.dim, self.hidden)
@@ -66,7 +67,10 @@ class Stack:
         program = Program(library)
         x, normed = program.buffer(self.dim), program.buffer(self.dim)
         gate, hidden = program.buffer(self.hidden), program.buffer(self.hidden)
-        program.norm(x, normed, *self.norm, epsilon=1e-5)
+        if self.is_centred:
+            program.norm(x, normed, *self.norm, epsilon=1e-5)
+        else:
+            program.rms_norm(x, normed, self.norm[0], epsilon=1e-5)
         program.project(normed, gate, self.gate, self.biases[0])
         program.activate(gate, self.activation)
         program.project(normed, hidden, self.widen, self.biases[1])
@@ -78,7 +82,10 @@ class Stack:
     def expected(self, x: torch.Tensor) -> torch.Tensor:
         x = x.double()
         biases = [None if bias is None else bias.double() for bias in self.biases]
-        normed = F.layer_norm(x, (self.dim,), *self.norm.double(), 1e-5)
+        if self.is_centred:
+            normed = F.layer_norm(x, (self.dim,), *self.norm.double(), 1e-5)
+        else:
+            normed = F.rms_norm(x, (self.dim,), self.norm[0].double(), 1e-5)
         gate = ACTIVATIONS[self.activation](F.linear(normed, self.gate.double(), biases[0]))
         hidden = gate * F.linear(normed, self.widen.double(), biases[1])
         return x + F.linear(hidden, self.narrow.double(), biases[2])

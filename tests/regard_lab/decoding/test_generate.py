@@ -227,8 +227,21 @@ def test_every_kind_writes_what_the_models_own_choice_writes(make, search, cache
         return
     expected = WRITTEN[search](model)
     made = kinds_made(monkeypatch)
-    assert WRITTEN[search](model, cache=cache) == expected
+    assert_same_texts(WRITTEN[search](model, cache=cache), expected)
     assert {one.kind for one in made} == {cache}
+
+
+def assert_same_texts(found, expected):
+    """The same ids; log-probabilities within rounding, since a program adds up in another order than modules do."""
+    assert len(found) == len(expected)
+    for found_text, expected_text in zip(found, expected, strict=True):
+        if isinstance(found_text, list):
+            assert_same_texts(found_text, expected_text)
+            continue
+        assert found_text.ids == expected_text.ids
+        assert found_text.finished == expected_text.finished
+        assert found_text.score == pytest.approx(expected_text.score, abs=2e-5)
+        assert found_text.gains == pytest.approx(expected_text.gains, abs=2e-5)
 
 
 @pytest.mark.parametrize("dtype", ["int8", torch.bfloat16])

@@ -11,8 +11,9 @@ from translators import translator
 
 from regard.backends.native.library import load
 from regard.errors import ArgumentError
-from regard_lab.models.decoder_program import MOST_ROWS_OF_A_STEP, DecoderProgram
+from regard_lab.models.decoder_program import DecoderProgram
 from regard_lab.models.flat_decoder import FIRST_ROOM
+from regard_lab.models.text_program import MOST_ROWS_OF_A_STEP
 from regard_lab.text import BEGIN
 from regard_lab.text.batches import pad
 
@@ -230,7 +231,7 @@ def test_large_models_are_left_to_the_threads_of_pytorch(
     weights[id(model.embedding.weight)] = model.embedding.weight.numel()
     most = sum(weights.values())
     for limit in (most, most - 1):
-        monkeypatch.setattr("regard_lab.models.decoder_program.MOST_WEIGHTS", limit)
+        monkeypatch.setattr("regard_lab.models.text_program.MOST_WEIGHTS", limit)
         with torch.no_grad():
             model.step(torch.tensor([BEGIN] * 3), begin(model))
     assert compiled_steps == [True]

@@ -105,7 +105,8 @@ int check(const rg_program &p, const rg_operation &o, float *const *memory) {
   switch (o.kind) {
     case RG_EMBED: return check_embedding(p, o);
     case RG_PROJECT: return check_product(p, o);
-    case RG_NORM: return check_norm(p, o);
+    case RG_NORM:
+    case RG_RMS_NORM: return check_norm(p, o);
     case RG_ACTIVATE: return o.activation >= RG_RELU && o.activation <= RG_SILU ? RG_OK : RG_BAD_OPTIONS;
     case RG_MULTIPLY: return p.width[o.from] == p.width[o.into] ? RG_OK : RG_BAD_SIZES;
     case RG_ROTATE: return check_rotation(p, o);

@@ -177,6 +177,7 @@ enum {
   RG_MULTIPLY = 4,  // into = into · from
   RG_ROTATE = 5,    // heads of into are rotated: x · cos + (halves of x exchanged) · sin
   RG_ATTEND = 6,    // into = attention of the queries `from`
+  RG_RMS_NORM = 7,  // into = from / sqrt(mean of squares + number) · weight
 };
 enum { RG_RELU = 0, RG_GELU = 1, RG_GELU_TANH = 2, RG_SILU = 3 };
 

@@ -124,6 +124,24 @@ static void norm_rows(const rg_operation &p, int rows, const real *x, real *y, i
   }
 }
 
+// y = x / sqrt(mean of squares + p.number) · weight, row by row
+static void rms_norm_rows(const rg_operation &p, int rows, const real *x, real *y, int dim) {
+  const real *weight = (const real *)p.weight;
+  for (; rows > 0; rows--, x += dim, y += dim) {
+    const real squares = sum_of(dim, [&](int i, int count) {
+      const vf numbers = load_up_to(x + i, count);
+      return numbers * numbers;
+    });
+    const real factor = (real)1 / std::sqrt(squares / (real)dim + (real)p.number);
+    for (int i = 0; i < dim; i += W) {
+      const int count = std::min(W, dim - i);
+      vf out = load_up_to(x + i, count) * all(factor);
+      if (weight) out *= load_up_to(weight + i, count);
+      store_up_to(y + i, out, count);
+    }
+  }
+}
+
 static vf activated(vf x, int activation) {
   const real root_half = (real)0.7071067811865476, slope = (real)0.7978845608028654, cubic = (real)0.044715;
   vf out = x;
@@ -184,6 +202,7 @@ void operate(const rg_operation *p, const rg_program *program, float *const *mem
       return;
     case RG_PROJECT: return project_all(*p, rows, from, program->width[p->from], into, width, 0, width);
     case RG_NORM: return norm_rows(*p, rows, from, into, width);
+    case RG_RMS_NORM: return rms_norm_rows(*p, rows, from, into, width);
     case RG_ACTIVATE: return activate_all(into, (long)rows * width, p->activation);
     case RG_MULTIPLY: return multiply_all(into, from, (long)rows * width);
     case RG_ROTATE:

@@ -1,0 +1,154 @@
+"""A step of a LanguageModel as one program, for a few rows of a small model; see `TextProgram`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from regard.backends.native.program import Program, library_of_programs
+from regard.layers import MultiHeadAttention
+from regard.layers.caches import Cache
+from regard.layers.caches.entries import HeldEntries
+from regard_lab.models import text_program
+from regard_lab.models.layers import Block
+from regard_lab.models.passed_modules import PassedModules
+from regard_lab.models.text_program import (
+    TextProgram,
+    entries_before,
+    has_known_activation,
+    is_computed,
+)
+
+
+class LanguageProgram(TextProgram):
+    """The program of a language model whose modules are passed over; `LanguageProgram.of` makes it.
+
+    It reads the parameters of the model themselves, so that changed weights count at once. A module that is exchanged
+    counts for texts that are begun later.
+    """
+
+    def __init__(
+        self, model: Any, blocks: list[Any], modules: PassedModules, program: Program, factor: float
+    ) -> None:
+        first = blocks[0]
+        table = model.embedding.weight
+        super().__init__(
+            program, first.attention, first.feed_forward, table, factor, model.positions
+        )
+        self.model = model
+        self._modules = modules
+        self._layers = [block.attention for block in blocks]
+        self._planes: list[Any] = [None] * len(blocks)  # those that the attentions read now
+        for block in blocks:
+            self._add_block(block)
+        self._add_norm(model.norm, self._x, self._normed)
+        if model.to_vocabulary is None:
+            program.project(self._normed, self._logits, table, None)
+        else:
+            self._add_projection(model.to_vocabulary, self._normed, self._logits)
+
+    @classmethod
+    def of(cls, model: Any, factor: float) -> LanguageProgram | None:
+        """The program of a language model; None if its steps do anything else, or there is no library.
+
+        factor: what multiplies the embeddings.
+        """
+        library = library_of_programs()
+        if library is None or "_through_layers" in model.__dict__ or model.config.value_residual:
+            return None
+        parts = [model.embedding, model.positions, model.dropout, model.blocks, model.norm]
+        modules = PassedModules.of([*parts, model.to_vocabulary], torch.float32)
+        if modules is None or modules.weight_count() > text_program.MOST_WEIGHTS:
+            return None
+        blocks = list(model.blocks)
+        if not blocks or not all(_is_known(block, blocks[0]) for block in blocks):
+            return None
+        program = Program(library)
+        compiled = cls(model, blocks, modules, program, factor)
+        return compiled if program.finish() else None
+
+    def _add_block(self, block: Any) -> None:
+        self._add_norm(block.attention_norm, self._x, self._normed)
+        self._add_text_attention(block.attention, self._normed)
+        self._add_projection(block.attention.to_output, self._heads, self._x, adds=True)
+        self._add_norm(block.feed_forward_norm, self._x, self._normed)
+        self._add_feed_forward(block.feed_forward, self._normed)
+        self._add_projection(block.feed_forward.narrow, self._hidden, self._x, adds=True)
+
+    def step(self, ids: torch.Tensor, caches: list[Any]) -> torch.Tensor | None:
+        """Logits (batch, vocab_size) after `ids` (batch,), which the caches then hold.
+
+        None where PyTorch has to compute the step: for other kinds of caches, see `_prepare`, or where an attention is
+        not finite. The caches are as before then.
+        """
+        if self._modules.are_watched() or not _are_alike(caches, len(ids)):
+            return None
+        logits = self._prepare(ids, caches[0].length)
+        if logits is None:
+            return None
+        reserved = self._reserve(caches)
+        if reserved is None:
+            return None
+        if not self._program.run(len(ids), reserved[0].stop - 1, ids.contiguous()):
+            return None
+        for layer, cache, held in zip(self._layers, caches, reserved, strict=True):
+            cache.hold(held)
+            cache.belong_to(layer)
+        return logits
+
+    def _reserve(self, caches: list[Cache]) -> list[HeldEntries] | None:
+        """Room for an entry in each cache, which the attentions then write; None where a cache has it elsewhere."""
+        reserved: list[HeldEntries] = []
+        for layer, cache, back in zip(self._layers, caches, self._backs, strict=True):
+            cache.refuse_other(layer)
+            held = cache.reserve()
+            if held is None or (held.dropped and back >= held.entries):
+                return None
+            is_elsewhere = reserved and held.stop != reserved[0].stop
+            if is_elsewhere or held.planes["k"].device.type != "cpu":
+                return None
+            reserved.append(held)
+        for number, held in enumerate(reserved):
+            if held.planes is not self._planes[number]:
+                self._planes[number] = None  # until both are described
+                self._text_attentions[number].read_text(held.planes["k"], held.planes["v"])
+                self._planes[number] = held.planes
+        return reserved
+
+
+def _are_alike(caches: list[Any], rows: int) -> bool:
+    """Whether all caches store float32 numbers for so many texts, and keep and move their entries in step.
+
+    A slot that is reserved in vain makes the next append move all entries, so this is asked before.
+    """
+    first = caches[0]
+    for cache in caches:
+        if not isinstance(cache, Cache) or not cache.reserves or cache.dtype != torch.float32:
+            return False
+        if type(cache) is not type(first) or cache.capacity != first.capacity:
+            return False
+        if cache.batch != rows:
+            return False
+    return True
+
+
+def _is_known(block: Any, first: Any) -> bool:
+    """Whether a program computes what this block does, with buffers of the sizes of the first."""
+    if type(block) is not Block or block.bias is not None:
+        return False
+    attention = block.attention
+    return (
+        type(attention) is MultiHeadAttention
+        and _sizes_of(block) == _sizes_of(first)
+        and attention.positions == first.attention.positions
+        and is_computed(attention)
+        and entries_before(attention.pattern) is not None
+        and has_known_activation(block.feed_forward)
+    )
+
+
+def _sizes_of(block: Any) -> tuple[int, ...]:
+    attention = block.attention
+    sizes = (attention.dim, attention.heads, attention.kv_heads, attention.head_dim)
+    return *sizes, attention.value_dim, block.feed_forward.widen.out_features

@@ -1,0 +1,123 @@
+"""Modules that a step of decoding passes over: it computes what they would, and does not call them.
+
+A call of a small module takes longer than its work. It may be left out where the module does nothing but what its
+class says, and nothing looks at the call.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import torch
+from torch import nn
+
+from regard.exporting import exporting
+from regard.layers import FeedForward, MultiHeadAttention
+from regard.layers.attending import LayerMechanism
+from regard.layers.multi_head import is_simple
+from regard.layers.projection import Projection, hooks_of_all_modules
+from regard.positions import Learned, Sinusoidal
+from regard_lab.models.layers import Block, DecoderLayer, Residual
+
+# Modules whose work is known, so that it may be done without calling them.
+KNOWN_MODULES = {
+    Block,
+    DecoderLayer,
+    FeedForward,
+    LayerMechanism,
+    Learned,
+    MultiHeadAttention,
+    nn.Dropout,
+    nn.Embedding,
+    nn.LayerNorm,
+    nn.ModuleList,
+    nn.ParameterDict,
+    nn.RMSNorm,
+    Projection,
+    Residual,
+    Sinusoidal,
+}
+
+
+def does_more(module: nn.Module) -> bool:
+    """Whether a call of the module may do more than its class says, or its class is not known."""
+    if type(module) not in KNOWN_MODULES or "forward" in module.__dict__:
+        return True
+    if module._compiled_call_impl is not None:  # set by `module.compile()`
+        return True
+    if isinstance(module, MultiHeadAttention):
+        return not is_simple(module)
+    return False
+
+
+def has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
+    """Whether all weights of the module are parameters, plain ones of this dtype, in memory."""
+    if "weight" in module.__dict__ or "weight" in module._buffers:  # as copies of a model have
+        return False
+    for parameter in module._parameters.values():
+        if parameter is None:
+            continue
+        if type(parameter) is not nn.Parameter or parameter.dtype != dtype:
+            return False
+        if parameter.device.type != "cpu":
+            return False
+    return True
+
+
+def needs_modules_now() -> bool:
+    """Whether autograd, a compiler, an exporter or autocast follows this thread: flat steps are not for them."""
+    return (
+        torch.is_grad_enabled()
+        or torch.compiler.is_compiling()
+        or exporting()
+        or torch.is_autocast_enabled("cpu")
+    )
+
+
+class PassedModules:
+    """Modules that are passed over, as they were when a text was begun; `PassedModules.of` finds them."""
+
+    def __init__(self, modules: list[nn.Module]) -> None:
+        self._modules = modules
+        # The dictionaries themselves, in which hooks that are set later appear.
+        self._hooks = [module._forward_hooks for module in modules]
+        self._hooks += [module._forward_pre_hooks for module in modules]
+        self._attention_layers = [
+            module for module in modules if isinstance(module, MultiHeadAttention)
+        ]
+
+    @classmethod
+    def of(cls, parts: Iterable[nn.Module | None], dtype: torch.dtype) -> PassedModules | None:
+        """All modules of these parts of a model; None if a call of one may do anything else, or something looks at it.
+
+        dtype: that of all weights.
+        """
+        if needs_modules_now():
+            return None
+        modules = [module for part in parts if part is not None for module in part.modules()]
+        if any(map(does_more, modules)):
+            return None
+        if not all(has_usual_parameters(module, dtype) for module in modules):
+            return None
+        passed = cls(modules)
+        return None if passed.are_watched() else passed
+
+    def weight_count(self) -> int:
+        """How many numbers the parameters of the modules have, each of them once."""
+        parameters = {
+            parameter
+            for module in self._modules
+            for parameter in module._parameters.values()
+            if parameter is not None
+        }
+        return sum(parameter.numel() for parameter in parameters)
+
+    def are_watched(self) -> bool:
+        """Whether the modules must be called now: for hooks, recordings, training mode or what watches the thread."""
+        return (
+            needs_modules_now()
+            or hooks_of_all_modules()
+            or any(self._hooks)
+            or any(module.training for module in self._modules)
+            or any(layer.recordings for layer in self._attention_layers)
+        )

@@ -1,0 +1,187 @@
+"""What programs of the compiled library have in common that continue texts: their buffers, and the parts of a layer.
+
+A model whose weights fit a processor's caches computes a step in less time than PyTorch needs to be called for each
+product. A program computes the same formulas in float32; its sums have another order than those of PyTorch, so logits
+differ by rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+from torch import nn
+
+from regard.backends.native.bands import NO_STOP, row_band_of
+from regard.backends.native.program import (
+    ACTIVATIONS,
+    MOST_ROWS,
+    NO_LIMIT,
+    Attending,
+    HeadSizes,
+    Program,
+)
+from regard.functional.measured import is_unwatched
+from regard.layers import FeedForward, MultiHeadAttention
+from regard.layers.feed_forward import GATED
+from regard.patterns import Pattern
+from regard.positions import Rotary
+
+# PyTorch multiplies larger matrices with several threads, and more rows in blocks.
+MOST_WEIGHTS = 1 << 22
+MOST_ROWS_OF_A_STEP = min(MOST_ROWS, 24)
+ACTIVATION_OF_GATE = {"swiglu": "silu", "geglu": "gelu"}
+
+
+class TextProgram:
+    """A program that appends an id to each text and scores the next; subclasses add the layers between.
+
+    Args:
+        program: one without operations.
+        attention: the self-attention of a layer; all layers have its sizes.
+        feed_forward: likewise.
+        table: the embeddings (vocab_size, dim), which are multiplied by `factor`.
+        positions: the module whose vectors are added to them, or None.
+    """
+
+    def __init__(
+        self,
+        program: Program,
+        attention: MultiHeadAttention,
+        feed_forward: FeedForward,
+        table: torch.Tensor,
+        factor: float,
+        positions: nn.Module | None,
+    ) -> None:
+        self._program = program
+        self._head_dim = attention.head_dim
+        self._rotary: Rotary | None = attention.positions
+        self._positions = positions
+        self._text_attentions: list[Attending] = []
+        self._backs: list[int] = []  # how many entries before its own each looks at
+        # The cosines and sines of these positions.
+        self._cos = self._sin = torch.empty(0)
+        self._turned = range(0)
+
+        self._x = program.buffer(attention.dim)
+        self._normed = program.buffer(attention.dim)
+        self._queries = program.buffer(attention.heads * attention.head_dim)
+        self._heads = program.buffer(attention.heads * attention.value_dim)
+        self._keys = program.buffer(attention.kv_heads * attention.head_dim)
+        self._values = program.buffer(attention.kv_heads * attention.value_dim)
+        self._hidden = program.buffer(feed_forward.widen.out_features)
+        self._gate = program.buffer(feed_forward.widen.out_features)
+        self._logits = program.buffer(len(table))
+        self._embedding = program.embed(table, factor, self._x)
+
+    # Parts of a layer
+
+    def _add_norm(self, norm: Any, source: int, into: int) -> None:
+        if isinstance(norm, nn.RMSNorm):
+            epsilon = torch.finfo(torch.float32).eps if norm.eps is None else norm.eps
+            self._program.rms_norm(source, into, norm.weight, epsilon)
+        else:
+            self._program.norm(source, into, norm.weight, norm.bias, norm.eps)
+
+    def _add_text_attention(self, layer: MultiHeadAttention, source: int) -> None:
+        """Self-attention of the vectors in a buffer, before its output is projected."""
+        program = self._program
+        for to_heads, buffer in (
+            (layer.to_q, self._queries),
+            (layer.to_k, self._keys),
+            (layer.to_v, self._values),
+        ):
+            self._add_projection(to_heads, source, buffer)
+        if self._rotary is not None:
+            program.rotate(self._queries, self._head_dim)
+            program.rotate(self._keys, self._head_dim)
+        attending = new_attending(layer)
+        back = entries_before(layer.pattern)
+        assert back is not None
+        program.attend_to_text(
+            self._queries, self._keys, self._values, self._heads, attending, back
+        )
+        self._text_attentions.append(attending)
+        self._backs.append(back)
+
+    def _add_feed_forward(self, layer: FeedForward, source: int) -> None:
+        """The hidden numbers of a feed-forward, before they are projected."""
+        program = self._program
+        self._add_projection(layer.widen, source, self._hidden)
+        if layer.gate is None:
+            program.activate(self._hidden, layer.activation)
+            return
+        self._add_projection(layer.gate, source, self._gate)
+        program.activate(self._gate, ACTIVATION_OF_GATE[layer.activation])
+        program.multiply(self._gate, self._hidden)
+
+    def _add_projection(self, projection: Any, source: int, into: int, adds: bool = False) -> None:
+        self._program.project(source, into, projection.weight, projection.bias, adds)
+
+    # A step
+
+    def _prepare(self, ids: torch.Tensor, position: int) -> torch.Tensor | None:
+        """Room for the logits (batch, vocab_size) of the ids after `ids` (batch,), which stand at this position.
+
+        None where PyTorch has to compute the step: for many rows, for who looks at its operations, and with weights
+        that a program does not read.
+        """
+        if ids.dtype != torch.int64 or not 1 <= len(ids) <= MOST_ROWS_OF_A_STEP:
+            return None
+        if not is_unwatched():
+            return None
+        program = self._program
+        if not program.follow_weights():
+            return None
+        if self._rotary is not None:
+            if position not in self._turned:
+                turns = self._rotary.turns_around(position, self._head_dim)
+                self._cos, self._sin, self._turned = turns
+            row = position - self._turned.start
+            program.rotate_by(self._cos[row].data_ptr(), self._sin[row].data_ptr())
+        if self._positions is not None:
+            # It lives as long as this object, or until the next step.
+            self._vector = self._positions(torch.tensor([position])).to(torch.float32)
+            program.add_to_rows(self._embedding, self._vector)
+        logits = torch.empty(len(ids), program.width(self._logits))
+        program.give(self._logits, logits)
+        return logits
+
+
+def entries_before(pattern: Pattern) -> int | None:
+    """How many keys before its own the last query looks at; None if that is not what the pattern says."""
+    band = row_band_of(pattern.canonical())
+    if band is None or band.spans != [(0, NO_STOP)] or band.window.is_empty:
+        return None
+    left = band.window.left
+    right = band.window.right
+    if right is not None and right < 0:
+        return None
+    if left is None:
+        return NO_LIMIT
+    return left if left >= 0 else None
+
+
+def is_computed(layer: MultiHeadAttention) -> bool:
+    """Whether a program computes the attention of a simple layer, whichever keys it reads."""
+    options = layer.options
+    rotary = layer.positions
+    return (
+        options["backend"] in ("auto", "native")
+        and not options["strict"]
+        and (rotary is None or rotary.turns_halves(layer.head_dim))
+    )
+
+
+def has_known_activation(layer: FeedForward) -> bool:
+    name = layer.activation
+    return (ACTIVATION_OF_GATE.get(name) if name in GATED else name) in ACTIVATIONS
+
+
+def new_attending(layer: MultiHeadAttention) -> Attending:
+    scale = layer.options["scale"]
+    if scale is None:
+        scale = 1 / math.sqrt(layer.head_dim)
+    sizes = HeadSizes(layer.heads, layer.kv_heads, layer.head_dim, layer.value_dim)
+    return Attending(sizes, scale, layer.options["softcap"])
