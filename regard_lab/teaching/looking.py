@@ -253,16 +253,16 @@ def _cross_looks(translator: Translator, sentences: list[PronounSentence]) -> li
     looks = []
     for maps in look_batch(translator.model, translator.tokeniser, pairs):
         merged = maps.merged()
-        place = pronoun_place(merged.target_words)
+        place = place_of_pronoun(merged.target_words)
         weights = None if place is None else merged.cross[:, :, place]
         looks.append(_CrossLook(merged.source_words, weights))
     return looks
 
 
-def pronoun_place(words: Sequence[str]) -> int | None:
+def place_of_pronoun(words: Sequence[str]) -> int | None:
     """The place of the pronoun of the clause with "weil" or "da"; None if there is none.
 
-    >>> pronoun_place(["Das", "Tier", "schläft", ",", "weil", "es", "müde", "ist", ".", "<end>"])
+    >>> place_of_pronoun(["Das", "Tier", "schläft", ",", "weil", "es", "müde", "ist", ".", "<end>"])
     5
     """
     pronoun = pronoun_of(" ".join(words).replace(" ,", ",").replace(" .", "."))

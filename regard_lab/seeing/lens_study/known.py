@@ -14,7 +14,6 @@ from regard_lab.seeing.lenses import Contrast, find_contrast, log_odds
 from regard_lab.seeing.referents import word_places
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.pronouns import (
-    LINKS,
     PRONOUNS,
     PronounSentence,
     pronoun_of,
@@ -22,6 +21,7 @@ from regard_lab.text.pronouns import (
     swap_other,
     swap_referent,
 )
+from regard_lab.text.pronouns.frames import GERMAN_CONJUNCTIONS
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +101,9 @@ def pronoun_place(words: Sequence[str], pronoun: str) -> int | None:
     5
     """
     for place in range(1, len(words)):
-        if words[place] == pronoun and words[place - 1].lower() in _CONJUNCTIONS:
+        if words[place] == pronoun and words[place - 1].lower() in GERMAN_CONJUNCTIONS:
             return place
     return None
-
-
-_CONJUNCTIONS = frozenset(link.german for link in LINKS)
 
 
 def written_before(tokeniser: Tokeniser, sentence: PronounSentence) -> tuple[int, ...] | None:

@@ -59,6 +59,7 @@ SINCE = Conjunction(english="since", german="da", relation="reason")
 ALTHOUGH = Conjunction(english="although", german="obwohl", relation="concession")
 BUT = Conjunction(english="but", german="aber", relation="obstacle")
 LINKS = (BECAUSE, SINCE, ALTHOUGH, BUT)
+GERMAN_CONJUNCTIONS = frozenset(link.german for link in LINKS)
 
 
 GrammaticalCase = Literal["nominative", "accusative", "dative"]

@@ -7,7 +7,7 @@ from itertools import pairwise
 from random import Random
 
 from regard.errors import ArgumentError
-from regard_lab.text.pronouns.frames import LINKS
+from regard_lab.text.pronouns.frames import GERMAN_CONJUNCTIONS
 from regard_lab.text.pronouns.lexicon import NOUNS
 from regard_lab.text.pronouns.sentences import PRONOUNS, Pronoun, PronounSentence, write
 from regard_lab.text.pronouns.splits import with_referent_moved
@@ -69,9 +69,6 @@ def _swap(sentence: PronounSentence, seed: str, *, of_referent: bool) -> Pronoun
     return write(replace(derivation, object=substitute))
 
 
-_CONJUNCTIONS = frozenset(link.german for link in LINKS)
-
-
 def pronoun_of(target: str) -> Pronoun | None:
     """The pronoun of the subordinate clause in a German translation.
 
@@ -86,7 +83,7 @@ def pronoun_of(target: str) -> Pronoun | None:
     True
     """
     words = [word.strip(".,;:!?\"'„“”»«()").lower() for word in target.split()]
-    after_conjunction = {word for before, word in pairwise(words) if before in _CONJUNCTIONS}
+    after_conjunction = {word for before, word in pairwise(words) if before in GERMAN_CONJUNCTIONS}
     everywhere = set(words)
     for candidates in (after_conjunction, everywhere):
         pronouns = [pronoun for pronoun in PRONOUNS if pronoun in candidates]
