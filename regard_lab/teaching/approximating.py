@@ -13,7 +13,7 @@ from regard.mechanisms import Linformer, Mechanism
 from regard.patterns.bands import Diagonals
 from regard_lab.teaching.inputs import normal
 
-DIM = 16  # of the head
+HEAD_DIM = 16
 SPREAD = 0.1  # standard deviation of a word's numbers around its topic's, which has length 1
 NOISE = 0.5  # the same for values, whose topics have numbers of deviation 1
 Parameters = Mapping[str, torch.Tensor] | None
@@ -52,13 +52,13 @@ def words_in_topics(sharpness: float, seed: int, topics: int, count: int) -> Sha
     q = k of length sqrt(sharpness), with scale 1. Words of a topic have similar values too.
     """
     words_of_topic = count // topics
-    directions = normalize(normal(seed, topics, DIM), dim=-1)
-    spread = SPREAD * normal(seed + 1, count, DIM)
+    directions = normalize(normal(seed, topics, HEAD_DIM), dim=-1)
+    spread = SPREAD * normal(seed + 1, count, HEAD_DIM)
     words = directions.repeat_interleave(words_of_topic, 0) + spread
     q = normalize(words, dim=-1) * math.sqrt(sharpness)
 
-    values = normal(seed + 2, topics, DIM)
-    noise = NOISE * normal(seed + 3, count, DIM)
+    values = normal(seed + 2, topics, HEAD_DIM)
+    noise = NOISE * normal(seed + 3, count, HEAD_DIM)
     v = values.repeat_interleave(words_of_topic, 0) + noise
     return SharedKeysCall(q[None, None], v[None, None])
 

@@ -19,7 +19,7 @@ def test_an_error_and_weights_are_those_of_the_written_formula():
     call = words_in_topics(4.0, 1, topics=4, count=16)
     mechanism, parameters = means_of_neighbours(4, 16)
 
-    q = call.q[0, 0]  # the keys too, (16, DIM)
+    q = call.q[0, 0]  # the keys too, (16, HEAD_DIM)
     v = call.v[0, 0]
     exact = (q @ q.mT).softmax(-1) @ v
     mean_keys = torch.stack([rows.mean(0) for rows in q.split(4)])
