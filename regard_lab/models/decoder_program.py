@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -13,6 +13,7 @@ from regard.backends.native.program import Attending, Program, library_of_progra
 from regard.layers import MultiHeadAttention
 from regard.patterns import Full
 from regard_lab.models import text_program
+from regard_lab.models.flat_target import Decoding, FlatTarget
 from regard_lab.models.layers import DecoderLayer
 from regard_lab.models.text_program import (
     TextProgram,
@@ -21,9 +22,6 @@ from regard_lab.models.text_program import (
     is_computed,
     new_attending,
 )
-
-if TYPE_CHECKING:
-    from regard_lab.models.flat_decoder import Decoding, FlatTarget
 
 NOTHING = (None, None, None)
 

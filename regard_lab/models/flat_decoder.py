@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 
@@ -23,18 +23,11 @@ from regard.layers.rotation import rotate_heads
 from regard.positions import Rotary
 from regard_lab.models.base import check_ids
 from regard_lab.models.decoder_program import DecoderProgram
+from regard_lab.models.flat_target import Decoding, FlatTarget
 from regard_lab.models.layers import DecoderLayer
 from regard_lab.models.passed_modules import PassedModules
 
 FIRST_ROOM = 32  # positions of a target for which memory is allocated at first; it doubles when they are full
-
-
-class Decoding(Protocol):
-    """What a state tells about its sources: the projected ones, and how many batch rows read each; see `Sources`."""
-
-    contexts: list[ProjectedContext]
-    readers: int
-    mask: torch.Tensor | None
 
 
 class LinearWeights(NamedTuple):
@@ -264,34 +257,3 @@ class FlatDecoder:
         else:
             hidden = self.activate(project(x, *layer.gate)) * project(x, *layer.widen)
         return project(hidden, *layer.narrow)
-
-
-class FlatTarget:
-    """Keys and values of the targets so far: entries (layers, 2, batch, kv_heads, room, head_dim), `length` of them."""
-
-    def __init__(self, entries: torch.Tensor, length: int = 0) -> None:
-        self.entries = entries
-        self.length = length
-
-    @property
-    def room(self) -> int:
-        return self.entries.shape[4]
-
-    @property
-    def is_fixed(self) -> bool:
-        """Whether no entry may be written, because the entries were made in inference mode, which is over."""
-        return self.entries.is_inference() and not torch.is_inference_mode_enabled()
-
-    def make_room(self) -> None:
-        """Make sure that there is a free position."""
-        if self.length < self.room:
-            return
-        larger = [*self.entries.shape]
-        larger[4] = 2 * self.room
-        entries = self.entries.new_empty(larger)
-        entries[:, :, :, :, : self.length] = self.entries
-        self.entries = entries
-
-    def reordered(self, index: torch.Tensor) -> FlatTarget:
-        """Targets whose batch row i is batch row `index[i]` of these."""
-        return FlatTarget(self.entries.index_select(2, index), self.length)

@@ -29,7 +29,8 @@ from regard_lab.models.base import (
     check_step,
     new_positions,
 )
-from regard_lab.models.flat_decoder import FlatDecoder, FlatTarget
+from regard_lab.models.flat_decoder import FlatDecoder
+from regard_lab.models.flat_target import FlatTarget
 from regard_lab.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
 from regard_lab.models.state import Sources
 
