@@ -4,6 +4,7 @@ import math
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ LABELLED = [Pair(text, CLASSES[n % 2]) for n, text in enumerate(TEXTS)]
 DOCUMENTS = ["A bird sang.\n\nIt was happy.\n" * 5, "Rain fell on the street.\n" * 7]
 HELD_OUT = ["The bird was tired.\n" * 9]
 TOKENISER = Tokeniser.train([text for pair in PAIRS for text in (pair.source, pair.target)], 320)
+BLOCK = 11  # ids
 VERBATIM = Tokeniser.train(DOCUMENTS, 300, verbatim=True)
 SMALL: dict[str, Any] = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 2}
 
@@ -49,11 +51,31 @@ def without_padding(ids):
     return rows
 
 
+@dataclass(frozen=True, kw_only=True)
+class TaskKind:
+    """A task with what it has to read, and its loss by the formula."""
+
+    task: Callable[..., Any]
+    learned: list[Any]
+    held_out: list[Any]
+    options: dict[str, Any]
+    model: Callable[[], Any]
+    loss: Callable[..., tuple[float, int]]
+    rows: Callable[[Any], list[Any]]  # what a batch holds, without padding
+    expected_rows: Callable[[list[Any]], list[Any]]  # of texts
+    others: list[dict[str, Any]]  # changes that make another task
+
+    def make(self, **changes):
+        given = {"train": self.learned, "valid": self.held_out, **self.options, "seed": 3}
+        return self.task(**{**given, **changes})
+
+    @property
+    def most_ids(self):
+        """The most ids of a batch."""
+        return self.options["batch_tokens"]
+
+
 # --- translation
-
-
-def translation(pairs=PAIRS, valid=PAIRS[:7], **changes):
-    return TranslationTask(pairs, valid, TOKENISER, **{"batch_tokens": 120, "seed": 3, **changes})
 
 
 def translator():
@@ -83,22 +105,25 @@ def closed_pairs(pairs):
     return rows
 
 
-def other_translations():
-    return [
-        translation(batch_tokens=121),
-        translation(label_smoothing=0.0),
-        translation(PAIRS[1:]),
-        translation(valid=PAIRS[:6]),
-    ]
+TRANSLATION = TaskKind(
+    task=partial(TranslationTask, tokeniser=TOKENISER),
+    learned=PAIRS,
+    held_out=PAIRS[:7],
+    options={"batch_tokens": 120},
+    model=translator,
+    loss=smoothed_cross_entropy,
+    rows=translated_rows,
+    expected_rows=closed_pairs,
+    others=[
+        {"batch_tokens": 121},
+        {"label_smoothing": 0.0},
+        {"train": PAIRS[1:]},
+        {"valid": PAIRS[:6]},
+    ],
+)
 
 
 # --- running text
-
-
-def language(documents=DOCUMENTS, valid=HELD_OUT, **changes):
-    return LanguageTask(
-        documents, valid, VERBATIM, **{"block": 11, "batch_tokens": 47, "seed": 3, **changes}
-    )
 
 
 def writer():
@@ -110,7 +135,7 @@ def blocks(documents):
     rows = []
     for text in documents:
         ids = (*VERBATIM.encode(text), END)
-        rows += [ids[start : start + 11] for start in range(0, len(ids), 11)]
+        rows += [ids[start : start + BLOCK] for start in range(0, len(ids), BLOCK)]
     return rows
 
 
@@ -128,22 +153,25 @@ def cross_entropy_of_next_ids(model, batch):
     return expected, count
 
 
-def other_texts():
-    return [
-        language(block=12),
-        language(batch_tokens=48),
-        language(DOCUMENTS[::-1]),
-        language(valid=DOCUMENTS[:1]),
-    ]
+LANGUAGE = TaskKind(
+    task=partial(LanguageTask, tokeniser=VERBATIM),
+    learned=DOCUMENTS,
+    held_out=HELD_OUT,
+    options={"block": BLOCK, "batch_tokens": 47},
+    model=writer,
+    loss=cross_entropy_of_next_ids,
+    rows=block_rows,
+    expected_rows=blocks,
+    others=[
+        {"block": 12},
+        {"batch_tokens": 48},
+        {"train": DOCUMENTS[::-1]},
+        {"valid": DOCUMENTS[:1]},
+    ],
+)
 
 
 # --- labels
-
-
-def classification(pairs=LABELLED, valid=LABELLED[:7], **changes):
-    return ClassificationTask(
-        pairs, valid, CLASSES, TOKENISER, **{"batch_tokens": 60, "seed": 3, **changes}
-    )
 
 
 def encoder(**head):
@@ -175,16 +203,21 @@ def cross_entropy_of_labels(model, batch):
     return expected, len(rows)
 
 
-def other_labels():
-    exchanged = {"even": "odd", "odd": "even"}
-    return [classification([Pair(pair.source, exchanged[pair.target]) for pair in LABELLED])]
+EXCHANGED = {"even": "odd", "odd": "even"}
+CLASSIFICATION = TaskKind(
+    task=partial(ClassificationTask, classes=CLASSES, tokeniser=TOKENISER),
+    learned=LABELLED,
+    held_out=LABELLED[:7],
+    options={"batch_tokens": 60},
+    model=classifier,
+    loss=cross_entropy_of_labels,
+    rows=labelled_rows,
+    expected_rows=labelled,
+    others=[{"train": [Pair(pair.source, EXCHANGED[pair.target]) for pair in LABELLED]}],
+)
 
 
 # --- hidden words
-
-
-def masked_words(texts=TEXTS, valid=TEXTS[:7], **changes):
-    return MaskedWordTask(texts, valid, TOKENISER, **{"batch_tokens": 120, "seed": 3, **changes})
 
 
 def restored(batch):
@@ -192,6 +225,10 @@ def restored(batch):
     ids = batch.ids.clone()
     ids[batch.places] = batch.words
     return without_padding(ids)
+
+
+def framed_texts(texts):
+    return [framed(text) for text in texts]
 
 
 def cross_entropy_of_hidden_words(model, batch):
@@ -203,68 +240,26 @@ def cross_entropy_of_hidden_words(model, batch):
     return expected, len(places)
 
 
-def other_hidden_words():
-    return [masked_words(longest=9), masked_words(TEXTS[1:])]
+HIDDEN_WORDS = TaskKind(
+    task=partial(MaskedWordTask, tokeniser=TOKENISER),
+    learned=TEXTS,
+    held_out=TEXTS[:7],
+    options={"batch_tokens": 120},
+    model=encoder,
+    loss=cross_entropy_of_hidden_words,
+    rows=restored,
+    expected_rows=framed_texts,
+    others=[{"longest": 9}, {"train": TEXTS[1:]}],
+)
 
 
 # --- all four
 
-
-@dataclass(frozen=True, kw_only=True)
-class TaskKind:
-    """A task with what it has to read, and its loss by the formula."""
-
-    make: Callable[..., Any]
-    model: Callable[[], Any]
-    loss: Callable[..., tuple[float, int]]
-    rows: Callable[[Any], list[Any]]  # what a batch holds, without padding
-    learned: list[Any]
-    held_out: list[Any]
-    budget: int  # the most ids of a batch
-    others: Callable[[], list[Any]]  # tasks that are not this one
-
-
 KINDS = {
-    "translation": TaskKind(
-        make=translation,
-        model=translator,
-        loss=smoothed_cross_entropy,
-        rows=translated_rows,
-        learned=closed_pairs(PAIRS),
-        held_out=closed_pairs(PAIRS[:7]),
-        budget=120,
-        others=other_translations,
-    ),
-    "language": TaskKind(
-        make=language,
-        model=writer,
-        loss=cross_entropy_of_next_ids,
-        rows=block_rows,
-        learned=blocks(DOCUMENTS),
-        held_out=blocks(HELD_OUT),
-        budget=47,
-        others=other_texts,
-    ),
-    "classification": TaskKind(
-        make=classification,
-        model=classifier,
-        loss=cross_entropy_of_labels,
-        rows=labelled_rows,
-        learned=labelled(LABELLED),
-        held_out=labelled(LABELLED[:7]),
-        budget=60,
-        others=other_labels,
-    ),
-    "masked words": TaskKind(
-        make=masked_words,
-        model=encoder,
-        loss=cross_entropy_of_hidden_words,
-        rows=restored,
-        learned=list(map(framed, TEXTS)),
-        held_out=list(map(framed, TEXTS[:7])),
-        budget=120,
-        others=other_hidden_words,
-    ),
+    "translation": TRANSLATION,
+    "language": LANGUAGE,
+    "classification": CLASSIFICATION,
+    "masked words": HIDDEN_WORDS,
 }
 every = pytest.mark.parametrize("kind", KINDS.values(), ids=KINDS)
 
@@ -286,7 +281,7 @@ def test_an_epoch_is_everything_once_over_all_processes_in_an_order_of_its_seed(
         seen = []
         for rank in range(world):
             seen += epoch(kind, kind.make(world=world, rank=rank))
-        assert sorted(seen) == sorted(kind.learned)
+        assert sorted(seen) == sorted(kind.expected_rows(kind.learned))
     assert epoch(kind, kind.make()) != epoch(kind, kind.make(seed=4))
     task = kind.make()
     again = kind.make()
@@ -300,11 +295,11 @@ def test_validation_holds_everything_once_within_the_budget_and_does_not_depend_
     rows = []
     for batch in batches:
         rows += kind.rows(batch)
-    assert sorted(rows) == sorted(kind.held_out)
+    assert sorted(rows) == sorted(kind.expected_rows(kind.held_out))
     of_other_seed = kind.make(seed=8).validation_batches()
     assert all(alike(*both) for both in zip(batches, of_other_seed, strict=True))
     for batch in (*batches, kind.make().batch(0)):
-        assert all(part.numel() <= kind.budget for part in batch if part.dim() == 2)
+        assert all(part.numel() <= kind.most_ids for part in batch if part.dim() == 2)
 
 
 @every
@@ -322,8 +317,8 @@ def test_the_loss_is_the_sum_of_its_formula(kind):
 def test_the_fingerprint_tells_other_data_orders_and_settings_apart(kind):
     fingerprint = kind.make().fingerprint()
     assert fingerprint == kind.make().fingerprint()
-    others = [kind.make(seed=4), *kind.others()]
-    assert all(other.fingerprint() != fingerprint for other in others)
+    for changes in ({"seed": 4}, *kind.others):
+        assert kind.make(**changes).fingerprint() != fingerprint
 
 
 LONG = Pair("word " * 300, "Wort " * 300)
@@ -331,37 +326,37 @@ PRIME = [*LABELLED, Pair("number 2", "prime")]
 # Words of the sentence, and what is refused by it with these arguments.
 REFUSED = {
     "block is 64; it needs 2 ids or more, and no more than batch_tokens 47": (
-        language,
+        LANGUAGE,
         {"block": 64},
     ),
     "no documents were given: there is nothing to learn from": (
-        language,
-        {"documents": [], "valid": []},
+        LANGUAGE,
+        {"train": [], "valid": []},
     ),
-    "'prime' is no class; there are even, odd": (classification, {"pairs": PRIME}),
+    "'prime' is no class; there are even, odd": (CLASSIFICATION, {"train": PRIME}),
     "no texts were given: there is nothing to learn from": (
-        classification,
-        {"pairs": [], "valid": []},
+        CLASSIFICATION,
+        {"train": [], "valid": []},
     ),
-    "no words are in 1 text: there is nothing to learn from": (masked_words, {"texts": [""]}),
+    "no words are in 1 text: there is nothing to learn from": (HIDDEN_WORDS, {"train": [""]}),
     "none of 1 pair has fewer than 120 ids on both sides: .* learn from$": (
-        translation,
-        {"pairs": [LONG], "valid": []},
+        TRANSLATION,
+        {"train": [LONG], "valid": []},
     ),
-    r"label_smoothing is 1\.0": (translation, {"label_smoothing": 1.0}),
+    r"label_smoothing is 1\.0": (TRANSLATION, {"label_smoothing": 1.0}),
 }
 
 
 @pytest.mark.parametrize("words", REFUSED)
 def test_what_cannot_be_learned_is_refused_in_one_sentence(words):
-    make, arguments = REFUSED[words]
+    kind, arguments = REFUSED[words]
     with pytest.raises(ArgumentError, match=words):
-        make(**arguments)
+        kind.make(**arguments)
 
 
 def test_bits_need_a_validation_text():
     with pytest.raises(ArgumentError, match="no validation documents"):
-        language(valid=[]).bits_per_character(1.0)
+        LANGUAGE.make(valid=[]).bits_per_character(1.0)
 
 
 # --- translation alone
@@ -374,7 +369,9 @@ def test_a_process_without_a_share_of_a_step_adds_nothing_to_its_gradient(model)
     longest = max(map(len, closed_pairs([pair])[0]))
     batches = []
     for rank in range(2):
-        task = translation([pair] * 3, [], batch_tokens=longest, world=2, rank=rank)
+        task = TRANSLATION.make(
+            train=[pair] * 3, valid=[], batch_tokens=longest, world=2, rank=rank
+        )
         batches += [task.batch(step) for step in range(task.batches.steps_per_epoch)]
     counts = [int((batch.next != PAD).sum()) for batch in batches]
     assert sorted(map(bool, counts)) == [False, True, True, True]
@@ -388,9 +385,9 @@ def test_a_process_without_a_share_of_a_step_adds_nothing_to_its_gradient(model)
         assert not parameter.grad.any()
 
 
-@pytest.mark.parametrize(("make", "read"), [(translation, "target"), (language, "ids")])
-def test_what_is_read_begins_with_begin_and_lags_one_id_behind_what_is_asked_for(make, read):
-    batch = make().batch(0)
+@pytest.mark.parametrize(("kind", "read"), [(TRANSLATION, "target"), (LANGUAGE, "ids")])
+def test_what_is_read_begins_with_begin_and_lags_one_id_behind_what_is_asked_for(kind, read):
+    batch = kind.make().batch(0)
     ids = getattr(batch, read)
     assert set(ids[:, 0].tolist()) == {BEGIN}
     for target, following in zip(ids.tolist(), without_padding(batch.next), strict=True):
@@ -400,7 +397,7 @@ def test_what_is_read_begins_with_begin_and_lags_one_id_behind_what_is_asked_for
 
 def test_the_best_checkpoint_is_chosen_without_the_smoothing(tmp_path):
     model = translator()
-    task = translation(label_smoothing=0.4)
+    task = TRANSLATION.make(label_smoothing=0.4)
     events = []
     plain_losses = []
     smoothed_losses = []
@@ -433,7 +430,7 @@ def test_the_best_checkpoint_is_chosen_without_the_smoothing(tmp_path):
 
 
 def test_what_is_too_long_is_left_out_and_counted():
-    task = translation([*PAIRS, LONG], [])
+    task = TRANSLATION.make(train=[*PAIRS, LONG], valid=[])
     assert task.left_out == 1
     assert task.needed == max(max(map(len, pair)) for pair in closed_pairs(PAIRS))
 
@@ -474,7 +471,7 @@ def test_the_blocks_of_an_epoch_are_the_documents_and_an_indifferent_model_needs
     ids = len(VERBATIM.encode(HELD_OUT[0])) + 1
     nats = math.log(VERBATIM.vocab_size)
     bits = ids * nats / math.log(2) / len(HELD_OUT[0])
-    assert language().bits_per_character(nats) == pytest.approx(bits)
+    assert LANGUAGE.make().bits_per_character(nats) == pytest.approx(bits)
 
 
 # --- labels alone
@@ -485,11 +482,11 @@ def test_accuracy_is_the_share_of_right_answers():
     right = 0
     for ids, label in labelled(LABELLED):
         right += int(model(torch.tensor([ids])).argmax()) == label
-    assert classification().accuracy(model, LABELLED) == right / len(LABELLED)
+    assert CLASSIFICATION.make().accuracy(model, LABELLED) == right / len(LABELLED)
 
 
 def test_a_long_text_is_read_up_to_there_and_counted():
-    task = classification(longest=5)
+    task = CLASSIFICATION.make(longest=5)
     assert max(len(ids) for ids, _ in labelled_rows(task.batch(0))) == 5
     lengths = [len(ids) for ids, _ in labelled([*LABELLED, *LABELLED[:7]])]
     assert task.cut == sum(length > 5 for length in lengths) > 0
@@ -538,7 +535,8 @@ def test_specials_are_never_asked_for_and_what_is_not_asked_for_stays(texts, see
 
 def test_what_is_hidden_is_a_function_of_seed_and_index():
     def places(seed):
-        task = masked_words(TEXTS[4:5], [], seed=seed)  # one text, the only one of each epoch
+        # one text, the only one of each epoch
+        task = HIDDEN_WORDS.make(train=TEXTS[4:5], valid=[], seed=seed)
         return [tuple(task.batch(index).places[0].tolist()) for index in range(8)]
 
     assert len(set(places(seed=3))) > 1
@@ -546,7 +544,7 @@ def test_what_is_hidden_is_a_function_of_seed_and_index():
 
 
 def test_a_long_text_is_read_in_pieces():
-    rows = restored(masked_words(TEXTS[4:5], [], longest=7).batch(0))
+    rows = restored(HIDDEN_WORDS.make(train=TEXTS[4:5], valid=[], longest=7).batch(0))
     assert max(map(len, rows)) == 7
     words = []
     for row in rows:
