@@ -35,10 +35,11 @@ def blocks(page: str) -> list[FencedBlock]:
     >>> blocks("Text\\n\\n```python\\nx = 1\\n```\\n")
     [FencedBlock(language='python', text='x = 1\\n', line=4)]
     """
-    return [
-        FencedBlock(match[1], match[2], page.count("\n", 0, match.start(2)) + 1)
-        for match in FENCE.finditer(page)
-    ]
+    fenced = []
+    for match in FENCE.finditer(page):
+        line = page.count("\n", 0, match.start(2)) + 1
+        fenced.append(FencedBlock(match[1], match[2], line))
+    return fenced
 
 
 def mentioned(page: str) -> list[list[str]]:
@@ -47,9 +48,12 @@ def mentioned(page: str) -> list[list[str]]:
     >>> mentioned("See `regard bench [NAME] [--quick]`, `regard train ...` and `regard_lab.bench`.")
     [['bench', 'NAME', '--quick'], ['train']]
     """
-    commands = re.findall(r"(?<!`)`regard ([^`\n]+)`", page)
-    lines = [shlex.split(re.sub(r"[][]|\.\.\.", " ", one.replace("\\|", "|"))) for one in commands]
-    return [words for words in lines if words]
+    commands = []
+    for command in re.findall(r"(?<!`)`regard ([^`\n]+)`", page):
+        words = shlex.split(re.sub(r"[][]|\.\.\.", " ", command.replace("\\|", "|")))
+        if words:
+            commands.append(words)
+    return commands
 
 
 def expressions(page: str) -> list[str]:
@@ -59,10 +63,11 @@ def expressions(page: str) -> list[str]:
     ['Causal() & Prefix(n)', 'Where(f)']
     """
     text = FENCE.sub("", page)
-    fragments = (one.replace("\\|", "|") for one in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text))
-    values = (re.sub(r"^\w+=(?!=)", "", one) for one in fragments)
-    return [
-        one
-        for one in values
-        if re.match(r"~?\(?(rg\.\w+\.)?[A-Z]\w+\(", one) and not re.search("…|\\.\\.\\.", one)
-    ]
+    values = []
+    for fragment in re.findall(r"(?<!`)`([^`\n]+)`(?!`)", text):
+        value = re.sub(r"^\w+=(?!=)", "", fragment.replace("\\|", "|"))
+        is_built = re.match(r"~?\(?(rg\.\w+\.)?[A-Z]\w+\(", value)
+        is_cut = re.search("…|\\.\\.\\.", value)
+        if is_built and not is_cut:
+            values.append(value)
+    return values

@@ -24,11 +24,17 @@ DOCS = ROOT / "docs"
 PAGES = sorted(
     {*ROOT.glob("*.md"), *DOCS.rglob("*.md")} - set((ROOT / "docs" / "reference").glob("*.md"))
 )
-WITH_CODE = [
-    page
-    for page in PAGES
-    if any(one.language == "python" or one.commands for one in blocks(page.read_text("utf-8")))
-]
+
+
+def runs(page: Path) -> bool:
+    """Whether a page has code or commands."""
+    for block in blocks(page.read_text("utf-8")):
+        if block.language == "python" or block.commands:
+            return True
+    return False
+
+
+WITH_CODE = [page for page in PAGES if runs(page)]
 QUICK = ("show", "plan")  # commands that answer at once, and run
 # of a command in a line of text
 UNFINISHED = (
@@ -63,11 +69,13 @@ def tidy(text: str) -> list[str]:
 def close(shown: list[str], printed: list[str]) -> bool:
     """Whether lines are the same but for scores, which other processors make otherwise by up to a tenth."""
     score = re.compile(r"-?\d+\.\d+")
-    one, other = ("\n".join(lines) for lines in (shown, printed))
-    scores = [list(map(float, score.findall(text))) for text in (one, other)]
-    return score.sub("", one) == score.sub("", other) and scores[0] == pytest.approx(
-        scores[1], rel=0.1
-    )
+    text_shown = "\n".join(shown)
+    text_printed = "\n".join(printed)
+    if score.sub("", text_shown) != score.sub("", text_printed):
+        return False
+    scores_shown = list(map(float, score.findall(text_shown)))
+    scores_printed = list(map(float, score.findall(text_printed)))
+    return scores_shown == pytest.approx(scores_printed, rel=0.1)
 
 
 @pytest.fixture
@@ -85,13 +93,22 @@ def workshop(tmp_path, monkeypatch, saved_runs):
     return tmp_path
 
 
-@pytest.mark.parametrize(
-    "page",
-    [
-        pytest.param(page, marks=[pytest.mark.slow] * (page == TRAINS), id=name(page))
-        for page in WITH_CODE
-    ],
-)
+def with_few_steps(words: list[str]) -> list[str]:
+    """A command whose training is short: a number of steps above 999 becomes 2."""
+    shortened = list(words)
+    for place, (option, value) in enumerate(pairwise(words), 1):
+        if option == "--steps" and int(value) > 999:
+            shortened[place] = "2"
+    return shortened
+
+
+def page_to_run(page: Path) -> Any:
+    """A page as a parameter of a test."""
+    marks = [pytest.mark.slow] if page == TRAINS else []
+    return pytest.param(page, marks=marks, id=name(page))
+
+
+@pytest.mark.parametrize("page", list(map(page_to_run, WITH_CODE)))
 def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch, capsys):
     if page == TRAINS:
         (workshop / "runs").unlink()
@@ -102,7 +119,8 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
     torch.manual_seed(0)
     for block in blocks(page.read_text("utf-8")):
         if block.language == "text" and said:
-            shown, printed = (tidy(text) for text in (block.text, said))
+            shown = tidy(block.text)
+            printed = tidy(said)
             alike = close(shown, printed) if page == TRAINS else shown == printed
             assert alike, f"line {block.line} shows what is not printed: {printed}"
         capsys.readouterr()
@@ -113,12 +131,7 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
         for words in block.commands:
             parse(words, f"{name(page)}, line {block.line}")
             if words[0] in QUICK or page == TRAINS:
-                long = {
-                    word
-                    for before, word in pairwise(words)
-                    if before == "--steps" and int(word) > 999
-                }
-                regard(["2" if word in long else word for word in words], monkeypatch)
+                regard(with_few_steps(words), monkeypatch)
         said = capsys.readouterr().out
 
 
@@ -126,13 +139,13 @@ def parse(words: list[str], where: str, whole: bool = True) -> None:
     """Read a command's options as the command line does, and do nothing; one that is not whole may lack values."""
     command: Any = typer.main.get_command(app)
     context = None
-    found = "regard"
+    command_name: Any = "regard"
     rest = list(words)
     try:
         while hasattr(command, "resolve_command"):
-            context = command.make_context(found, list(rest), parent=context)
-            found, command, rest = command.resolve_command(context, rest)
-        command.make_context(found, list(rest), parent=context)
+            context = command.make_context(command_name, list(rest), parent=context)
+            command_name, command, rest = command.resolve_command(context, rest)
+        command.make_context(command_name, list(rest), parent=context)
     except Exception as error:  # of classes that typer does not export
         if whole or type(error).__name__ not in UNFINISHED:
             pytest.fail(f"{where}: {error!r}")

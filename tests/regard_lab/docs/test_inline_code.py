@@ -11,13 +11,13 @@ import regard as rg
 from regard import bias, mechanisms, patterns, positions
 from regard.mechanisms.linear import Relu
 
-PUBLIC = {
-    one: getattr(room, one)
-    for room in (patterns, mechanisms, bias, positions)
-    for one in room.__all__
-}
+PUBLIC = {}
+for room in (patterns, mechanisms, bias, positions):
+    for public_name in room.__all__:
+        PUBLIC[public_name] = getattr(room, public_name)
 for family in (patterns.Pattern, mechanisms.FeatureMap):  # also those that only texts name
-    PUBLIC |= {kind.__name__: kind for kind in family.registry.of_package("regard").values()}
+    for kind in family.registry.of_package("regard").values():
+        PUBLIC[kind.__name__] = kind
 BATCH = 2
 HEADS = 3
 LENGTH = 6
@@ -79,21 +79,18 @@ NAMES = {
     "rg": rg,
 }
 TRAINS = "TranslationTraining("  # minutes; the tests of training run it
-FRAGMENTS = [
-    (page, text)
-    for page in PAGES
-    for text in expressions(page.read_text("utf-8"))
-    if TRAINS not in text
-]
+FRAGMENTS = []
+for page_of_docs in PAGES:
+    for built_value in expressions(page_of_docs.read_text("utf-8")):
+        if TRAINS not in built_value:
+            FRAGMENTS.append((page_of_docs, built_value))
 
 
 def value_of(text: str) -> object:
     """The value of an expression; `mask` is (batch, length) for keys or more axes, else (length, length)."""
-    mask = (
-        ~LIVE
-        if "mask[" in text or "KeyMask(" in text
-        else torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
-    )
+    mask = torch.zeros(LENGTH, LENGTH, dtype=torch.bool)
+    if "mask[" in text or "KeyMask(" in text:
+        mask = ~LIVE
     return eval(text, {**PUBLIC, **NAMES, "mask": mask})
 
 

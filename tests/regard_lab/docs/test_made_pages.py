@@ -39,7 +39,9 @@ def test_every_made_page_is_fresh(pages):
 
 
 def test_every_made_part_has_a_page_and_every_mark_its_part(pages):
-    marked = {match[2] for text in pages.values() for match in MARKED.finditer(text)}
+    marked = set()
+    for text in pages.values():
+        marked.update(match[2] for match in MARKED.finditer(text))
     assert marked == PARTS.keys()
 
 
@@ -63,23 +65,22 @@ def test_marks_keep_what_stands_between_them():
 def test_losses_are_those_of_the_reports():
     """Counted here from the files alone: every contest in which another was faster by more than 3 %."""
     lost = 0
-    for report in speed.BENCHES:
-        found = json.loads((speed.RESULTS / report / "bench.json").read_text("utf-8"))
-        for case in found["cases"].values():
-            for contest in case["contests"]:
-                libraries = {
-                    name: one
-                    for name, one in contest["contenders"].items()
-                    if "cpu" in one and one["errors"]
-                }
-                times = {name: one["cpu"]["median"] for name, one in libraries.items()}
-                ours = times.get(contest["ours"], 0.0)
-                lost += sum(
-                    time < 0.97 * ours
-                    for name, time in times.items()
-                    if not name.startswith("regard")
-                )
+    for name in speed.BENCHES:
+        report = json.loads((speed.RESULTS / name / "bench.json").read_text("utf-8"))
+        for case in report["cases"].values():
+            lost += sum(map(count_faster, case["contests"]))
     assert len(speed.losses().splitlines()) - 2 == lost > 0
+
+
+def count_faster(contest: dict) -> int:
+    """How many other libraries were faster in a contest."""
+    times = {}
+    for name, contender in contest["contenders"].items():
+        if "cpu" in contender and contender["errors"]:
+            times[name] = contender["cpu"]["median"]
+    ours = times.get(contest["ours"], 0.0)
+    others = [time for name, time in times.items() if not name.startswith("regard")]
+    return sum(time < 0.97 * ours for time in others)
 
 
 def test_the_table_tells_the_crossings_of_the_report():
@@ -94,31 +95,24 @@ def test_the_table_tells_the_crossings_of_the_report():
 
 @pytest.mark.parametrize("name", MODULES)
 def test_the_examples_of_what_makes_the_pages_run(name):
-    found = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
-    assert found.attempted
-    assert not found.failed
+    results = doctest.testmod(import_module(name), optionflags=doctest.NORMALIZE_WHITESPACE)
+    assert results.attempted
+    assert not results.failed
 
 
 def test_the_pages_that_stood_before_the_site_still_stand():
     """Others link to them."""
-    assert {
-        "bench.md",
-        "compare.md",
-        "conventions.md",
-        "decoding.md",
-        "demo.md",
-        "mechanisms.md",
-    } <= {path.name for path in Path(DOCS).glob("*.md")}
+    names = ("bench", "compare", "conventions", "decoding", "demo", "mechanisms")
+    for name in names:
+        assert (Path(DOCS) / f"{name}.md").is_file(), name
 
 
 def test_every_formula_of_a_docstring_becomes_mathml():
     """Indented text of a public docstring that is no example is a formula, or listed as text."""
-    seen = [
-        text
-        for room in ROOMS
-        for _, value in documented(import_module(room)).values()
-        for text in indented(value)
-    ]
+    seen = []
+    for room in ROOMS:
+        for _, value in documented(import_module(room)).values():
+            seen += indented(value)
     assert sum(map(is_formula, seen)) > 20
     for text in seen:
         assert is_formula(text) is not textwrap.dedent(text).startswith(TEXT), text
@@ -129,10 +123,13 @@ def test_every_formula_of_a_docstring_becomes_mathml():
 def indented(value: object) -> list[str]:
     """Paragraphs of a docstring of which every line is indented, except examples."""
     paragraphs = (inspect.getdoc(value) or "").split("\n\n")
-    whole = [
-        part for part in paragraphs if all(line.startswith("    ") for line in part.split("\n"))
-    ]
-    return [part for part in whole if not part.strip().startswith(">>>")]
+    return [paragraph for paragraph in paragraphs if is_indented_text(paragraph)]
+
+
+def is_indented_text(paragraph: str) -> bool:
+    if paragraph.strip().startswith(">>>"):
+        return False
+    return all(line.startswith("    ") for line in paragraph.split("\n"))
 
 
 NOTATION = {

@@ -2,8 +2,9 @@
 
 import hashlib
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterable
 from functools import cache
+from itertools import chain, combinations, product, starmap
 from pathlib import Path
 
 import pytest
@@ -41,17 +42,20 @@ from regard_lab.text.pronouns.splits import LARGEST_COUNT, split_of_pair
 
 def test_the_lexicon_has_at_least_300_nouns_of_one_unique_word_in_both_languages():
     assert len(NOUNS) >= 300
-    assert (
-        len({noun.english for noun in NOUNS}) == len({noun.german for noun in NOUNS}) == len(NOUNS)
-    )
-    assert all(len(noun.english.split()) == len(noun.german.split()) == 1 for noun in NOUNS)
-    assert all(noun.english.islower() and noun.german[0].isupper() for noun in NOUNS)
+    english = {noun.english for noun in NOUNS}
+    german = {noun.german for noun in NOUNS}
+    assert len(english) == len(german) == len(NOUNS)
+    for noun in NOUNS:
+        assert len(noun.english.split()) == len(noun.german.split()) == 1
+        assert noun.english.islower()
+        assert noun.german[0].isupper()
 
 
 def test_every_gender_holds_a_third_of_every_class():
     counts = Counter((noun.sense, noun.gender) for noun in NOUNS)
     for sense in SENSES:
-        assert len({counts[sense, gender] for gender in GENDERS}) == 1, sense
+        of_genders = {counts[sense, gender] for gender in GENDERS}
+        assert len(of_genders) == 1, sense
 
 
 # German agreement, sentence by sentence: every frame with nouns of every gender, read and corrected by hand
@@ -96,10 +100,14 @@ def test_every_golden_sentence_is_written_exactly():
 
 
 def test_the_goldens_show_every_frame_with_objects_and_subjects_of_every_gender():
-    shown = [derive(choices) for choices, *_ in GOLDENS]
-    every = {(frame.name, gender) for frame in FRAMES for gender in GENDERS}
-    assert {(derivation.frame.name, derivation.object.gender) for derivation in shown} == every
-    assert {(derivation.frame.name, derivation.subject.gender) for derivation in shown} == every
+    of_objects = set()
+    of_subjects = set()
+    for choices, *_ in GOLDENS:
+        derivation = derive(choices)
+        of_objects.add((derivation.frame.name, derivation.object.gender))
+        of_subjects.add((derivation.frame.name, derivation.subject.gender))
+    frames = [frame.name for frame in FRAMES]
+    assert of_objects == of_subjects == set(product(frames, GENDERS))
 
 
 # Splits: a pair of nouns lives in one of them, positions point at the right words, and nothing cheap predicts
@@ -116,9 +124,17 @@ def contrast() -> list[tuple[PronounSentence, PronounSentence]]:
     return make_contrast_pairs(400)
 
 
+def sentences_of_contrast() -> list[PronounSentence]:
+    return list(chain.from_iterable(contrast()))
+
+
 def everything() -> list[PronounSentence]:
-    pairs = [sentence for pair in contrast() for sentence in pair]
-    return [*split("train"), *split("valid"), *split("test"), *pairs, *ARTICLE_SENTENCES]
+    splits = chain.from_iterable(map(split, SPLITS))
+    return [*splits, *sentences_of_contrast(), *ARTICLE_SENTENCES]
+
+
+def sources_of(sentences: Iterable[PronounSentence]) -> set[str]:
+    return {sentence.source for sentence in sentences}
 
 
 def bare(word: str) -> str:
@@ -126,71 +142,74 @@ def bare(word: str) -> str:
 
 
 def changed_words(before: PronounSentence, after: PronounSentence) -> list[tuple[str, str]]:
-    pairs = zip(before.source.split(), after.source.split(), strict=True)
-    return [(bare(one), bare(other)) for one, other in pairs if one != other]
+    changed = []
+    for old, new in zip(before.source.split(), after.source.split(), strict=True):
+        if old != new:
+            changed.append((bare(old), bare(new)))
+    return changed
 
 
 def test_every_pair_of_nouns_is_one_of_its_split():
-    pairs_of_test = [sentence for pair in contrast() for sentence in pair]
-    for name, sentences in (*((name, split(name)) for name in SPLITS), ("test", pairs_of_test)):
-        pairs = {
-            (sentence.derivation.subject, sentence.derivation.object) for sentence in sentences
-        }
-        assert (
-            {split_of_pair(*pair) for pair in pairs}
-            == {split_of_pair(*pair[::-1]) for pair in pairs}
-            == {name}
-        )
+    for name in SPLITS:
+        assert_pairs_are_of(split(name), name)
+    assert_pairs_are_of(sentences_of_contrast(), "test")
+
+
+def assert_pairs_are_of(sentences: list[PronounSentence], name: str) -> None:
+    """Every pair of nouns, in either order, is one of this split."""
+    pairs = {(sentence.derivation.subject, sentence.derivation.object) for sentence in sentences}
+    for subject, direct_object in pairs:
+        assert split_of_pair(subject, direct_object) == name
+        assert split_of_pair(direct_object, subject) == name
 
 
 def test_the_splits_hold_about_90_4_and_6_percent_of_all_pairs():
-    pairs = [
-        (first, second) for first in NOUNS for second in NOUNS if first.english < second.english
-    ]
-    shares = Counter(split_of_pair(first, second) for first, second in pairs)
+    counts = Counter(starmap(split_of_pair, combinations(NOUNS, 2)))
     for split, share in (("train", 0.90), ("valid", 0.04), ("test", 0.06)):
-        assert shares[split] / len(pairs) == pytest.approx(share, abs=0.01)
+        assert counts[split] / counts.total() == pytest.approx(share, abs=0.01)
 
 
 def test_every_noun_and_every_drawback_occurs_in_training():
-    assert {sentence.referent for sentence in split("train")} == {noun.english for noun in NOUNS}
-    assert {sentence.other for sentence in split("train")} == {noun.english for noun in NOUNS}
-    assert {sentence.derivation.drawback for sentence in split("train")} == set(DRAWBACKS)
+    referents = set()
+    others = set()
+    drawbacks = set()
+    for sentence in split("train"):
+        referents.add(sentence.referent)
+        others.add(sentence.other)
+        drawbacks.add(sentence.derivation.drawback)
+    assert referents == others == {noun.english for noun in NOUNS}
+    assert drawbacks == set(DRAWBACKS)
 
 
 @pytest.mark.parametrize("name", SPLITS)
 def test_no_sentence_occurs_twice_and_roles_and_pronouns_are_balanced(name):
     sentences = split(name)
-    assert len({sentence.source for sentence in sentences}) == len(sentences)
-    assert (
-        0.4
-        < sum(sentence.derivation.refers_to_subject for sentence in sentences) / len(sentences)
-        < 0.6
-    )
+    assert len(sources_of(sentences)) == len(sentences)
+    to_subject = sum(sentence.derivation.refers_to_subject for sentence in sentences)
+    assert 0.4 < to_subject / len(sentences) < 0.6
     counts = Counter(sentence.pronoun for sentence in sentences)
-    assert all(
-        count / len(sentences) == pytest.approx(1 / 3, abs=0.03) for count in counts.values()
-    )
     assert len(counts) == 3
+    for count in counts.values():
+        assert count / len(sentences) == pytest.approx(1 / 3, abs=0.03)
 
 
 def test_one_source_has_one_translation():
     targets = defaultdict(set)
     for sentence in everything():
         targets[sentence.source].add(sentence.target)
-    assert {len(found) for found in targets.values()} == {1}
+    assert set(map(len, targets.values())) == {1}
 
 
 def test_the_two_nouns_share_a_gender_in_few_sentences_of_training_alone():
-    share = [
-        sum(
-            sentence.derivation.referent.gender == sentence.derivation.other.gender
-            for sentence in part
-        )
-        / len(part)
-        for part in map(split, SPLITS)
-    ]
-    assert share == [pytest.approx(WEIGHTS.same_gender, abs=0.02), 0, 0]
+    shares = []
+    for name in SPLITS:
+        sentences = split(name)
+        shares.append(sum(map(share_a_gender, sentences)) / len(sentences))
+    assert shares == [pytest.approx(WEIGHTS.same_gender, abs=0.02), 0, 0]
+
+
+def share_a_gender(sentence: PronounSentence) -> bool:
+    return sentence.derivation.referent.gender == sentence.derivation.other.gender
 
 
 def test_the_drawback_can_be_said_of_exactly_one_of_the_two_nouns():
@@ -210,16 +229,15 @@ def test_the_indices_point_at_it_both_nouns_and_the_pronoun_which_occur_once_eac
             sentence.referent: sentence.referent_index,
             sentence.other: sentence.other_index,
         }
-        for word, at in places.items():
-            assert (words[at], words.count(word)) == (word, 1), sentence.source
+        for word, place in places.items():
+            assert (words[place], words.count(word)) == (word, 1), sentence.source
         assert sentence.target.split()[sentence.target_pronoun_index] == sentence.pronoun
-        assert [word for word in german if word in ("es", "er", "sie")] == [sentence.pronoun], (
-            sentence.target
-        )
+        pronouns = [word for word in german if word in ("es", "er", "sie")]
+        assert pronouns == [sentence.pronoun], sentence.target
 
 
 def test_contrast_pairs_differ_in_one_word_and_the_pronoun_changes():
-    assert len({sentence.source for pair in contrast() for sentence in pair}) == 2 * len(contrast())
+    assert len(sources_of(sentences_of_contrast())) == 2 * len(contrast())
     for first, second in contrast():
         drawbacks = (first.derivation.drawback.english, second.derivation.drawback.english)
         assert changed_words(first, second) == [drawbacks]
@@ -229,13 +247,11 @@ def test_contrast_pairs_differ_in_one_word_and_the_pronoun_changes():
 
 def test_the_articles_sentences_are_translated_word_for_word_and_no_training_has_their_nouns():
     endings = {"too tired": "es zu müde", "too wide": "sie zu breit", "congested": "sie verstopft"}
-    assert {sentence.source: sentence.target for sentence in ARTICLE_SENTENCES} == {
-        f"The animal didn{mark}t cross the street because it was {english}.": (
-            f"Das Tier überquerte die Straße nicht, weil {german} war."
-        )
-        for mark in "'’"
-        for english, german in endings.items()
-    }
+    expected = {}
+    for mark, (english, german) in product("'’", endings.items()):
+        source = f"The animal didn{mark}t cross the street because it was {english}."
+        expected[source] = f"Das Tier überquerte die Straße nicht, weil {german} war."
+    assert {sentence.source: sentence.target for sentence in ARTICLE_SENTENCES} == expected
     assert split_of_pair(NOUN_BY_ENGLISH["animal"], NOUN_BY_ENGLISH["street"]) == "test"
 
 
@@ -274,20 +290,17 @@ def test_no_cheap_clue_predicts_the_pronoun(clue):
 
 
 def test_the_training_split_is_the_same_on_every_machine():
-    lines = "\n".join(
-        f"{sentence.source}\t{sentence.target}" for sentence in make_split("train", 1000)
-    )
-    assert hashlib.sha256(lines.encode()).hexdigest() == (
-        "407edbe43cdd3e04cc902882b41e512d055dee637404517e3b42e6b0d42911ce"
-    )
+    sentences = make_split("train", 1000)
+    lines = [f"{sentence.source}\t{sentence.target}" for sentence in sentences]
+    digest = hashlib.sha256("\n".join(lines).encode()).hexdigest()
+    assert digest == "407edbe43cdd3e04cc902882b41e512d055dee637404517e3b42e6b0d42911ce"
 
 
 def test_a_longer_split_begins_with_the_shorter_one_and_another_seed_gives_others():
     assert make_split("valid", 300) == split("valid")[:300]
     assert make_split("valid", 0) == make_contrast_pairs(0) == []
-    assert not {s.source for s in make_split("test", 100, seed=1)} & {
-        s.source for s in split("test")[:100]
-    }
+    of_another_seed = sources_of(make_split("test", 100, seed=1))
+    assert not of_another_seed & sources_of(split("test")[:100])
 
 
 def test_weights_decide_how_often_a_choice_is_made():
@@ -296,10 +309,9 @@ def test_weights_decide_how_often_a_choice_is_made():
     )
     for sentence in make_split("train", 500, weights=plain):
         assert sentence == write(sentence.derivation)
-        words = sentence.source.split()
-        assert words[0] == "The"
-        assert not any("'" in word for word in words)
-        assert sentence.derivation.referent.gender != sentence.derivation.other.gender
+        assert sentence.source.split()[0] == "The"
+        assert "'" not in sentence.source
+        assert not share_a_gender(sentence)
 
 
 def test_impossible_requests_are_refused_with_the_numbers():
@@ -324,11 +336,9 @@ def test_twins_differ_in_the_adjective_and_in_the_referent_and_stay_in_the_train
     for first, second in twins:
         assert len(changed_words(first, second)) == 1
         assert (first.referent, first.other) == (second.other, second.referent)
-    sentences = [sentence for group in groups for sentence in group]
-    assert len({sentence.source for sentence in sentences}) == len(sentences) == 600
-    assert {split_of_pair(one.derivation.subject, one.derivation.object) for one in sentences} == {
-        "train"
-    }
+    sentences = list(chain.from_iterable(groups))
+    assert len(sources_of(sentences)) == len(sentences) == 600
+    assert_pairs_are_of(sentences, "train")
     assert make_twins(100)[:40] == groups[:40]
     assert make_twins(100, seed=1)[:40] != groups[:40]
     assert make_twins(0) == []
@@ -394,22 +404,16 @@ def test_accuracy_is_one_for_references_zero_for_silence_and_the_baseline_for_on
 
 
 def test_one_answer_for_both_sentences_of_a_contrast_pair_earns_nothing():
-    assert (
-        contrast_accuracy(contrast(), [(first.target, first.target) for first, _ in contrast()])
-        == 0.0
-    )
-    assert (
-        contrast_accuracy(
-            contrast(), [(second.target, first.target) for first, second in contrast()]
-        )
-        == 0.0
-    )
-    assert (
-        contrast_accuracy(
-            contrast(), [(first.target, second.target) for first, second in contrast()]
-        )
-        == 1.0
-    )
+    same = []
+    exchanged = []
+    right = []
+    for first, second in contrast():
+        same.append((first.target, first.target))
+        exchanged.append((second.target, first.target))
+        right.append((first.target, second.target))
+    assert contrast_accuracy(contrast(), same) == 0.0
+    assert contrast_accuracy(contrast(), exchanged) == 0.0
+    assert contrast_accuracy(contrast(), right) == 1.0
 
 
 def test_measures_refuse_outputs_that_do_not_match():
