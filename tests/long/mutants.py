@@ -121,17 +121,18 @@ def limit_cpu_time() -> None:
     resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
 
 
-def judge_mutant(mutated: Mutant, copy: Path, tests: Sequence[str]) -> tuple[str, str]:
-    """ "killed", "survived" or "timed out", and what pytest printed; the copy is whole again afterwards."""
-    file = copy / mutated.path
+def run_tests(
+    path: str, changed: bytes, copy: Path, tests: Sequence[str], *options: str
+) -> subprocess.CompletedProcess[str] | None:
+    """Run tests with other content of a file of the copy, which is whole again afterwards; None: they took too long."""
+    file = copy / path
     whole = file.read_bytes()
     environment = {**os.environ, "PYTHONPATH": str(copy), "PYTHONDONTWRITEBYTECODE": "1"}
     environment["OMP_NUM_THREADS"] = "1"
-    options = ["-q", "-x", "-p", "no:cacheprovider", "-m", "not slow and not gpu"]
     try:
-        file.write_bytes(mutated.site.applied((ROOT / mutated.path).read_bytes()))
-        done = subprocess.run(
-            [sys.executable, "-m", "pytest", *options, *tests],
+        file.write_bytes(changed)
+        return subprocess.run(
+            [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests],
             cwd=copy,
             env=environment,
             capture_output=True,
@@ -141,9 +142,17 @@ def judge_mutant(mutated: Mutant, copy: Path, tests: Sequence[str]) -> tuple[str
             timeout=5 * SECONDS,
         )
     except subprocess.TimeoutExpired:
-        return "timed out", ""
+        return None
     finally:
         file.write_bytes(whole)
+
+
+def judge_mutant(mutated: Mutant, copy: Path, tests: Sequence[str]) -> tuple[str, str]:
+    """ "killed", "survived" or "timed out", and what pytest printed."""
+    changed = mutated.site.applied((ROOT / mutated.path).read_bytes())
+    done = run_tests(mutated.path, changed, copy, tests, "-x", "-m", "not slow and not gpu")
+    if done is None:
+        return "timed out", ""
     if done.returncode < 0:
         return "timed out", done.stdout
     return "killed" if done.returncode else "survived", done.stdout

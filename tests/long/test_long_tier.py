@@ -16,6 +16,7 @@ from tests.long.hostile import what_was_reached
 from tests.long.hostile_files import FILES, READERS
 from tests.long.mutant_sites import sites
 from tests.long.mutants import ROOMS, Mutant, copy_of_all, judge_mutant, mutant, paths_of_tests
+from tests.long.named_mutants import NamedMutant, every_mutant, tests_that_missed
 from tests.long.running import Found, Run, read
 from tests.long.runs import RUNS
 
@@ -251,3 +252,45 @@ def test_every_room_has_a_place_and_tests(number):
     assert drawn.room == list(ROOMS)[number]
     for path in paths_of_tests(drawn):
         assert (ROOT / path).exists()
+
+
+# Faults that are written down
+
+
+FAULTS = range(len(every_mutant()))
+
+
+@pytest.fixture(scope="module")
+def copy_for_faults(tmp_path_factory):
+    return copy_of_all(tmp_path_factory.mktemp("copy"))
+
+
+def test_a_fault_is_noticed_by_its_test_alone(copy_for_faults):
+    tests = (
+        "regard/patterns/test_pattern_laws.py::test_the_algebra_is_that_of_booleans",
+        "regard/test_positions.py::test_learned_vectors_begin_small_and_around_zero",
+    )
+    fault = NamedMutant(
+        "regard/patterns/algebra.py", "return ~truth_of(", "return truth_of(", tests
+    )
+    missed, _ = tests_that_missed(fault, copy_for_faults)
+    assert missed == [f"tests/{tests[1]}"]
+
+
+@pytest.mark.parametrize("number", FAULTS)
+def test_every_fault_has_one_place_compiles_and_names_tests_that_are_there(number):
+    fault = every_mutant()[number]
+    source = (ROOT / fault.path).read_bytes()
+    changed = fault.applied(source)
+    assert changed != source
+    compile(changed, fault.path, "exec")
+    for path in fault.paths_of_tests:
+        file, _, name = path.partition("::")
+        assert f"\ndef {name}(" in (ROOT / file).read_text("utf-8"), path
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", FAULTS)
+def test_every_fault_fails_the_tests_that_are_meant_for_it(copy_for_faults, number):
+    missed, printed = tests_that_missed(every_mutant()[number], copy_for_faults)
+    assert not missed, printed

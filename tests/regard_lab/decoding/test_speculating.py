@@ -171,17 +171,29 @@ def test_lookup_takes_the_longest_match_and_the_latest_place():
     assert lookup([1, 2, 3], 4) == lookup([1], 4) == lookup([], 4) == []
 
 
-@pytest.mark.parametrize("settings", [{}, {"mechanism": "gated_delta", "positions": "none"}])
-def test_a_draft_reads_on_where_the_text_went_another_way(settings):
+@pytest.mark.parametrize(
+    ("settings", "goes_back"),
+    [({}, True), ({"mechanism": "gated_delta", "positions": "none"}, False)],
+)
+def test_a_draft_reads_on_where_the_text_went_another_way(settings, goes_back, monkeypatch):
     generator = new_generator(**settings)
-    draft = Draft(generator.model)
-    fresh = Draft(generator.model)
+    model = generator.model
+    draft = Draft(model)
     ids = [BEGIN, *generator.tokeniser.encode("the old animal sleeps")]
+    extend = model.extend
+    numbers_read_on = []
+
+    def count_and_extend(new_ids, state):
+        numbers_read_on.append(new_ids.shape[1])
+        return extend(new_ids, state)
+
+    monkeypatch.setattr(model, "extend", count_and_extend)
     with torch.inference_mode():
         draft(ids[:4], 5)
         for text in (ids[:5], [*ids[:3], 9, 8], ids, [7, 7]):
-            assert draft(text, 5) == fresh(text, 5)
-            fresh = Draft(generator.model)
+            assert draft(text, 5) == Draft(model)(text, 5)
+    # a state that cannot go back reads another text from its beginning
+    assert numbers_read_on == ([1, 2, len(ids) - 3] if goes_back else [1])
 
 
 def test_what_cannot_be_speculated_is_refused(generator):
