@@ -1,4 +1,4 @@
-"""`regard show`: a pattern drawn."""
+"""`regard show`: a pattern or a model drawn."""
 
 from inspect import getdoc
 from pathlib import Path
@@ -7,42 +7,68 @@ from typing import Annotated, Any
 from typer import Argument, Option
 
 from regard.arguments import count_of
-from regard.errors import ArgumentError
+from regard.errors import ArgumentError, NotFoundError
 from regard.patterns import Pattern, parse
 from regard.patterns.arguments import runs, words
 from regard.patterns.drawing import draw, learned
 from regard.patterns.registry import usage
 from regard_lab.cli.console import check_name, out, out_json, out_lines, out_text, out_width
-from regard_lab.cli.options import Json, default
+from regard_lab.cli.options import Json, default, options_set
+
+LENGTH = 16  # queries of a drawing
 
 
 def show(
     pattern: Annotated[
         str | None,
-        Argument(metavar="PATTERN", help="The pattern, such as 'causal & sliding_window(8)'."),
+        Argument(
+            metavar="PATTERN",
+            help="The pattern, such as 'causal & sliding_window(8)'; or the folder of a model, of regard or Hugging "
+            "Face.",
+        ),
     ] = None,
-    length: Annotated[int, Option(min=1, help="Number of queries, and of keys by default.")] = 16,
+    length: Annotated[
+        int | None,
+        Option(min=1, help=f"Number of queries, and of keys by default. [default: {LENGTH}]"),
+    ] = None,
     keys: Annotated[int | None, Option(min=1, help="Keys. [default: as many as queries]")] = None,
     layers: Annotated[
-        int,
+        int | None,
         Option(min=1, help="Also show from which positions a stack of this many layers learns."),
-    ] = default(draw, "layers"),
+    ] = None,
     png: Annotated[
         Path | None,
-        Option(metavar="FILE", help="Draw into a PNG, SVG or PDF instead of the terminal."),
+        Option(
+            metavar="FILE",
+            help="Draw into a PNG, SVG or PDF instead of the terminal; a model into an SVG.",
+        ),
     ] = None,
     list_all: Annotated[bool, Option("--list", help="List all patterns instead.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Draw a pattern: which query may look at which key."""
+    """Draw a pattern: which query may look at which key; or a model: its layers, and where q, k and v come from."""
     if list_all:
         _list(pattern, as_json)
         return
     if pattern is None:
         raise ArgumentError(
-            "name a pattern, such as 'causal & sliding_window(8)'; --list prints all of them"
+            "name a pattern, such as 'causal & sliding_window(8)', or the folder of a model; --list prints all patterns"
         )
+    if _names_folder(pattern):
+        of_patterns = options_set({"--length": length, "--keys": keys, "--layers": layers})
+        if of_patterns:
+            raise ArgumentError(
+                f"{pattern} is a folder, so its model is drawn, and {', '.join(of_patterns)} is for patterns; leave it "
+                f"out"
+            )
+        # Imports the models, which no pattern needs.
+        from regard_lab.cli.show_model import show_model
+
+        show_model(Path(pattern), png, as_json)
+        return
     parsed = parse(pattern)
+    length = LENGTH if length is None else length
+    layers = default(draw, "layers") if layers is None else layers
     k_len = length if keys is None else keys
     if png is not None:
         # Imports the models, which no other drawing needs.
@@ -61,6 +87,23 @@ def show(
     if layers > 1:
         out_text(f"{layers} layers reach {parsed.reach(layers)}")
         out_text(f"the last query learns from {_spans(parsed, k_len, layers)}")
+
+
+def _names_folder(text: str) -> bool:
+    """Whether this is the path of a folder and no pattern, which has the name first.
+
+    Raises:
+        NotFoundError: a path that does not exist.
+    """
+    if text in Pattern.registry.names():
+        return False
+    try:
+        is_folder = Path(text).is_dir()
+    except (OSError, ValueError):  # too long for a path, or with a zero byte
+        return False
+    if "/" in text and not is_folder:  # which no pattern has
+        raise NotFoundError(f"{text} is the folder of no model, and a pattern has no slash")
+    return is_folder
 
 
 def _list(pattern: str | None, as_json: bool) -> None:

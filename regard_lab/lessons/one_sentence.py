@@ -5,15 +5,18 @@
 
 # %% tags=["folded"]
 import math
+from dataclasses import replace
 
 import torch
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.patches import Rectangle
 
 import regard as rg
+from regard_lab.models import TranslationTransformer
+from regard_lab.seeing.architecture import architecture_of
 from regard_lab.seeing.canvas import colours
 from regard_lab.seeing.palette import KEY, QUERY, SCALE, VALUE
-from regard_lab.teaching import ROUNDING, figure, holds
+from regard_lab.teaching import ROUNDING, figure, holds, model_drawing
 
 words = ["Life", "is", "short", "eat", "dessert", "first"]
 ids = torch.tensor([sorted(words).index(word) for word in words])
@@ -169,6 +172,30 @@ contexts = rg.attention(q[None, None], k[None, None], v[None, None])[0, 0]
 print(contexts.shape, contexts[1, :2])
 
 # %% [markdown]
+# ## Where attention stands in a Transformer
+#
+# The first Transformer translates. Its encoder reads a sentence, its decoder writes the translation. In both, queries,
+# keys and values come from the same words. In the cross-attention of the decoder only the queries are its own. A sum ⊕
+# adds what a part returns to what it has read.
+
+# %% tags=["folded"]
+base = TranslationTransformer.Config(
+    vocab_size=37_000,
+    dim=512,
+    heads=8,
+    encoder_layers=6,
+    decoder_layers=6,
+    norm="post",
+)
+caption = (
+    "The base model of Vaswani et al. 2017. A norm follows each sum; most later models have it "
+    "before each part. The name of a box leads to its lesson, and the name below it to its class."
+)
+model_drawing(replace(architecture_of(base), title="The Transformer of 2017"), caption)
+
+# %% [markdown]
+# `regard show FOLDER` draws a model of yours, trained by regard or of Hugging Face, in the same way.
+#
 # ## Claims
 #
 # Articles print numbers of this example. They are the numbers above.

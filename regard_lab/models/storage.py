@@ -165,7 +165,13 @@ def load_model(folder: str | Path, kind: str | None = None) -> SavedModel:
 
 def kind_of_model(folder: str | Path) -> str:
     """The kind of the model that `load_model` would read, without its tensors."""
-    return _read_model_config(_model_folder(a_path("folder", folder)))["kind"]
+    return kind_and_config(folder)[0]
+
+
+def kind_and_config(folder: str | Path) -> tuple[str, dict[str, Any]]:
+    """The kind and the config of the model that `load_model` would read, without its tensors."""
+    content = _read_model_config(_model_folder(a_path("folder", folder)))
+    return content["kind"], content["config"]
 
 
 def read_checkpoints(run: Path) -> Checkpoints | None:

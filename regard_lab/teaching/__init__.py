@@ -10,6 +10,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from regard_lab.teaching.board import does_not_hold as does_not_hold
     from regard_lab.teaching.board import figure as figure
     from regard_lab.teaching.board import holds as holds
+    from regard_lab.teaching.board import model_drawing as model_drawing
     from regard_lab.teaching.board import table as table
     from regard_lab.teaching.board import undecided as undecided
     from regard_lab.teaching.estimates import Estimate as Estimate
@@ -47,7 +48,7 @@ if TYPE_CHECKING:  # the same names for type checkers
 
 # The names that each module defines.
 _MODULES = {
-    "board": "does_not_hold figure holds table undecided",
+    "board": "does_not_hold figure holds model_drawing table undecided",
     "estimates": "Estimate every",
     "exercises": "CODE NUMBER WHOLE_NUMBERS exercise one_of",
     "figures": "draw_bars draw_cells draw_curves draw_line draw_map draw_reading label_axes "

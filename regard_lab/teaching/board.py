@@ -10,8 +10,10 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 
 from regard.errors import RegardError
+from regard_lab.seeing.architecture import Architecture
 from regard_lab.seeing.canvas import new_figure
 from regard_lab.seeing.palette import INK
+from regard_lab.teaching.drawings import ModelDrawing
 from regard_lab.teaching.estimates import Verdict
 from regard_lab.text.writing import aligned, markdown_table
 
@@ -161,6 +163,11 @@ def figure(title: str, width: float, height: float, caption: str) -> Generator[F
         drawn.suptitle(title, fontsize=12, fontweight="bold", color=INK, parse_math=False)
         yield drawn
         show(Picture(title, caption, drawn))
+
+
+def model_drawing(architecture: Architecture, caption: str) -> None:
+    """Show the drawing of a model."""
+    show(ModelDrawing(architecture, caption))
 
 
 def holds(sentence: str, verdict: Verdict, figures: str) -> None:

@@ -13,6 +13,8 @@ import torch
 from rich.cells import cell_len, set_cell_size
 
 from regard.arguments import count_of, of_kind, whole
+from regard_lab.seeing.architecture import architecture_of
+from regard_lab.seeing.architecture import to_text as architecture_text
 from regard_lab.seeing.explorer.records import ShownStep, ShownWalk
 from regard_lab.seeing.terminal import fitted, visible
 from regard_lab.text.terminal import printable
@@ -147,6 +149,7 @@ def lines(walk: Walk, width: int) -> Iterator[str]:
     of_kind("walk", walk, Walk, A_WALK)
     width = min(max(whole("width", width), LEAST), MOST)
     yield from _opening(walk, width)
+    yield from _model(walk, width)
 
     sections = groupby(walk.steps, key=lambda step: step.section)
     for number, (title, steps) in enumerate(sections, start=1):
@@ -188,6 +191,15 @@ def _opening(walk: Walk, width: int) -> Iterator[str]:
         # Not wrapped, so that they can be copied; the terminal wraps them.
         for statement in opening_code(walk.call):
             yield f">>> {statement}"
+
+
+def _model(walk: Walk, width: int) -> Iterator[str]:
+    """The drawing of the model, where a whole one is walked through."""
+    for variable in walk.given:
+        if variable.name == "model":
+            yield from ("", _ruled("The model", width), "")
+            drawing = architecture_text(architecture_of(variable.value.config), width)
+            yield from drawing.splitlines()
 
 
 def _counted_weights(walk: Walk) -> str:

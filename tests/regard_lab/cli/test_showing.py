@@ -5,6 +5,7 @@ import json
 import re
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -22,6 +23,7 @@ from regard_lab.cli.train import _live, _plain
 from regard_lab.decoding import Generation, Translation, Translator
 from regard_lab.decoding.generator import Generator
 from regard_lab.lessons import LESSONS, find_lesson
+from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.teaching.board import LessonTable
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training import Started, StepDone
@@ -75,6 +77,45 @@ def test_the_list_names_every_pattern_with_its_arguments():
     assert {call.split("(")[0] for call in listed} == set(Pattern.registry.names())
     assert listed["causal_window(size)"].startswith("A query may look at `size` keys")
     assert "fixed(stride, summary=1, local=true)" in succeeded("show", "--list").out.splitlines()
+
+
+def test_show_draws_the_model_of_a_folder(tmp_path):
+    config = TranslationTransformer.Config(vocab_size=23, dim=12, heads=3, encoder_layers=1)
+    TranslationTransformer(config).save(tmp_path / "run")
+    lines = succeeded("show", str(tmp_path / "run")).out.splitlines()
+    assert lines[:2] == ["Translator", "Encoder"]
+    assert "    x + cross-attention(norm(x))" in lines
+
+    svg = tmp_path / "model.svg"
+    record = printed("show", str(tmp_path / "run"), "--png", str(svg))
+    assert [stack["layers"] for stack in record["stacks"]] == [1, 2]
+    assert svg.read_text("utf-8").startswith("<svg ")
+
+    (tmp_path / "bert").mkdir()
+    settings = {"model_type": "bert", "vocab_size": 23, "hidden_size": 12}
+    sizes = {"num_attention_heads": 3, "num_hidden_layers": 2, "intermediate_size": 20}
+    (tmp_path / "bert" / "config.json").write_text(json.dumps(settings | sizes))
+    assert (
+        "    norm(x + self-attention(x))"
+        in succeeded("show", str(tmp_path / "bert")).out.splitlines()
+    )
+
+
+def test_show_says_what_a_folder_cannot_do(tmp_path, monkeypatch):
+    config = RecurrentTranslator.Config(vocab_size=23, dim=12, hidden=12)
+    RecurrentTranslator(config).save(tmp_path / "run")
+    monkeypatch.chdir(tmp_path)
+    for words, sentence in (
+        (["run"], "run is a recurrent-translator"),
+        (["run", "--keys", "3"], "--keys is for patterns"),
+        (["run", "--png", "run.pdf"], "a name that ends in .svg"),
+        (["runs/demo"], "runs/demo is the folder of no model"),
+    ):
+        answer = regard("show", *words)
+        assert answer.returncode in (1, 2)
+        assert sentence in answer.err
+    Path("causal").mkdir()  # a pattern has the name first
+    assert succeeded("show", "causal", "--length", "2").out.startswith("causal: 3 of 4 pairs")
 
 
 # --- plan

@@ -108,7 +108,9 @@ def test_sizes_draws_and_weights_are_options(walked, tmp_path):
 
 
 def test_a_whole_model_is_one_option(walked, writer):
-    assert walked(SENTENCE, "--whole", "--layers", 1) == to_text(walk_whole(SENTENCE, layers=1))
+    text = walked(SENTENCE, "--whole", "--layers", 1)
+    assert text == to_text(walk_whole(SENTENCE, layers=1))
+    assert "\n    x + masked self-attention(norm(x))\n" in text  # of the drawing
     options = [
         "--context",
         "Das Leben",

@@ -1,0 +1,20 @@
+"""One drawing of a Transformer, made from its configuration: as SVG, whose boxes are links, and as text.
+
+It shows the stacks, where queries, keys and values come from, and whether a norm stands before a part or after it.
+"""
+
+from regard_lab.seeing.architecture.configs import architecture_of
+from regard_lab.seeing.architecture.drawing import Links, draw_svg, local_links
+from regard_lab.seeing.architecture.hugging_face import architecture_of_hugging_face
+from regard_lab.seeing.architecture.parts import Architecture, to_record, to_text
+
+__all__ = [
+    "Architecture",
+    "architecture_of",
+    "architecture_of_hugging_face",
+    "draw_svg",
+    "to_record",
+    "to_text",
+    "Links",
+    "local_links",
+]
