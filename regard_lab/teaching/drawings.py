@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from regard_lab.seeing.architecture import Architecture, Links, draw_svg, local_links, to_text
+from regard_lab.seeing.architecture import Architecture, BoxLinks, draw_svg, local_links, to_text
 from regard_lab.seeing.architecture.drawing import is_of_torch, page_of_torch
 
 
@@ -41,6 +41,6 @@ class ModelDrawing:
         return draw_svg(self.architecture, local_links())
 
     def _repr_markdown_(self) -> str:
-        svg = draw_svg(self.architecture, Links(lesson_page, reference_page))
+        svg = draw_svg(self.architecture, BoxLinks(lesson_page, reference_page))
         caption = f"<figcaption>{escape(self.caption)}</figcaption>"
         return f'<figure class="figure">\n{svg}{caption}\n</figure>'

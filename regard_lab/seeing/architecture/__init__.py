@@ -4,7 +4,7 @@ It shows the stacks, where queries, keys and values come from, and whether a nor
 """
 
 from regard_lab.seeing.architecture.configs import architecture_of
-from regard_lab.seeing.architecture.drawing import Links, draw_svg, local_links
+from regard_lab.seeing.architecture.drawing import BoxLinks, draw_svg, local_links
 from regard_lab.seeing.architecture.hugging_face import architecture_of_hugging_face
 from regard_lab.seeing.architecture.parts import Architecture, to_record, to_text
 
@@ -15,6 +15,6 @@ __all__ = [
     "draw_svg",
     "to_record",
     "to_text",
-    "Links",
+    "BoxLinks",
     "local_links",
 ]

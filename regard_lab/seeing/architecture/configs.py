@@ -18,7 +18,7 @@ from regard_lab.models import (
     TranslationTransformer,
 )
 from regard_lab.models.translation_transformer import TranslationConfig
-from regard_lab.seeing.architecture.parts import Architecture, Box, Part, Stack
+from regard_lab.seeing.architecture.parts import Architecture, DrawnBox, DrawnPart, DrawnStack
 
 POSITIONS = {"sinusoidal": Sinusoidal, "learned": Learned}  # those that are added to the vectors
 NORMS = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
@@ -47,19 +47,19 @@ def architecture_of(config: Any) -> Architecture:
 
 @architecture_of.register
 def _(config: TranslationConfig) -> Architecture:
-    norm = Box("Norm", (), "encoder", nn.LayerNorm)
+    norm = DrawnBox("Norm", (), "encoder", nn.LayerNorm)
     last_norm = (norm,) if config.norm == "pre" else ()  # "post" ends each layer with one
     before = _before(config.vocab_size, config.dim, config.positions)
     rotary = ("rotary positions",) if config.positions == "rotary" else ()
-    feed_forward = Part(_feed_forward(config), norm, config.norm)
+    feed_forward = DrawnPart(_feed_forward(config), norm, config.norm)
 
     def attention(
         title: str, kv_heads: int | None, pattern: str, lesson: str, others: tuple[str, ...]
-    ) -> Box:
+    ) -> DrawnBox:
         heads = _heads(config.heads, kv_heads, config.dim // config.heads)
         lesson = _lesson(lesson, config.heads, kv_heads, pattern)
         details = (heads, f"pattern {pattern}", *others)
-        return Box(title, details, lesson, MultiHeadAttention)
+        return DrawnBox(title, details, lesson, MultiHeadAttention)
 
     mechanism = ()
     if config.encoder_mechanism != "softmax":
@@ -71,11 +71,11 @@ def _(config: TranslationConfig) -> Architecture:
         "encoder",
         (*mechanism, *rotary),
     )
-    encoder = Stack(
+    encoder = DrawnStack(
         "Encoder",
         config.encoder_layers,
         before,
-        (Part(reads, norm, config.norm, "itself"), feed_forward),
+        (DrawnPart(reads, norm, config.norm, "itself"), feed_forward),
         last_norm,
         "encoder",
     )
@@ -88,13 +88,13 @@ def _(config: TranslationConfig) -> Architecture:
         rotary,
     )
     crosses = attention("Cross-attention", config.cross_kv_heads, config.cross_pattern, "cross", ())
-    decoder = Stack(
+    decoder = DrawnStack(
         "Decoder",
         config.decoder_layers,
         before,
         (
-            Part(masked, norm, config.norm, "itself"),
-            Part(crosses, norm, config.norm, "encoder"),
+            DrawnPart(masked, norm, config.norm, "itself"),
+            DrawnPart(crosses, norm, config.norm, "encoder"),
             feed_forward,
         ),
         (*last_norm, *_scores(config.vocab_size, config.tied)),
@@ -112,10 +112,10 @@ def _(config: LanguageConfig) -> Architecture:
 @architecture_of.register
 def _(config: EncoderConfig) -> Architecture:
     ends = {
-        "words": Box(
+        "words": DrawnBox(
             "Scores of masked words", (f"{config.vocab_size:,} ids",), "transfer", TextEncoder
         ),
-        "classes": Box(
+        "classes": DrawnBox(
             "Scores of classes", (f"{config.classes} classes",), "transfer", TextEncoder
         ),
     }
@@ -124,11 +124,11 @@ def _(config: EncoderConfig) -> Architecture:
 
 
 def _one_stack(
-    config: LanguageConfig, title: str, side: str, owner: type, after: tuple[Box, ...]
+    config: LanguageConfig, title: str, side: str, owner: type, after: tuple[DrawnBox, ...]
 ) -> Architecture:
     """A decoder or an encoder alone, whose norms stand before each part."""
     assert config.head_dim is not None
-    norm = Box("Norm", (), "encoder", NORMS[config.norm])
+    norm = DrawnBox("Norm", (), "encoder", NORMS[config.norm])
     patterns = _texts(config.pattern)
     details = [
         _heads(config.heads, config.kv_heads, config.head_dim),
@@ -152,45 +152,48 @@ def _one_stack(
         lesson = "linear"
     if config.latent_dim is not None:
         lesson = "latent"
-    attention = Box(
+    attention = DrawnBox(
         "Masked self-attention" if masked else "Self-attention",
         tuple(details),
         lesson,
         MultiHeadAttention if config.latent_dim is None else LatentAttention,
     )
-    stack = Stack(
+    stack = DrawnStack(
         side,
         config.layers,
         _before(config.vocab_size, config.dim, config.positions),
-        (Part(attention, norm, "pre", "itself"), Part(_feed_forward(config), norm, "pre")),
+        (
+            DrawnPart(attention, norm, "pre", "itself"),
+            DrawnPart(_feed_forward(config), norm, "pre"),
+        ),
         (norm, *after),
         side.lower(),
     )
     return Architecture(title, (stack,), owner)
 
 
-def _before(vocab_size: int, dim: int, positions: str) -> tuple[Box, ...]:
+def _before(vocab_size: int, dim: int, positions: str) -> tuple[DrawnBox, ...]:
     """The embedding, and the positions that are added to it."""
     sizes = (f"{vocab_size:,} ids", f"vectors of {dim:,}")
-    boxes = [Box("Embedding", sizes, "one_sentence", nn.Embedding)]
+    boxes = [DrawnBox("Embedding", sizes, "one_sentence", nn.Embedding)]
     if positions in POSITIONS:
         owner = POSITIONS[positions]
-        boxes.append(Box("Positions", (f"{positions}, added",), "positions", owner))
+        boxes.append(DrawnBox("Positions", (f"{positions}, added",), "positions", owner))
     return tuple(boxes)
 
 
-def _scores(vocab_size: int, tied: bool) -> tuple[Box, ...]:
+def _scores(vocab_size: int, tied: bool) -> tuple[DrawnBox, ...]:
     """From the last vectors to the next word."""
     sizes = (f"{vocab_size:,} ids", "by the embeddings" if tied else "by a matrix of their own")
     return (
-        Box("Scores of the words", sizes, "decoder", nn.Embedding if tied else nn.Linear),
-        Box("Softmax", ("the next word",), "generation"),
+        DrawnBox("Scores of the words", sizes, "decoder", nn.Embedding if tied else nn.Linear),
+        DrawnBox("Softmax", ("the next word",), "generation"),
     )
 
 
-def _feed_forward(config: TranslationConfig | LanguageConfig) -> Box:
+def _feed_forward(config: TranslationConfig | LanguageConfig) -> DrawnBox:
     sizes = f"{config.dim:,} to {config.hidden_dim:,} to {config.dim:,}"
-    return Box("Feed-forward", (sizes, config.activation), "encoder", FeedForward)
+    return DrawnBox("Feed-forward", (sizes, config.activation), "encoder", FeedForward)
 
 
 def _heads(heads: int, kv_heads: int | None, size: int) -> str:

@@ -18,7 +18,7 @@ from typing import Any
 
 from regard.arguments import count_of
 from regard.reprs import brief
-from regard_lab.seeing.architecture.parts import Architecture, Box, Part, Stack
+from regard_lab.seeing.architecture.parts import Architecture, DrawnBox, DrawnPart, DrawnStack
 from regard_lab.seeing.palette import KEY, QUERY, VALUE
 from regard_lab.seeing.terminal import visible
 
@@ -42,7 +42,7 @@ PYTORCH = "https://docs.pytorch.org/docs/stable/generated/"
 
 @brief
 @dataclass(frozen=True)
-class Links:
+class BoxLinks:
     """The addresses to which the boxes lead; None where there is no page.
 
     Args:
@@ -54,7 +54,7 @@ class Links:
     of_class: Callable[[type], str | None]
 
 
-def local_links() -> Links:
+def local_links() -> BoxLinks:
     """The files of the lessons and classes on this machine, and PyTorch's documentation for its own classes."""
     lessons = files("regard_lab").joinpath("lessons")
 
@@ -67,7 +67,7 @@ def local_links() -> Links:
             return page_of_torch(owner)
         return Path(inspect.getfile(owner)).absolute().as_uri()
 
-    return Links(of_lesson, of_class)
+    return BoxLinks(of_lesson, of_class)
 
 
 def is_of_torch(owner: type) -> bool:
@@ -80,13 +80,13 @@ def page_of_torch(owner: type) -> str:
     return f"{PYTORCH}torch.nn.{owner.__name__}.html"
 
 
-def draw_svg(architecture: Architecture, links: Links) -> str:
+def draw_svg(architecture: Architecture, links: BoxLinks) -> str:
     """The drawing as the text of an SVG, equal for equal architectures and links."""
     sides = len(architecture.stacks)
     box_width = COLUMN if sides == 2 else ALONE
     column = box_width + 2 * FRAME
     width = sides * column + (sides - 1) * BETWEEN + 2 * MARGIN
-    pen = _Pen(links)
+    pen = _SvgPen(links)
     pen.text(width / 2, 18, architecture.title, "title")
     top = 46.0
     if architecture.owner is not None:
@@ -98,11 +98,13 @@ def draw_svg(architecture: Architecture, links: Links) -> str:
     for number, stack in enumerate(architecture.stacks):
         centre = MARGIN + number * (column + BETWEEN) + column / 2
         outward = 1 if number == 1 else -1  # residual connections run at the outer side
-        drawn = _Column(pen, centre, box_width, outward, context)
+        drawn = _StackColumn(pen, centre, box_width, outward, context)
         drawn.draw(stack, top, leaves=number == 0 and sides == 2)
         heights.append(drawn.y)
         if drawn.output is not None:
-            context = _Context(right=centre + column / 2 + BETWEEN / 2, y=drawn.output, left=centre)
+            context = _EncoderLine(
+                right=centre + column / 2 + BETWEEN / 2, y=drawn.output, left=centre
+            )
     if context is not None:
         pen.path(
             f"M{context.left:g} {context.y:g}H{context.right:g}V{context.highest:g}", "context"
@@ -122,7 +124,7 @@ def _description(architecture: Architecture) -> str:
 
 
 @dataclass
-class _Context:
+class _EncoderLine:
     """The line that brings the encoder's output to the decoder: where it starts, and where it runs."""
 
     right: float
@@ -132,18 +134,18 @@ class _Context:
 
 
 @dataclass
-class _Column:
+class _StackColumn:
     """One side of the drawing; `y` is where the next thing is drawn."""
 
-    pen: _Pen
+    pen: _SvgPen
     centre: float
     width: float
     outward: int
-    context: _Context | None
+    context: _EncoderLine | None
     y: float = 0.0
     output: float | None = None  # the height at which the encoder's output leaves
 
-    def draw(self, stack: Stack, top: float, *, leaves: bool) -> None:
+    def draw(self, stack: DrawnStack, top: float, *, leaves: bool) -> None:
         """Draw a stack; with `leaves` its output goes to the decoder."""
         self.y = top
         self.pen.text(self.centre, self.y, stack.title, "heading", self.pen.lesson(stack.lesson))
@@ -163,7 +165,7 @@ class _Column:
             self.pen.text(self.centre, self.y + 16, "the encoder's output", "note")
             self.y += 22
 
-    def _layer(self, stack: Stack) -> None:
+    def _layer(self, stack: DrawnStack) -> None:
         """The parts of one layer in a frame that says how many layers there are."""
         top = self.y
         self.y += 22
@@ -183,7 +185,7 @@ class _Column:
         """The class of a text at the inner side of the frame."""
         return "times first" if self.outward > 0 else "times last"
 
-    def _part(self, part: Part) -> None:
+    def _part(self, part: DrawnPart) -> None:
         """A part between its norms, and the residual connection around it."""
         begins = self.y
         self.pen.dot(self.centre, begins)
@@ -243,7 +245,7 @@ class _Column:
         self.pen.line(self.centre, self.y, self.centre, self.y + GAP, arrow=True)
         self.y += GAP
 
-    def _box(self, box: Box, kind: str) -> None:
+    def _box(self, box: DrawnBox, kind: str) -> None:
         """A box: its title leads to the lesson, the name of its class to the class."""
         left = self.centre - self.width / 2
         if kind == "norm":
@@ -265,10 +267,10 @@ class _Column:
         self._owner(box, self.centre, y + DETAIL_LINE, "owner")
         self.y += height
 
-    def _name(self, box: Box, x: float, y: float, kind: str) -> None:
+    def _name(self, box: DrawnBox, x: float, y: float, kind: str) -> None:
         self.pen.text(x, y, box.title, kind, self.pen.lesson(box.lesson))
 
-    def _owner(self, box: Box, x: float, y: float, kind: str) -> None:
+    def _owner(self, box: DrawnBox, x: float, y: float, kind: str) -> None:
         if box.owner is not None:
             name = box.owner.__name__
             if is_of_torch(box.owner):
@@ -287,7 +289,7 @@ def _lines(details: Sequence[str], letters: int) -> list[str]:
 
 
 @dataclass
-class _Link:
+class _BoxLink:
     """An address, and what it leads to in a few words."""
 
     address: str
@@ -295,23 +297,25 @@ class _Link:
 
 
 @dataclass
-class _Pen:
+class _SvgPen:
     """Writes the elements of the SVG; every text and address is escaped here."""
 
-    links: Links
+    links: BoxLinks
     elements: list[str] = field(default_factory=list)
 
-    def lesson(self, name: str) -> _Link | None:
+    def lesson(self, name: str) -> _BoxLink | None:
         address = self.links.of_lesson(name) if name else None
-        return None if address is None else _Link(address, f"lesson {name}: regard lesson {name}")
+        return (
+            None if address is None else _BoxLink(address, f"lesson {name}: regard lesson {name}")
+        )
 
-    def owner(self, owner: type | None) -> _Link | None:
+    def owner(self, owner: type | None) -> _BoxLink | None:
         address = self.links.of_class(owner) if owner is not None else None
         if owner is None or address is None:
             return None
-        return _Link(address, f"class {owner.__module__}.{owner.__name__}")
+        return _BoxLink(address, f"class {owner.__module__}.{owner.__name__}")
 
-    def text(self, x: float, y: float, text: str, kind: str, link: _Link | None = None) -> None:
+    def text(self, x: float, y: float, text: str, kind: str, link: _BoxLink | None = None) -> None:
         written = f'<text x="{x:g}" y="{y:g}" class="{kind}">{escape(visible(text))}</text>'
         if link is not None:
             title = f"<title>{escape(link.says)}</title>"

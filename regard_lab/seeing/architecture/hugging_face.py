@@ -13,13 +13,13 @@ from typing import Any
 from torch import nn
 
 from regard.errors import CheckpointError, UnsupportedError
-from regard_lab.seeing.architecture.parts import Architecture, Box, Part, Stack
+from regard_lab.seeing.architecture.parts import Architecture, DrawnBox, DrawnPart, DrawnStack
 
 GATED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2")
 
 
 @dataclass(frozen=True)
-class Family:
+class FamilyForm:
     """What the config of a family leaves unsaid.
 
     Args:
@@ -39,24 +39,26 @@ class Family:
     last_norm: bool = True
 
 
-_BERT = Family("post", nn.LayerNorm, "learned, added", "encoder", first_norm=True, last_norm=False)
-_LLAMA = Family("pre", nn.RMSNorm, "rotary positions", "decoder")
-_BART = Family("post", nn.LayerNorm, "learned, added", "both", first_norm=True, last_norm=False)
+_BERT = FamilyForm(
+    "post", nn.LayerNorm, "learned, added", "encoder", first_norm=True, last_norm=False
+)
+_LLAMA = FamilyForm("pre", nn.RMSNorm, "rotary positions", "decoder")
+_BART = FamilyForm("post", nn.LayerNorm, "learned, added", "both", first_norm=True, last_norm=False)
 FAMILIES = {
     "bert": _BERT,
     "roberta": _BERT,
     "distilbert": _BERT,
-    "gpt2": Family("pre", nn.LayerNorm, "learned, added", "decoder"),
+    "gpt2": FamilyForm("pre", nn.LayerNorm, "learned, added", "decoder"),
     "llama": _LLAMA,
     "mistral": _LLAMA,
     "qwen2": _LLAMA,
     "qwen3": _LLAMA,
     "gemma": _LLAMA,
-    "gemma2": Family("both", nn.RMSNorm, "rotary positions", "decoder"),
-    "t5": Family("pre", nn.RMSNorm, "bias by distance", "both"),
+    "gemma2": FamilyForm("both", nn.RMSNorm, "rotary positions", "decoder"),
+    "t5": FamilyForm("pre", nn.RMSNorm, "bias by distance", "both"),
     "bart": _BART,
-    "mbart": Family("pre", nn.LayerNorm, "learned, added", "both", first_norm=True),
-    "marian": Family("post", nn.LayerNorm, "sinusoidal, added", "both", last_norm=False),
+    "mbart": FamilyForm("pre", nn.LayerNorm, "learned, added", "both", first_norm=True),
+    "marian": FamilyForm("post", nn.LayerNorm, "sinusoidal, added", "both", last_norm=False),
 }
 # The names of a setting, by family; the first that a config has counts.
 DIM = ("hidden_size", "d_model", "n_embd", "dim")
@@ -101,7 +103,7 @@ def architecture_of_hugging_face(config: Mapping[str, Any]) -> Architecture:
     return Architecture(f"Hugging Face model: {name}", tuple(stacks))
 
 
-def _stack(config: Mapping[str, Any], family: Family, side: str) -> Stack:
+def _stack(config: Mapping[str, Any], family: FamilyForm, side: str) -> DrawnStack:
     """The encoder or the decoder."""
     of_side = f"{side.lower()}_"
     both = family.sides == "both"
@@ -109,11 +111,11 @@ def _stack(config: Mapping[str, Any], family: Family, side: str) -> Stack:
     heads = _number(config, *((f"{of_side}attention_heads",) if both else ()), *HEADS)
     hidden = _hidden(config, (f"{of_side}ffn_dim",) if both else ())
     own_layers = (f"{of_side}layers", f"num_{of_side}layers") if both else ()
-    norm = Box("Norm", (), "encoder", family.norm)
+    norm = DrawnBox("Norm", (), "encoder", family.norm)
     first_norm = (norm,) if family.first_norm else ()
     last_norm = (norm,) if family.last_norm else ()
     before = [
-        Box(
+        DrawnBox(
             "Embedding",
             (f"{_number(config, 'vocab_size'):,} ids", f"vectors of {dim:,}"),
             "one_sentence",
@@ -122,7 +124,7 @@ def _stack(config: Mapping[str, Any], family: Family, side: str) -> Stack:
     ]
     in_layers = ()
     if family.positions.endswith("added"):
-        before.append(Box("Positions", (family.positions,), "positions"))
+        before.append(DrawnBox("Positions", (family.positions,), "positions"))
     else:
         in_layers = (family.positions,)
 
@@ -138,20 +140,22 @@ def _stack(config: Mapping[str, Any], family: Family, side: str) -> Stack:
     if window:
         lesson = "windows"
     title = "Masked self-attention" if masked else "Self-attention"
-    parts = [Part(Box(title, details, lesson), norm, family.place, "itself")]
+    parts = [DrawnPart(DrawnBox(title, details, lesson), norm, family.place, "itself")]
     if masked and both:
-        crosses = Box("Cross-attention", (f"{heads} heads of {size}",), "cross")
-        parts.append(Part(crosses, norm, family.place, "encoder"))
-    feed_forward = Box(
+        crosses = DrawnBox("Cross-attention", (f"{heads} heads of {size}",), "cross")
+        parts.append(DrawnPart(crosses, norm, family.place, "encoder"))
+    feed_forward = DrawnBox(
         "Feed-forward", (f"{dim:,} to {hidden:,} to {dim:,}", *_activation(config)), "encoder"
     )
-    parts.append(Part(feed_forward, norm, family.place))
+    parts.append(DrawnPart(feed_forward, norm, family.place))
 
     after = last_norm
     if masked:
-        scores = Box("Scores of the words", (f"{_number(config, 'vocab_size'):,} ids",), "decoder")
-        after = (*after, scores, Box("Softmax", ("the next word",), "generation"))
-    return Stack(
+        scores = DrawnBox(
+            "Scores of the words", (f"{_number(config, 'vocab_size'):,} ids",), "decoder"
+        )
+        after = (*after, scores, DrawnBox("Softmax", ("the next word",), "generation"))
+    return DrawnStack(
         side,
         _number(config, *own_layers, *LAYERS),
         (*before, *first_norm),
@@ -176,7 +180,7 @@ def _activation(config: Mapping[str, Any]) -> tuple[str, ...]:
     return (f"{named[0]}, gated" if config["model_type"] in GATED else named[0],)
 
 
-def _window(config: Mapping[str, Any], family: Family) -> tuple[str, ...]:
+def _window(config: Mapping[str, Any], family: FamilyForm) -> tuple[str, ...]:
     """The window that a decoder's config asks for, if it is used."""
     size = config.get("sliding_window")
     if family.sides != "decoder" or not isinstance(size, int):

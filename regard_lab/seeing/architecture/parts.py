@@ -23,7 +23,7 @@ NAME = 34  # characters of the formula of a part
 
 @brief
 @dataclass(frozen=True)
-class Box:
+class DrawnBox:
     """A part of a model.
 
     Args:
@@ -41,7 +41,7 @@ class Box:
 
 @brief
 @dataclass(frozen=True)
-class Part:
+class DrawnPart:
     """A part of a layer with its residual connection and its norm.
 
     Args:
@@ -51,8 +51,8 @@ class Part:
         keys_from: where keys and values come from: "itself", "encoder", or "" for a part without attention.
     """
 
-    box: Box
-    norm: Box
+    box: DrawnBox
+    norm: DrawnBox
     place: str
     keys_from: str = ""
 
@@ -64,7 +64,7 @@ class Part:
 
 @brief
 @dataclass(frozen=True)
-class Stack:
+class DrawnStack:
     """Layers of one kind with what comes before and after them.
 
     Args:
@@ -78,9 +78,9 @@ class Stack:
 
     title: str
     layers: int
-    before: tuple[Box, ...]
-    parts: tuple[Part, ...]
-    after: tuple[Box, ...]
+    before: tuple[DrawnBox, ...]
+    parts: tuple[DrawnPart, ...]
+    after: tuple[DrawnBox, ...]
     lesson: str
 
 
@@ -90,10 +90,10 @@ class Architecture:
     """A model: a title, its class, and one stack, or an encoder followed by a decoder that reads its output."""
 
     title: str
-    stacks: tuple[Stack, ...]
+    stacks: tuple[DrawnStack, ...]
     owner: type | None = None
 
-    def boxes(self) -> Iterator[Box]:
+    def boxes(self) -> Iterator[DrawnBox]:
         """Every box, in reading order."""
         for stack in self.stacks:
             yield from stack.before
@@ -157,7 +157,7 @@ def to_record(architecture: Architecture) -> dict[str, Any]:
     return {"title": architecture.title, "stacks": stacks}
 
 
-def _box_record(box: Box) -> dict[str, Any]:
+def _box_record(box: DrawnBox) -> dict[str, Any]:
     owner = None if box.owner is None else box.owner.__name__
     return {
         "name": box.title,
@@ -167,7 +167,7 @@ def _box_record(box: Box) -> dict[str, Any]:
     }
 
 
-def _sources(part: Part) -> Sequence[str]:
+def _sources(part: DrawnPart) -> Sequence[str]:
     """Where queries, keys and values come from."""
     if part.keys_from == "itself":
         return ["q, k and v from x"]
@@ -176,7 +176,7 @@ def _sources(part: Part) -> Sequence[str]:
     return []
 
 
-def _line_of(box: Box) -> str:
+def _line_of(box: DrawnBox) -> str:
     details = box.details
     if not details and box.owner is not None:
         details = (box.owner.__name__,)
