@@ -19,6 +19,7 @@ from regard.core.backend import (
     Offer,
     Operands,
     Refusal,
+    Relative,
     check_backend,
     short,
 )
@@ -207,6 +208,27 @@ class Plan:
             first_key=operands.k.data_ptr() - call.k.data_ptr(),
             first_value=operands.v.data_ptr() - call.v.data_ptr(),
         )
+
+    def operands_of_layers(self, call: Call, call_grid: CallGrid | None) -> Operands | None:
+        """The operands of a call, if equal ones of other tensors are those tensors with the same positions.
+
+        None where they are prepared in each call: cut, zeroed, drawn or widened.
+        """
+        problem = self.problem
+        if call_grid is None or call_grid.hidden is not None or not problem.checks_hidden_after:
+            return None
+        if problem.dropout or self._has_parameters or not self._takes_prepared:
+            return None
+        if len(call_grid.grid.keys) != call.k.shape[2] or isinstance(call_grid.bias, Relative):
+            return None
+        return prepare(problem, call_grid, call)
+
+    def run_operands(self, operands: Operands) -> Result:
+        """The backend's result, unchecked, for operands like those of `operands_of_layers`."""
+        result = self._offer.run(operands)
+        if result.output.dtype != self.problem.dtype:
+            result = result._replace(output=result.output.to(self.problem.dtype))
+        return result
 
     @property
     def takes_row_keys(self) -> bool:

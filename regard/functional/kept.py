@@ -25,6 +25,7 @@ from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
 from regard.functional.repeated import REPEATED
 from regard.functional.structures import READS_ROW_KEYS, StructurePlans
+from regard.patterns import Pattern, as_pattern
 
 # A plan with the grid that all calls of one key share, None where it differs.
 PlanOfKey = tuple[Plan, CallGrid | None]
@@ -42,6 +43,18 @@ class Step(NamedTuple):
     keys: range = range(0)
 
 
+class Kept(NamedTuple):
+    """What computes a call: a step of decoding, or a plan with its grid, if that is the same in all such calls.
+
+    pattern: the pattern whose keys of batch rows the plan reads in each call; None where it computes its own.
+    """
+
+    step: Step | None = None
+    plan: Plan | None = None
+    grid: CallGrid | None = None
+    pattern: Pattern | None = None
+
+
 class KeptPlans:
     """The plans of earlier calls, each with the grid that all calls with its key share.
 
@@ -49,6 +62,7 @@ class KeptPlans:
     unequal: likewise, for patterns that are equal only to themselves; few, since a kept plan keeps their tensors alive.
     problems: by problem and backend. Calls whose keys differ share a plan, such as those with a pattern or its text.
     steps: by the key of a step of decoding, what computes it for every k_len between two powers of two.
+    steps_of_layers: likewise those with a bias, by what layers of a model know before they look at the whole call.
     structures: by the structure of a pattern; calls that differ only in their padding share such a plan.
 
     Nothing is kept of a call whose key is None, nor of explicit masks. A plan is written into a table when it is
@@ -60,12 +74,13 @@ class KeptPlans:
         self.unequal: Newest[PlanOfKey] = Newest(16)
         self.problems: Newest[Plan] = Newest(512)
         self.steps: Newest[Step] = Newest(512)
+        self.steps_of_layers: Newest[Any] = Newest(64)
         self.structures = StructurePlans()
 
     def forget(self) -> None:
         self.structures.forget()
         REPEATED.forget()
-        for table in (self.calls, self.unequal, self.problems, self.steps):
+        for table in (self.calls, self.unequal, self.problems, self.steps, self.steps_of_layers):
             table.clear()
 
     def output_by_structure(self, call: Call) -> torch.Tensor | None:
@@ -155,24 +170,43 @@ class KeptPlans:
             return None
         return result.output
 
-    def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
-        """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
-
-        The function returns None for a call that needs a plan of its own.
-        """
-        if self.structures.find(call) is not None:
-            return self.output_by_structure
+    def kept(self, call: Call) -> Kept | None:
+        """What computes this call for other tensors of the same shapes; None if that is not kept."""
+        structure = self.structures.find(call)
+        if structure is not None:
+            pattern = as_pattern(call.pattern) if structure.serves(call) else None
+            return (
+                None
+                if pattern is None
+                else Kept(None, structure.plan, structure.grid_of(call), pattern)
+            )
         known = self.find(call)
         if known is not None:
-            plan, call_grid = known
-            return lambda call: plan.compute(call, call_grid).output
+            plan, grid = known
+            return Kept(plan=plan, grid=grid)
         try:
             step = self.steps.get(call.step_key())
         except LOOKUP_ERRORS:
             return None
         if step is None or step is _seen_once or step is _planned_each:
             return None
-        return partial(_output_of_step, step.run)
+        return Kept(step=step)
+
+    def computing(self, call: Call) -> Callable[[Call], torch.Tensor | None] | None:
+        """A function that computes this call for other tensors of the same shapes; None if its plan is not kept.
+
+        The function returns None for a call that needs a plan of its own.
+        """
+        kept = self.kept(call)
+        if kept is None:
+            return None
+        if kept.pattern is not None:
+            return self.output_by_structure
+        if kept.step is not None:
+            return partial(_output_of_step, kept.step.run)
+        plan = kept.plan
+        assert plan is not None
+        return lambda call: plan.compute(call, kept.grid).output
 
 
 def _output_of_step(run: Callable[[Call], Result | None], call: Call) -> torch.Tensor | None:

@@ -44,19 +44,26 @@ class StructurePlan:
         It needs one if its mask is not one that `_fits`, if a cache dropped keys, or if a number that is not finite
         could have reached queries that may not look at it.
         """
-        k_len = call.k.shape[2]
-        if isinstance(call.k, Stored) and call.k.first:
+        if not self.serves(call):
             return None
         pattern = call.pattern
         assert isinstance(pattern, Pattern)
-        assert pattern.row_keys is not None
-        if not _fits(pattern.row_keys, call.q.shape[2], k_len):
-            return None
-        result = self.plan.compute_row_keys(call, pattern, self._grid_of(call, k_len))
+        result = self.plan.compute_row_keys(call, pattern, self.grid_of(call))
         return result if looks_sound(result) else None
 
-    def _grid_of(self, call: Call, k_len: int) -> CallGrid:
+    def serves(self, call: Call) -> bool:
+        """Whether the plan computes a call with this structure, whatever its numbers are."""
+        if isinstance(call.k, Stored) and call.k.first:
+            return False
+        pattern = call.pattern
+        assert isinstance(pattern, Pattern)
+        assert pattern.row_keys is not None
+        return _fits(pattern.row_keys, call.q.shape[2], call.k.shape[2])
+
+    def grid_of(self, call: Call) -> CallGrid:
+        """The positions of a call, which calls with equal ones share."""
         q_len = call.q.shape[2]
+        k_len = call.k.shape[2]
         start = k_len - q_len if call.q_start is None else call.q_start
         if isinstance(start, torch.Tensor):
             # A copy, since the caller may change it in place before the backward pass.

@@ -152,7 +152,6 @@ class Native(Limited):
         kernel = Kernel(library, problem)
         reads_stored = _reads_stored(problem)
         steps = steps_of(library, problem) if reads_stored else None
-        run_steps = None if steps is None else steps.run
         cost = with_kernel_statistics(_cost(kernel), problem)
         # Other backends cut such lists into small calls.
         reads_lists = problem.q_len >= MANY_QUERIES and _reads_lists_by_row(kernel)
@@ -163,7 +162,7 @@ class Native(Limited):
             cost,
             kernel.run,
             reads_stored,
-            run_steps,
+            steps,
             unrivalled=reads_lists,
             takes_row_keys=takes_row_keys,
             repeatable=kernel.repeatable,

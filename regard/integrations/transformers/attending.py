@@ -5,19 +5,20 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from contextvars import ContextVar
+from types import NoneType
 from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import nn
 
-from regard.core.call import Call, is_transformed
+from regard.core.call import Call
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want
 from regard.core.tensors import Stored
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
-from regard.functional.compiled import compiler_beside
 from regard.functional.kept import PLANS
+from regard.functional.next_layers import NextLayers, first_layers, is_seen, next_layers
 from regard.integrations.torch import pattern_and_bias
 from regard.integrations.transformers.kept_cache import STORED
 from regard.integrations.transformers.latents import EXPAND, Latents, form_of
@@ -130,6 +131,21 @@ def regard_attention(
     Raises:
         UnsupportedError: a keyword that would change the result and is not known here, or output_attentions=True.
     """
+    if (
+        type(attention_mask) is PatternMask
+        and type(scaling) is float
+        and s_aux is None
+        and indices is None
+        and not dropout
+        and REFUSED.keys().isdisjoint(others)
+        and not others.get("output_attentions")
+        and not torch.compiler.is_compiling()
+        and not _is_special(module, key)
+    ):
+        output = _output_by_mask(attention_mask, query, key, value, position_bias, scaling, softcap)
+        if output is not None:
+            return output.transpose(1, 2).contiguous(), None
+
     for name in REFUSED:
         if others.get(name) is not None:
             raise UnsupportedError(
@@ -189,6 +205,66 @@ def regard_attention(
     if latents is not None:
         output = latents.output(output)
     return output.transpose(1, 2).contiguous(), None
+
+
+def _output_by_mask(
+    mask: PatternMask,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    bias: torch.Tensor | None,
+    scale: float,
+    softcap: float | None,
+) -> torch.Tensor | None:
+    """The output of a layer by what computed an earlier one with its mask; None where it has to take the usual way.
+
+    Every layer passes here, so it calls as few functions as it can.
+    """
+    if mask.sizes[3] != k.shape[2] or mask.sizes[2] != q.shape[2]:
+        return None  # an error, or a mask that serves any number of queries
+    following = mask.following
+    if following is not None:
+        layers, known_scale, known_softcap = following
+        if scale != known_scale or softcap != known_softcap:
+            return None
+        return layers.compute(q, k, v, bias)
+
+    if mask.reason is not None or mask.shared is not None:
+        return None
+    if type(softcap) not in (float, NoneType):
+        return None
+    call = Call(
+        q, k, v, bias, pattern=mask.pattern, softcap=softcap, scale=scale, q_start=mask.q_start
+    )
+    layers = first_layers(call)
+    output = None if layers is None else layers.compute(q, k, v, bias)
+    if output is not None and layers is not None:
+        mask.following = layers, scale, softcap
+    return output
+
+
+def _is_special(module: nn.Module, key: Any) -> bool:
+    """Whether a call needs more than its mask says: its module is changed or watched, or a cache dropped keys."""
+    state = module.__dict__
+    return (
+        CHANGE in state
+        or EXPAND in state
+        or bool(watchers.get())
+        or bool(forwards)
+        or getattr(key, STORED, None) is not None
+    )
+
+
+def _following(
+    module: nn.Module, call: ModuleCall, first: Call
+) -> tuple[NextLayers, float, float | None] | None:
+    """What computes the calls of later layers with the mask of this one, for which regard was called as it is."""
+    if _is_special(module, first.k) or type(call.scale) is not float:
+        return None
+    if type(call.softcap) not in (float, NoneType):
+        return None
+    layers = next_layers(first)
+    return None if layers is None else (layers, call.scale, call.softcap)
 
 
 def _mask_of_indices(
@@ -257,7 +333,7 @@ def _compute_by_kept_plan(
         return None
     softcap, scale, dropout, sink = options
     compute = plans.get(_key(q, k, v, None, sink, softcap, scale, dropout))
-    if compute is None or compiler_beside() is not None or is_transformed():
+    if compute is None or is_seen():
         return None
     call = Call(
         q,
@@ -393,9 +469,16 @@ def attend(
             return output
     options = call.options()
     plans = call.plans
-    if plans is None or isinstance(k, Stored) or compiler_beside() is not None or is_transformed():
+    if plans is None or isinstance(k, Stored) or is_seen():
         return attention(q, k, v, **options)
 
+    mask = call.mask
+    learns = torch.is_grad_enabled() and (q.requires_grad or k.requires_grad or v.requires_grad)
+    if mask is not None and not learns:
+        output = attention(q, k, v, **options)
+        if mask.following is None:
+            mask.following = _following(module, call, Call(q, k, v, **options))
+        return output
     key = _key(q, k, v, call.bias, call.sink, call.softcap, call.scale, call.dropout)
     compute = plans.get(key)
     if compute is not None:

@@ -20,6 +20,7 @@ from transformers import masking_utils as theirs
 from transformers.utils import output_capturing
 
 from regard.errors import UnsupportedError
+from regard.functional.next_layers import NextLayers
 from regard.integrations.transformers.modules import LOOKUP
 from regard.integrations.transformers.reading import (
     Function,
@@ -73,6 +74,8 @@ class PatternMask(torch.Tensor):
     dropped: range  # the keys that a cache left out, see `without`
     # What computes calls with this mask, which is looked up once instead of for each layer.
     plans: dict[Any, Any]
+    # What computes the calls of layers like the first one, with the scale and the softcap that they have.
+    following: tuple[NextLayers, Any, Any] | None = None
     # The processes that share the sequence, where its queries are those of this process.
     shared: Shared | None = None
 

@@ -1,0 +1,227 @@
+"""The calls of the next layers of a model, which differ from that of the first in the numbers of their tensors alone.
+
+Layers of a model share the mask of a forward pass. What computes the call of the first layer is looked up once for all
+of them, and the compiled library computes as many as it can: between the products of a model no code of Python is in
+the processor's cache, so a line takes ten times as long as in a loop. A call that anything else sees or changes, such
+as gradients, a transform, a mode or a profiler, takes the usual way.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import torch
+
+from regard.backends.native.steps import Steps
+from regard.core.backend import Operands
+from regard.core.call import Call, is_transformed
+from regard.core.hidden import looks_sound
+from regard.core.plan import Plan
+from regard.functional.compiled import compiler_beside
+from regard.functional.kept import PLANS
+from regard.functional.measured import profiling
+from regard.functional.repeated import REPEATED, UNKNOWN
+from regard.patterns import Pattern
+
+__all__ = ["NextLayers", "first_layers", "is_seen", "next_layers"]
+
+REPEATING = "native"  # the backend whose calls the compiled library repeats
+
+
+class NextLayers(Protocol):
+    """Computes calls with the pattern and the options of an earlier one."""
+
+    def compute(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """The output, (batch, heads, q_len, v_dim); None for a call that has to take the usual way.
+
+        bias: a plain tensor, or None.
+        """
+
+
+def first_layers(call: Call) -> NextLayers | None:
+    """What computes a call that was made before with another mask of its pattern; None where it is new."""
+    pattern: Any = call.pattern
+    if not pattern.by_value or pattern.row_keys is not None:
+        return None
+    if call.bias is None:
+        return _Repeated(call)
+    if not type(call.q) is type(call.k) is type(call.v) is torch.Tensor or is_seen():
+        return None
+    if not _is_plain(call):
+        return None
+    name = _name_of_steps(call)
+    known = PLANS.steps_of_layers
+    steps = known.get(name) or known.get((*name, call.k.shape[2]))
+    return None if steps is None else _Steps(call, steps)
+
+
+def next_layers(call: Call) -> NextLayers | None:
+    """What computes the calls of the layers after this one, once it was computed; None if nothing does.
+
+    call: of plain tensors, without gradients, parameters, dropout and sinks.
+    """
+    if is_seen() or not _is_plain(call):
+        return None
+    kept = PLANS.kept(call)
+    if kept is None:
+        return None
+    plan = kept.plan
+    if kept.pattern is None:
+        if call.bias is None and (plan is None or plan.backend == REPEATING):
+            return _Repeated(call)
+        steps = kept.step.run if kept.step is not None else plan and plan.steps
+        if isinstance(steps, Steps):
+            name = _name_of_steps(call)
+            if plan is not None:  # for other k_len another backend may be cheaper
+                name += (call.k.shape[2],)
+            PLANS.steps_of_layers.keep(name, steps)
+            return _Steps(call, steps)
+    operands = None if plan is None else plan.operands_of_layers(call, kept.grid)
+    if plan is None or operands is None:
+        return None
+    return _Planned(call, plan, operands._replace(pattern=kept.pattern))
+
+
+def is_seen() -> bool:
+    """Whether something sees the operations of this thread or changes what they mean."""
+    return (
+        torch._C._is_torch_function_mode_enabled()
+        or is_transformed()
+        or profiling()
+        or compiler_beside() is not None
+    )
+
+
+def _is_plain(call: Call) -> bool:
+    """Whether a call has plain tensors, and no option that is read in each call."""
+    bias = call.bias
+    if not type(call.q) is type(call.k) is type(call.v) is torch.Tensor:
+        return False
+    if bias is not None and (type(bias) is not torch.Tensor or bias.dim() != 4):
+        return False
+    if call.parameters or call.dropout or call.sink is not None or call.mechanism is not None:
+        return False
+    return type(call.q_start) is int and isinstance(call.pattern, Pattern)
+
+
+def _name_of_steps(call: Call) -> tuple[Any, ...]:
+    """What the steps of layers with a bias have in common between two powers of two of k_len."""
+    q = call.q
+    k: Any = call.k
+    v: Any = call.v
+    bias: Any = call.bias
+    batch, kv_heads, k_len, head_dim = k.shape
+    sizes = batch, kv_heads, k_len.bit_length(), head_dim, v.shape[3]
+    kind_of_bias = None
+    if bias is not None:
+        kind_of_bias = bias.shape[:3], bias.shape[3] == 1, bias.dtype
+    dtypes = q.dtype, k.dtype, v.dtype
+    return call.pattern, q.shape, sizes, dtypes, kind_of_bias, call.scale, call.softcap
+
+
+class _Repeated:
+    """Calls that the compiled library repeats, which makes all checks itself."""
+
+    def __init__(self, call: Call) -> None:
+        # The options of `REPEATED.repeat` in their order.
+        self._options = (
+            call.pattern,
+            call.mechanism,
+            call.bias,
+            call.parameters,
+            call.dropout_seed,
+            call.sink,
+            call.q_start,
+            call.softcap,
+            call.scale,
+            call.dropout,
+            call.strict,
+            call.backend,
+            call.precise,
+        )
+
+    def compute(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        if bias is not None or REPEATED.repeat is None:
+            return None
+        output = REPEATED.repeat(q, k, v, *self._options)
+        return None if output is UNKNOWN else output
+
+
+class _Equal:
+    """Calls whose tensors have the sizes and dtypes of an earlier one, on the CPU."""
+
+    def __init__(self, call: Call) -> None:
+        self._kind = _kind_of(call.q, call.k, call.v)
+        self._kind_of_bias = None
+        if isinstance(call.bias, torch.Tensor):
+            self._kind_of_bias = call.bias.shape, call.bias.dtype
+
+    def _fits(self, q: Any, k: Any, v: Any, bias: torch.Tensor | None) -> bool:
+        """Whether the usual way would compute this call as the earlier one."""
+        # First: a mode must not see what is asked below.
+        if not type(q) is type(k) is type(v) is torch.Tensor or is_seen():
+            return False
+        if _kind_of(q, k, v) != self._kind or q.is_neg() or k.is_neg() or v.is_neg():
+            return False
+        if q._is_zerotensor() or k._is_zerotensor() or v._is_zerotensor():
+            return False
+        learns = torch.is_grad_enabled()
+        if learns and (q.requires_grad or k.requires_grad or v.requires_grad):
+            return False
+        if bias is None:
+            return self._kind_of_bias is None
+        if type(bias) is not torch.Tensor or (bias.shape, bias.dtype) != self._kind_of_bias:
+            return False
+        if bias.is_neg() or bias._is_zerotensor() or (learns and bias.requires_grad):
+            return False
+        return bias.is_cpu
+
+
+def _kind_of(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
+    return (
+        q.shape,
+        k.shape,
+        v.shape,
+        q.dtype,
+        k.dtype,
+        v.dtype,
+        q.is_cpu,
+        k.is_cpu,
+        v.is_cpu,
+    )
+
+
+class _Steps(_Equal):
+    """Calls of few queries while a cache grows."""
+
+    def __init__(self, call: Call, steps: Steps) -> None:
+        super().__init__(call)
+        self._repeat = steps.repeat
+        self._q_start: Any = call.q_start
+
+    def compute(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        return self._repeat(q, k, v, bias, self._q_start) if self._fits(q, k, v, bias) else None
+
+
+class _Planned(_Equal):
+    """Calls by a kept plan, with the positions and the padding of the first of them."""
+
+    def __init__(self, call: Call, plan: Plan, operands: Operands) -> None:
+        super().__init__(call)
+        self._run = plan.run_operands
+        # Without its tensors, which are those of the first layer.
+        self._others = operands[4:]
+
+    def compute(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        if not self._fits(q, k, v, bias):
+            return None
+        result = self._run(Operands(q, k, v, bias, *self._others))
+        return result.output if looks_sound(result) else None
