@@ -25,6 +25,7 @@ from regard.layers.projected_context import ProjectedContext
 from regard.layers.projection import Projection, apply_projection, place_of
 from regard.layers.recording import current_recording
 from regard.layers.rotation import rotate_heads
+from regard.layers.step_program import step_by_program
 from regard.layers.variants import Difference, ValueResidual, mix_values
 from regard.mechanisms import Mechanism, Softmax
 from regard.patterns import Grid, Pattern, as_pattern
@@ -529,7 +530,10 @@ class MultiHeadAttention(AttentionLayer):
         )
 
     def _continue_text(self, x: torch.Tensor, cache: Cache) -> torch.Tensor:
-        """A step of a simple layer: what `forward` computes, with the same bits and fewer calls of Python."""
+        """A step of a simple layer: what `forward` computes, with fewer calls of Python."""
+        output = step_by_program(self, x, cache)
+        if output is not None:
+            return output
         modules = self._modules
         place = cache.place
         # (batch, heads, length, head_dim)

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from regard.backends.native.bands import entries_before
 from regard.backends.native.program import Attending, Program, library_of_programs
 from regard.layers import MultiHeadAttention
 from regard.patterns import Full
@@ -17,7 +18,6 @@ from regard_lab.models.flat_target import Decoding, FlatTarget
 from regard_lab.models.layers import DecoderLayer
 from regard_lab.models.text_program import (
     TextProgram,
-    entries_before,
     has_known_activation,
     is_computed,
     new_attending,

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from regard.backends.native.bands import entries_before
 from regard.backends.native.program import Program, library_of_programs
 from regard.layers import MultiHeadAttention
 from regard.layers.caches import Cache
@@ -15,7 +16,6 @@ from regard_lab.models.layers import Block
 from regard_lab.models.passed_modules import PassedModules
 from regard_lab.models.text_program import (
     TextProgram,
-    entries_before,
     has_known_activation,
     is_computed,
 )
@@ -39,7 +39,6 @@ class LanguageProgram(TextProgram):
         self.model = model
         self._modules = modules
         self._layers = [block.attention for block in blocks]
-        self._planes: list[Any] = [None] * len(blocks)  # those that the attentions read now
         for block in blocks:
             self._add_block(block)
         self._add_norm(model.norm, self._x, self._normed)
@@ -109,11 +108,8 @@ class LanguageProgram(TextProgram):
             if is_elsewhere or held.planes["k"].device.type != "cpu":
                 return None
             reserved.append(held)
-        for number, held in enumerate(reserved):
-            if held.planes is not self._planes[number]:
-                self._planes[number] = None  # until both are described
-                self._text_attentions[number].read_text(held.planes["k"], held.planes["v"])
-                self._planes[number] = held.planes
+        for attending, held in zip(self._text_attentions, reserved, strict=True):
+            attending.read_text(held.planes["k"], held.planes["v"])
         return reserved
 
 

@@ -13,11 +13,10 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.backends.native.bands import NO_STOP, row_band_of
+from regard.backends.native.bands import entries_before
 from regard.backends.native.program import (
     ACTIVATIONS,
     MOST_ROWS,
-    NO_LIMIT,
     Attending,
     HeadSizes,
     Program,
@@ -25,7 +24,6 @@ from regard.backends.native.program import (
 from regard.functional.measured import is_unwatched
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.layers.feed_forward import GATED
-from regard.patterns import Pattern
 from regard.positions import Rotary
 
 # PyTorch multiplies larger matrices with several threads, and more rows in blocks.
@@ -147,20 +145,6 @@ class TextProgram:
         logits = torch.empty(len(ids), program.width(self._logits))
         program.give(self._logits, logits)
         return logits
-
-
-def entries_before(pattern: Pattern) -> int | None:
-    """How many keys before its own the last query looks at; None if that is not what the pattern says."""
-    band = row_band_of(pattern.canonical())
-    if band is None or band.spans != [(0, NO_STOP)] or band.window.is_empty:
-        return None
-    left = band.window.left
-    right = band.window.right
-    if right is not None and right < 0:
-        return None
-    if left is None:
-        return NO_LIMIT
-    return left if left >= 0 else None
 
 
 def is_computed(layer: MultiHeadAttention) -> bool:

@@ -16,6 +16,7 @@ from regard.patterns import Pattern
 from regard.patterns.band import EVERY_PAIR, Band
 from regard.patterns.bands import row_span
 
+NO_LIMIT = 2**31 - 1  # of how many keys before its own a query looks at
 NO_STOP = 2**31 - 1  # the stop of a span that ends with the keys of the call, however many they are
 
 Entry = TypeVar("Entry")
@@ -131,6 +132,20 @@ def row_band_of(pattern: Pattern) -> RowBand | None:
         starts = _for_rows(starts, rows)
         stops = _for_rows(stops, rows)
     return RowBand(Band(window.left, window.right), [*zip(starts, stops, strict=True)])
+
+
+def entries_before(pattern: Pattern) -> int | None:
+    """How many keys before its own the last query looks at; None if that is not what the pattern says."""
+    band = row_band_of(pattern.canonical())
+    if band is None or band.spans != [(0, NO_STOP)] or band.window.is_empty:
+        return None
+    left = band.window.left
+    right = band.window.right
+    if right is not None and right < 0:
+        return None
+    if left is None:
+        return NO_LIMIT
+    return left if left >= 0 else None
 
 
 def row_band_of_problem(problem: Problem) -> RowBand | None:

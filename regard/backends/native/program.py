@@ -8,6 +8,7 @@ the bits that it would have alone.
 from __future__ import annotations
 
 import ctypes
+import weakref
 from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from typing import Any
@@ -20,7 +21,6 @@ from regard.backends.native.library import CCall, CSchedule, Library, load, refu
 
 MOST_ROWS = 64  # RG_MOST_PROGRAM_ROWS
 MOST_BUFFERS = 16  # RG_MOST_BUFFERS
-NO_LIMIT = 2**31 - 1  # of how many entries before its own a query looks at
 NO_TEXT = -1
 BAD_ID = 9
 NOT_FINITE = 10
@@ -111,6 +111,8 @@ class Attending:
         self.struct.schedules = 1
         self.struct.schedule = ctypes.addressof(self._schedule)
         self._read: tuple[Any, ...] = ()  # what the struct points at
+        # The keys and values of the text that the struct describes, which other code keeps alive.
+        self._text: tuple[Any, Any] = (_gone, _gone)
 
     def read(
         self, k: torch.Tensor, v: torch.Tensor, readers: int, mask: torch.Tensor | None = None
@@ -142,11 +144,18 @@ class Attending:
         self._read = (k, v, mask, first_entries)
 
     def read_text(self, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Let the query of each row look at its own text, of which k and v hold all entries and room for more."""
+        """Let the query of each row look at its own text, of which k and v hold all entries and room for more.
+
+        The caller keeps both alive until the program has run.
+        """
+        described_k, described_v = self._text
+        if described_k() is k and described_v() is v:
+            return
+        self._text = (_gone, _gone)  # until both are described
         self._write_sizes(len(k), 1, k.shape[2])
         describe(self.struct.k, k)
         describe(self.struct.v, v)
-        self._read = (k, v)
+        self._text = (weakref.ref(k), weakref.ref(v))
 
     def _write_sizes(self, batch: int, q_len: int, keys: int) -> None:
         struct = self.struct
@@ -157,6 +166,10 @@ class Attending:
         _write_rows(struct.q, batch, q_len, width, self.sizes.head_dim)
         width = self.sizes.heads * self.sizes.v_dim
         _write_rows(struct.out, batch, q_len, width, self.sizes.v_dim)
+
+
+def _gone() -> None:
+    """Stands for a weak reference to a tensor that is no more."""
 
 
 def _write_rows(struct: Any, batch: int, q_len: int, width: int, dim: int) -> None:

@@ -9,10 +9,10 @@ import pytest
 import torch
 import torch.nn.functional as F
 
+from regard.backends.native.bands import NO_LIMIT
 from regard.backends.native.library import Library
 from regard.backends.native.program import (
     MOST_ROWS,
-    NO_LIMIT,
     Attending,
     HeadSizes,
     Program,

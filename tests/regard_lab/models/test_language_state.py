@@ -8,7 +8,7 @@ from language_models import KINDS, SIZES, language_model, lossless_caches
 
 import regard as rg
 from regard.core.tensors import Stored
-from regard.layers import attending
+from regard.layers import attending, multi_head
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.language_program import LanguageProgram
 from regard_lab.text.batches import pad
@@ -148,7 +148,9 @@ LONG = {
 @pytest.mark.parametrize("kind", LONG)
 @torch.no_grad()
 def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatch):
-    monkeypatch.setattr(LanguageProgram, "of", lambda *_: None)  # it hands none to attention
+    # Programs hand no keys to attention.
+    monkeypatch.setattr(LanguageProgram, "of", lambda *_: None)
+    monkeypatch.setattr(multi_head, "step_by_program", lambda *_: None)
     model = LanguageModel(LanguageConfig(**{**SIZES, **LONG[kind]})).eval()
     # keys that are handed to attention, layer by layer
     read, plain = (
