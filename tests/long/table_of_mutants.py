@@ -176,7 +176,13 @@ LAB = (
         "training/engine.py",
         "rate = learning_rate_at(self._config, index + 1, last)",
         "rate = learning_rate_at(self._config, index + 2, last)",
-        f"{ENGINE}any_cut_of_a_batch_gives_the_weights_of_the_whole",
+        f"{ENGINE}a_step_has_the_learning_rate_of_its_number_counted_from_1",
+    ),
+    (
+        "training/engine.py",
+        'group["lr"] = rate',
+        "pass",
+        f"{ENGINE}a_step_has_the_learning_rate_of_its_number_counted_from_1",
     ),
     (
         "training/engine.py",
@@ -213,7 +219,7 @@ LAB = (
         "text/seen_words.py",
         "if part and is_unspaced and not is_mark:",
         "if part and is_unspaced:",
-        f"{SEEN}words_are_split_as_the_tokeniser_splits_them",
+        f"{SEEN}a_mark_stays_with_its_letter_in_a_script_without_spaces",
     ),
     (
         "text/seen_words.py",

@@ -31,6 +31,7 @@ def test_perfect_is_a_hundred_nothing_is_zero_and_a_match_overlooks_typography_a
     assert (perfect.bleu, perfect.chrf, perfect.exact_match) == (100, 100, 1)
     assert (nothing.bleu, nothing.chrf, nothing.exact_match) == (0, 0, 0)
     assert score(["He didn't  go", "a"], ["He didn’t go ", "A"]).exact_match == 0.5
+    assert score(["a", "a", "a"], ["a", "a", "b"]).exact_match == 2 / 3
 
 
 @pytest.mark.parametrize(

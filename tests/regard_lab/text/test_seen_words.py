@@ -6,7 +6,12 @@ import pytest
 
 from regard.errors import CheckpointError
 from regard_lab.text import Tokeniser
-from regard_lab.text.seen_words import SeenWords, UnknownWords, remark_on_scripts
+from regard_lab.text.seen_words import (
+    SeenWords,
+    UnknownWords,
+    remark_on_scripts,
+    split_unspaced,
+)
 from regard_lab.training.recipes import LanguageModelTraining, TranslationTraining
 
 SEEN = SeenWords.of(
@@ -97,10 +102,16 @@ def remark(text):
 def test_words_are_split_as_the_tokeniser_splits_them():
     text = "It's 3,5 o'clock: naïve 동물은 re-read (all) of\u00a0it…"
     tokeniser = Tokeniser.train([text], 300)
-    words = {
-        word for word, _ in tokeniser.words(tokeniser.encode(text)) if any(map(str.isalnum, word))
-    }
+    words = set()
+    for word, _ in tokeniser.words(tokeniser.encode(text)):
+        if any(map(str.isalnum, word)):
+            words.add(word)
     assert SeenWords.of([text]).words == words
+
+
+def test_a_mark_stays_with_its_letter_in_a_script_without_spaces():
+    assert list(split_unspaced("ก็กา")) == ["ก็", "ก", "า"]
+    assert SeenWords.of(["ก็กา"]).words == {"ก็", "ก", "า"}
 
 
 def test_only_the_most_frequent_words_are_stored_the_rest_is_counted_and_all_is_read_back_from_json():

@@ -11,7 +11,7 @@ import torch
 from toy_training import CONFIG, ToyTask, make_model
 
 from regard.errors import DataError
-from regard_lab.training.config import TrainingConfig
+from regard_lab.training.config import TrainingConfig, learning_rate_at
 from regard_lab.training.engine import TrainingEngine, Workers
 
 
@@ -124,6 +124,15 @@ def test_a_step_reports_the_mean_loss_per_token_and_the_gradient_of_it():
     assert sums.loss == pytest.approx(float(total.detach()) / tokens, rel=1e-6)
     norm = torch.stack([gradient.norm() for gradient in gradients]).norm()
     assert sums.gradient_norm == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_a_step_has_the_learning_rate_of_its_number_counted_from_1():
+    engine = engine_of(make_model(), ToyTask())
+    for index in range(7):  # of a warm-up of four steps
+        sums = engine.step(index)
+        rates = [group["lr"] for group in engine.optimiser.param_groups]
+        assert sums.learning_rate == learning_rate_at(CONFIG, index + 1)
+        assert rates == [sums.learning_rate] * 2
 
 
 def test_the_gradient_is_clipped_to_the_limit():
