@@ -256,7 +256,7 @@ LAB = (
         "models/encoder.py",
         "self.norm(F.gelu(self.dense(x)))",
         "F.gelu(self.norm(self.dense(x)))",
-        f"{ENCODERS}a_causal_encoder_of_words_is_a_language_model_up_to_its_head",
+        f"{ENCODERS}the_head_of_words_is_its_formula",
     ),
     # conversion
     (

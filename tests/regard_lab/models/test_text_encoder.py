@@ -117,6 +117,22 @@ def test_a_causal_encoder_of_words_is_a_language_model_up_to_its_head():
 
 
 @torch.no_grad()
+def test_the_head_of_words_is_its_formula():
+    model = encoder()
+    ids = torch.tensor([[5, 6, 7, 8, 9]])
+    dense = model.head.dense
+    norm = model.head.norm
+
+    hidden = model.vectors(ids) @ dense.weight.T + dense.bias
+    activated = hidden * (1 + torch.erf(hidden / 2**0.5)) / 2
+    centred = activated - activated.mean(-1, keepdim=True)
+    deviation = (centred.square().mean(-1, keepdim=True) + norm.eps).sqrt()
+    normed = centred / deviation * norm.weight + norm.bias
+    expected = normed @ model.embedding.weight.T + model.head.bias
+    torch.testing.assert_close(model(ids), expected, rtol=1e-12, atol=1e-12)
+
+
+@torch.no_grad()
 def test_the_words_of_chosen_places_are_those_of_all_places():
     ids = torch.tensor([[5, 6, 7, 8], [0, 0, 9, 10]])
     places = torch.tensor([[True, False, False, True], [False, False, True, False]])
