@@ -20,16 +20,22 @@ def test_labels_tell_the_contests_of_a_case_apart(quick, device):
 
 def test_names_in_a_contest_are_those_of_its_contenders():
     cases = (*CASES.values(), *CUDA_CASES.values())
-    for contest in dict.fromkeys(one for case in cases for one in (*case.contests, *case.quick)):
-        names = [one.name for one in contest.contenders]
+    contests = {}
+    for case in cases:
+        contests |= dict.fromkeys((*case.contests, *case.quick))
+    for contest in contests:
+        names = [contender.name for contender in contest.contenders]
         assert len(names) == len(set(names)), contest
         assert contest.contenders[0].plan is not None, f"the first is regard: {contest}"
-        assert {promise.ours for promise in contest.promises} <= set(names), contest
-        assert {promise.other for promise in contest.promises} <= set(names), contest
-        assert all(one.plan is not None or one in PEERS for one in contest.contenders), contest
+        for promise in contest.promises:
+            assert {promise.ours, promise.other} <= set(names), contest
+        for contender in contest.contenders:
+            assert contender.plan is not None or contender in PEERS, contest
 
 
 def test_every_case_of_a_device_is_computed_there():
     for device in ("cpu", "cuda"):
-        works = [contest.work for case in cases_on(device).values() for contest in case.contests]
-        assert {work.device for work in works} == {device}
+        devices = set()
+        for case in cases_on(device).values():
+            devices |= {contest.work.device for contest in case.contests}
+        assert devices == {device}

@@ -1,5 +1,7 @@
 """One protocol for every model: caches of keys of any kind, cross-attention, recurrent and linear states."""
 
+from itertools import chain
+
 import pytest
 import torch
 
@@ -73,14 +75,26 @@ def scores_from_nothing(model, text, written):
 
 
 def test_greedy_search_takes_what_the_uncached_model_finds_likeliest(model, texts):
-    for row, found in enumerate(greedy_search(model, texts, 9)):
+    for row, hypothesis in enumerate(greedy_search(model, texts, 9)):
         text = texts[row][texts[row] != PAD]
         total = 0.0
-        for place, identifier in enumerate((*found.ids, *[END] * found.finished)):
-            scores = scores_from_nothing(model, text, found.ids[:place])
-            assert identifier == int(scores.argmax())
+        for place, next_id in enumerate(with_end(hypothesis)):
+            scores = scores_from_nothing(model, text, hypothesis.ids[:place])
+            assert next_id == int(scores.argmax())
             total += float(scores.max())
-        assert found.log_probability == pytest.approx(total, abs=1e-9)
+        assert hypothesis.log_probability == pytest.approx(total, abs=1e-9)
+
+
+def with_end(hypothesis):
+    return (*hypothesis.ids, END) if hypothesis.finished else hypothesis.ids
+
+
+def ids_of(rows):
+    """The ids of each text of each prompt."""
+    ids = []
+    for row in rows:
+        ids.append([hypothesis.ids for hypothesis in row])
+    return ids
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -91,24 +105,22 @@ def test_what_stands_beside_a_prompt_and_where_it_is_padded_changes_nothing(mode
         living = text[text != PAD]
         left[row, len(text) - len(living) :] = living
         alone = generate(model, living[None], max_tokens=11, rows=[row], **SEARCHES[search])
-        assert [one.ids for one in alone[0]] == [one.ids for one in together[row]]
+        assert ids_of(alone) == ids_of([together[row]])
     moved = generate(model, left, max_tokens=11, **SEARCHES[search])
-    assert [[one.ids for one in row] for row in moved] == [
-        [one.ids for one in row] for row in together
-    ]
+    assert ids_of(moved) == ids_of(together)
 
 
 def test_hypotheses_of_a_beam_have_the_probability_that_the_uncached_model_gives_them(model, texts):
     rows = beam_search(model, texts, 4, count=4, normalisation="none", max_tokens=6)
     for row, hypotheses in enumerate(rows):
         text = texts[row][texts[row] != PAD]
-        assert len({one.ids for one in hypotheses}) == 4
-        for found in hypotheses:
-            ids = (*found.ids, *[END] * found.finished)
-            total = sum(
-                float(scores_from_nothing(model, text, ids[:at])[i]) for at, i in enumerate(ids)
-            )
-            assert found.log_probability == pytest.approx(total, abs=1e-9)
+        assert len({hypothesis.ids for hypothesis in hypotheses}) == 4
+        for hypothesis in hypotheses:
+            total = 0.0
+            for place, next_id in enumerate(with_end(hypothesis)):
+                scores = scores_from_nothing(model, text, hypothesis.ids[:place])
+                total += float(scores[next_id])
+            assert hypothesis.log_probability == pytest.approx(total, abs=1e-9)
 
 
 def test_no_two_texts_have_the_same_number_in_their_draws(model, texts):
@@ -131,10 +143,11 @@ def test_each_of_several_texts_has_the_limit_of_its_own_prompt():
     model = MODELS["transformer"]()
     sources = torch.tensor([[5, PAD, PAD], [6, 7, 8], [9, 9, PAD]])
     endless = SpecialIds(end=None)
-    found = generate(
+    rows = generate(
         model, sources, max_tokens=None, sampling=Sampling(seed=1), count=3, special=endless
     )
-    assert [[len(one.ids) for one in row] for row in found] == [[18] * 3, [22] * 3, [20] * 3]
+    for limit, row in zip((18, 22, 20), ids_of(rows), strict=True):
+        assert list(map(len, row)) == [limit] * 3
 
 
 @pytest.mark.parametrize("search", SEARCHES)
@@ -145,9 +158,12 @@ def test_a_text_ends_when_the_caller_says_so(model, texts, search):
         heard.append((row, tuple(ids)))
         return len(ids) == 2
 
-    found = generate(model, texts, max_tokens=9, over=over, **SEARCHES[search])
-    assert all(len(one.ids) <= 2 and one.finished for row in found for one in row)
-    assert any(len(one.ids) == 2 for row in found for one in row)
+    rows = generate(model, texts, max_tokens=9, over=over, **SEARCHES[search])
+    hypotheses = list(chain.from_iterable(rows))
+    for hypothesis in hypotheses:
+        assert len(hypothesis.ids) <= 2
+        assert hypothesis.finished
+    assert max(len(hypothesis.ids) for hypothesis in hypotheses) == 2
     assert {row for row, _ in heard} <= set(range(5))
 
 
@@ -157,8 +173,11 @@ def test_other_special_ids_are_heeded(model, texts):
     ended = greedy_search(model, texts, 9, SpecialIds(end=last))
     assert ended[0].ids == plain[0].ids[: plain[0].ids.index(last)]
     assert ended[0].finished
-    without = greedy_search(model, texts, 9, SpecialIds(end=None, never=(PAD, BEGIN, last)))
-    assert not any(one.finished or last in one.ids for one in without)
+    for hypothesis in greedy_search(
+        model, texts, 9, SpecialIds(end=None, never=(PAD, BEGIN, last))
+    ):
+        assert not hypothesis.finished
+        assert last not in hypothesis.ids
 
 
 def test_rows_that_are_done_leave_the_batch():
@@ -228,7 +247,7 @@ def test_every_kind_writes_what_the_models_own_choice_writes(make, search, cache
     expected = WRITTEN[search](model)
     made = kinds_made(monkeypatch)
     assert_same_texts(WRITTEN[search](model, cache=cache), expected)
-    assert {one.kind for one in made} == {cache}
+    assert {new_cache.kind for new_cache in made} == {cache}
 
 
 def assert_same_texts(found, expected):
@@ -250,13 +269,12 @@ def test_narrow_storage_rounds_scores_a_little(make, dtype, monkeypatch):
     model = make()
     expected = greedy_search(model, PROMPTS, 6)
     made = kinds_made(monkeypatch)
-    found = greedy_search(model, PROMPTS, 6, cache="static", cache_dtype=dtype)
-    assert {str(one.dtype) for one in made} == {
-        "torch.int8" if dtype == "int8" else "torch.bfloat16"
-    }
-    assert found != expected  # numbers are rounded
-    for one, other in zip(found, expected, strict=True):
-        assert one.log_probability == pytest.approx(other.log_probability, abs=0.2)
+    rounded = greedy_search(model, PROMPTS, 6, cache="static", cache_dtype=dtype)
+    stored = "torch.int8" if dtype == "int8" else "torch.bfloat16"
+    assert {str(new_cache.dtype) for new_cache in made} == {stored}
+    assert rounded != expected
+    for hypothesis, unrounded in zip(rounded, expected, strict=True):
+        assert hypothesis.log_probability == pytest.approx(unrounded.log_probability, abs=0.2)
 
 
 def test_state_continues_a_mechanism_that_has_one_and_what_cannot_be_kept_says_so():

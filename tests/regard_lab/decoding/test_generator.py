@@ -66,14 +66,14 @@ def writing(generator, ids):
     "options", [{}, {"sampling": DRAWN}, {"sampling": DRAWN, "count": 3}, {"beam": 3, "count": 2}]
 )
 def test_each_prompt_is_continued_in_its_place_whatever_stands_beside_it(generator, options):
-    found = generator.generate(PROMPTS, max_tokens=12, **options)
-    assert [[one.prompt for one in row] for row in found] == [
-        [p] * options.get("count", 1) for p in PROMPTS
-    ]
+    together = generator.generate(PROMPTS, max_tokens=12, **options)
     alone = generator.generate(PROMPTS, max_tokens=12, batch_size=1, **options)
-    assert [[one.ids for one in row] for row in alone] == [
-        [one.ids for one in row] for row in found
-    ]
+    rows = zip(PROMPTS, together, alone, strict=True)
+    for prompt, row, row_alone in rows:
+        assert len(row) == options.get("count", 1)
+        for text, text_alone in zip(row, row_alone, strict=True):
+            assert text.prompt == prompt
+            assert text.ids == text_alone.ids
 
 
 @pytest.mark.parametrize("options", [{}, {"sampling": DRAWN, "count": 2}, {"beam": 2}])
@@ -84,32 +84,37 @@ def test_what_was_passed_on_piece_by_piece_is_the_text(generator, options, stop)
     def keep(prompt, number, more):
         parts[prompt, number] = parts.get((prompt, number), "") + more
 
-    found = generator.generate(PROMPTS, max_tokens=15, stop=stop, on_text=keep, **options)
-    texts = {
-        (row, number): one.text for row, many in enumerate(found) for number, one in enumerate(many)
-    }
-    assert parts == {place: text for place, text in texts.items() if text}
+    rows = generator.generate(PROMPTS, max_tokens=15, stop=stop, on_text=keep, **options)
+    expected = {}
+    for prompt, row in enumerate(rows):
+        for number, written in enumerate(row):
+            if written.text:
+                expected[prompt, number] = written.text
+    assert parts == expected
 
 
 def test_drawn_texts_keep_constraints_and_proposals_refuse_them(generator):
     rules = SearchOptions(max_tokens=30, constraints=Constraints(no_repeat=1))
-    for row in generator.generate(PROMPTS, rules, sampling=DRAWN, count=2):
-        for one in row:
-            assert len(set(one.ids)) == len(one.ids)
+    ruled = generator.generate(PROMPTS, rules, sampling=DRAWN, count=2)
     free = generator.generate(PROMPTS, rules, sampling=DRAWN, count=2, no_repeat=None)
-    assert any(len(set(one.ids)) < len(one.ids) for row in free for one in row)
+    assert not any(map(repeats_an_id, itertools.chain.from_iterable(ruled)))
+    assert any(map(repeats_an_id, itertools.chain.from_iterable(free)))
     with pytest.raises(ArgumentError, match=r"no_repeat=1.* and speculate= exclude each other"):
         generator.generate(PROMPTS, rules, normalisation="none", speculate="lookup")
+
+
+def repeats_an_id(text):
+    return len(set(text.ids)) < len(text.ids)
 
 
 def test_a_stop_that_begins_and_ends_inside_sub_words_ends_the_text(generator):
     ids = generator.tokeniser.encode("the old street sleeps")
     pieces = [generator.tokeniser.decode([i]) for i in ids]
     assert "ld str" not in pieces  # it crosses pieces
-    ((found,),) = writing(generator, ids).generate(["a"], stop=["ld str", "zzz"])
-    assert found.text == " the o"
-    assert found.ended == "stop"
-    assert generator.tokeniser.decode(found.ids).startswith("the old str")
+    ((stopped,),) = writing(generator, ids).generate(["a"], stop=["ld str", "zzz"])
+    assert stopped.text == " the o"
+    assert stopped.ended == "stop"
+    assert generator.tokeniser.decode(stopped.ids).startswith("the old str")
     ((whole,),) = writing(generator, ids).generate(["a"], stop=["zzz"])
     assert (whole.text, whole.ended) == (" the old street sleeps", "end")
     ((beam,),) = writing(generator, ids).generate(["a"], stop=["ld str"], beam=2)
@@ -117,9 +122,8 @@ def test_a_stop_that_begins_and_ends_inside_sub_words_ends_the_text(generator):
 
 
 def test_a_stream_never_holds_half_a_character_and_nothing_that_is_taken_back(generator):
-    ids = [
-        generator.tokeniser.vocabulary.raw_pieces.index(bytes([byte])) for byte in "é🦊!".encode()
-    ]
+    raw_pieces = generator.tokeniser.vocabulary.raw_pieces
+    ids = [raw_pieces.index(bytes([byte])) for byte in "é🦊!".encode()]
     parts = []
     writing(generator, ids).generate(["a"], stop=["!?"], on_text=lambda *more: parts.append(more))
     assert parts == [(0, 0, "é"), (0, 0, "🦊"), (0, 0, "!")]
@@ -137,9 +141,12 @@ def test_an_empty_prompt_begins_a_text_without_the_tokenisers_space(generator):
 def test_prompts_are_read_as_blocks_of_training_are_with_begin_before_them(generator, monkeypatch):
     read = []
     start = generator.model.start
-    monkeypatch.setattr(
-        generator.model, "start", lambda prompts: read.append(prompts.tolist()) or start(prompts)
-    )
+
+    def note_and_start(prompts):
+        read.append(prompts.tolist())
+        return start(prompts)
+
+    monkeypatch.setattr(generator.model, "start", note_and_start)
     generator.generate(["the animal", ""], max_tokens=1)
     ids = generator.tokeniser.encode("the animal")
     assert read == [[[BEGIN] + [PAD] * len(ids), [BEGIN, *ids]]]
@@ -152,10 +159,10 @@ def test_a_saved_generator_writes_the_same_and_what_is_none_or_has_another_token
     generator.model.save(tmp_path / "writer", {TOKENISER_FILE: tokeniser.to_json()})
     loaded = Generator.load(tmp_path / "writer")
     assert loaded.generate(PROMPTS, max_tokens=9) == generator.generate(PROMPTS, max_tokens=9)
-    other = RecurrentTranslator(
+    translator = RecurrentTranslator(
         RecurrentTranslator.Config(vocab_size=tokeniser.vocab_size, dim=8, hidden=8)
     )
-    other.save(tmp_path / "run", {TOKENISER_FILE: tokeniser.to_json()})
+    translator.save(tmp_path / "run", {TOKENISER_FILE: tokeniser.to_json()})
     with pytest.raises(CheckpointError, match="language-model"):
         Generator.load(tmp_path / "run")
     with pytest.raises(ArgumentError, match="were not trained together"):

@@ -1,6 +1,7 @@
 """The thing to try on the first page: what is stored about a translator, and how it is shown."""
 
 import json
+from itertools import product
 from pathlib import Path
 
 import torch
@@ -14,31 +15,28 @@ NOUNS = {"animal": ("Das Tier", "es"), "dog": ("Der Hund", "er"), "cat": ("Die K
 
 
 def german(line: str) -> str:
-    (noun,) = (one for one in NOUNS if one in line)
+    (noun,) = [noun for noun in NOUNS if noun in line]
     name, pronoun = NOUNS[noun]
-    ending = "zu müde" if "tired" in line else "verstopft"
-    return f"{name} überquerte die Straße nicht, weil {pronoun if 'tired' in line else 'sie'} {ending} war."
+    reason = f"{pronoun} zu müde" if "tired" in line else "sie verstopft"
+    return f"{name} überquerte die Straße nicht, weil {reason} war."
 
 
 class Told(Translator):
     """Its translations are given; its model was never trained."""
 
     def translate(self, lines, **options):
-        return [
-            Translation(
-                line, german(line), (), tuple(self.tokeniser.encode(german(line))), 0.0, 0.0, True
-            )
-            for line in lines
-        ]
+        translations = []
+        for line in lines:
+            ids = tuple(self.tokeniser.encode(german(line)))
+            translations.append(Translation(line, german(line), (), ids, 0.0, 0.0, True))
+        return translations
 
 
 def test_every_choice_is_stored_with_the_relevance_of_each_word(tmp_path, monkeypatch):
     torch.manual_seed(0)
-    english = [
-        f"The {noun} didn't cross the street because it was {end}."
-        for noun in NOUNS
-        for end in start.ENDINGS
-    ]
+    english = []
+    for noun, ending in product(NOUNS, start.ENDINGS):
+        english.append(f"The {noun} didn't cross the street because it was {ending}.")
     tokeniser = Tokeniser.train(
         [*english, *map(german, english), *["weil es war, weil er war, weil sie war"] * 9], 500
     )
@@ -49,19 +47,20 @@ def test_every_choice_is_stored_with_the_relevance_of_each_word(tmp_path, monkey
     monkeypatch.setattr(start.Translator, "load", lambda run: Told(model, tokeniser))
     start.keep_choices(Path("run"))
     stored = json.loads(start.CHOICES.read_text("utf-8"))["cases"]
-    assert [(one["noun"], one["ending"]) for one in stored] == [
-        (noun, ending) for noun in start.NOUNS for ending in start.ENDINGS
-    ]
-    for one in stored:
-        assert "".join(word for word, _ in one["words"]) == one["source"].replace(" ", "")
-        assert len({score for _, score in one["words"]}) > 2
-    assert [one["pronoun"] for one in stored] == ["es", "sie", "er", "sie", "sie", "sie"]
+    choices = [(case["noun"], case["ending"]) for case in stored]
+    assert choices == list(product(start.NOUNS, start.ENDINGS))
+    for case in stored:
+        words, scores = zip(*case["words"], strict=True)
+        assert "".join(words) == case["source"].replace(" ", "")
+        assert len(set(scores)) > 2
+    assert [case["pronoun"] for case in stored] == ["es", "sie", "er", "sie", "sie", "sie"]
 
 
 def test_the_committed_record_has_every_choice():
     cases = json.loads((start.DOCS / "assets" / "start.json").read_text("utf-8"))["cases"]
-    assert {(one["noun"], one["ending"]) for one in cases} == {
-        (n, e) for n in start.NOUNS for e in start.ENDINGS
-    }
-    tired = {one["noun"]: one["pronoun"] for one in cases if one["ending"] == "too tired"}
-    assert tired == {"animal": "es", "dog": "er", "cat": "sie"}
+    pronouns = {}
+    for case in cases:
+        pronouns[case["noun"], case["ending"]] = case["pronoun"]
+    assert pronouns.keys() == set(product(start.NOUNS, start.ENDINGS))
+    for noun, pronoun in (("animal", "es"), ("dog", "er"), ("cat", "sie")):
+        assert pronouns[noun, "too tired"] == pronoun

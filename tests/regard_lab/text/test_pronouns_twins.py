@@ -1,10 +1,11 @@
 """Training sentences with twins share a batch, unless it is too small for them."""
 
 from collections import Counter
+from itertools import chain, islice
 
 import pytest
 
-from regard_lab.text import Tokeniser, translation_data
+from regard_lab.text import END, Tokeniser, translation_data
 from regard_lab.text.translation_data import load_translation_data
 from regard_lab.training.recipes.translation import TranslationTask
 
@@ -28,27 +29,25 @@ def batches(data, tokeniser, tokens):
 
 
 def test_twins_share_every_batch_that_has_room_for_them(data):
-    tokeniser = Tokeniser.train(
-        [text for pair in data.train for text in (pair.source, pair.target)], 420
-    )
-    # of each pair
-    groups = [number for number, count in enumerate(data.together) for _ in range(count)]
-    group_of = {
-        (*tokeniser.encode(pair.source), 3): group
-        for pair, group in zip(data.train, groups, strict=True)
-    }
-    found = [*batches(data, tokeniser, 300)]
-    for rows in found:
-        assert all(
-            count == data.together[group]
-            for group, count in Counter(map(group_of.get, rows)).items()
-        )
-    longest = 2 + max(
-        len(tokeniser.encode(text)) for pair in data.train for text in (pair.source, pair.target)
-    )
+    texts = []
+    for pair in data.train:
+        texts += [pair.source, pair.target]
+    tokeniser = Tokeniser.train(texts, 420)
+
+    group_of = {}  # by the ids of a source
+    pairs = iter(data.train)
+    for group, count in enumerate(data.together):
+        for pair in islice(pairs, count):
+            group_of[*tokeniser.encode(pair.source), END] = group
+    assert next(pairs, None) is None
+
+    of_both = list(batches(data, tokeniser, 300))
+    for sources in of_both:
+        for group, count in Counter(map(group_of.get, sources)).items():
+            assert count == data.together[group]
+
     # too small for two: groups are taken apart
-    for sources in (
-        found,
-        [*batches(data, tokeniser, longest)],
-    ):
-        assert sorted(row for rows in sources for row in rows) == sorted(group_of)
+    longest = 2 + max(len(tokeniser.encode(text)) for text in texts)
+    taken_apart = batches(data, tokeniser, longest)
+    assert sorted(chain.from_iterable(of_both)) == sorted(group_of)
+    assert sorted(chain.from_iterable(taken_apart)) == sorted(group_of)
