@@ -15,8 +15,9 @@ FORMULA = re.compile(r'<(span|div) class="arithmatex">\\([(\[])(.*?)\\[)\]]</\1>
 LEFT = re.compile(r"\\[A-Za-z]+|<m[ion]>&<")  # a command or a column mark that was not converted
 # As an operator, the name of a function would have space around it.
 NAME = re.compile(r"<mo>([A-Za-z]{2,})</mo>")
-# Letters of queries, keys and values; a k without an index is a number and gets no colour.
+# Letters of queries, keys and values; a k without an index is a number, unless it stands beside a q.
 COLOURED = re.compile(r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsup>)<mi>([kv])</mi>")
+BESIDE_Q = re.compile(r"<mi>([QKVqkv])</mi>")
 TRANSPOSED = "<mo>&#x022A4;</mo>"  # most fonts draw this sign too high for an exponent
 
 CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
@@ -70,7 +71,8 @@ def _to_mathml(formula: re.Match[str]) -> str:
         raise ValueError(
             f"the formula {latex!r} has {unknown[0]}, which latex2mathml does not convert"
         )
-    element = COLOURED.sub(_coloured, element)
+    has_q = "<mi>q</mi>" in element
+    element = (BESIDE_Q if has_q else COLOURED).sub(_coloured, element)
     element = NAME.sub(r"<mi>\1</mi>", element)
     element = element.replace(TRANSPOSED, '<mi mathvariant="normal">T</mi>')
     return f'<div class="formula">{element}</div>' if alone else element
@@ -78,7 +80,7 @@ def _to_mathml(formula: re.Match[str]) -> str:
 
 def _coloured(name: re.Match[str]) -> str:
     """A query, a key or a value in the colour that it has in every figure."""
-    letter = name[1] or name[2] or name[3]
+    letter = next(filter(None, name.groups()))
     return f'<mi class="{letter.lower()}">{letter}</mi>'
 
 

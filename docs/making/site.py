@@ -11,6 +11,8 @@ from functools import cache
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from markdown.extensions.toc import slugify  # ty: ignore[unresolved-import]
+
 from docs.making.explorations import EXAMPLES, example_page
 from docs.making.reference import ROOMS
 from docs.making.rendering import with_kinds_of_cells, with_mathml
@@ -104,10 +106,29 @@ def lesson_files() -> dict[str, str]:
         if name in LIVE:
             address, says = LIVE[name]
             text += FRAME.format(address=address, says=says)
-        files[f"lessons/{name}.md"] = text + HOW_TO_RUN.format(name=name)
+        files[f"lessons/{name}.md"] = text + in_articles(name) + HOW_TO_RUN.format(name=name)
         for file, picture in pictures.items():
             files[f"lessons/{file}"] = picture._repr_svg_()
     return files
+
+
+def in_articles(lesson: str) -> str:
+    """Which sections of which articles a lesson checks, by the rows of docs/articles.md that link to it."""
+    sections: dict[str, list[str]] = {}
+    article = ""
+    for line in (ROOT / DOCS / "articles.md").read_text(encoding="utf-8").split("\n"):
+        if line.startswith("## "):
+            article = line.removeprefix("## ")
+        elif line.startswith("| ") and f"/{lesson}.py)" in line:
+            section = line.split(" | ")[0].removeprefix("| ")
+            sections.setdefault(article, []).append(section)
+    if not sections:
+        return ""
+    lines = [
+        f"- [{title}](../articles.md#{slugify(title, '-')}): {'; '.join(of_title)}"
+        for title, of_title in sections.items()
+    ]
+    return "\n".join(["## In the articles", "", *lines, ""])
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:

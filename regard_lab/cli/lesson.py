@@ -239,7 +239,8 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
     for thing in things:
         if isinstance(thing, Claim):
             words = Text(VERDICTS[thing.holds], COLOURS[thing.holds])
-            words.append(writable(f"  {thing.sentence} ({thing.figures})"), "default")
+            words.append(writable(f"  {thing.sentence}"), "default")
+            words.append(writable(f" ({thing.figures})"), "dim")
             console.print(words)
         elif isinstance(thing, LessonTable):
             _print_table(thing, console)

@@ -15,7 +15,7 @@ from regard.layers import record_attention
 from regard.mechanisms import Additive, General
 from regard_lab.models.recurrent import BahdanauCell, LuongCell, MemoryAttention
 from regard_lab.models.recurrent.cells import top
-from regard_lab.seeing.palette import LINES
+from regard_lab.seeing.palette import INK, LINES
 from regard_lab.teaching import (
     ROUNDING,
     draw_map,
@@ -116,12 +116,12 @@ with figure("When the decoders attend", 7.9, 5.4, caption) as drawing:
     right.set_xlabel("Luong: update the state, then attend", **bold)
     left.set_ylabel("step: input ↓, source word →", fontsize=9)
 
-    colours = [LINES[0]] * STEPS
-    colours[EDITED] = LINES[1]
     highest = max(float(weights_moved["Bahdanau"].max()), float(weights_moved["Luong"].max()))
     for axes, name in zip(panels[1], ("Bahdanau", "Luong")):
-        axes.bar(range(STEPS), weights_moved[name].tolist(), color=colours, width=0.6)
-        axes.set(ylim=(0, 1.15 * highest), xlim=(-0.5, STEPS - 0.5))
+        axes.axvspan(EDITED - 0.5, EDITED + 0.5, color=LINES[1], alpha=0.25, linewidth=0)
+        axes.text(EDITED, 1.05 * highest, "replaced", ha="center", fontsize=8.5, color=INK)
+        axes.bar(range(STEPS), weights_moved[name].tolist(), color=LINES[0], width=0.6)
+        axes.set(ylim=(0, 1.25 * highest), xlim=(-0.5, STEPS - 0.5))
         label_axes(axes, "", "step", "change of weights" if name == "Bahdanau" else "")
     scale_beside(drawing, image, panels[0], "attention weight")
 

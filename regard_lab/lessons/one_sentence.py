@@ -42,8 +42,8 @@ def tinted(colour):
 
 
 def draw_numbers(axes, title, values, colour):
-    """The vectors of all words as rows of coloured cells."""
-    axes.imshow(values.numpy(), cmap=tinted(colour), aspect="auto")
+    """The vectors of all words as rows of cells, the stronger the larger a number is without its sign."""
+    axes.imshow(values.abs().numpy(), cmap=tinted(colour), aspect="auto")
     axes.set_title(
         f"{title}: {values.shape[1]} numbers", color=colour, fontsize=10, fontweight="bold"
     )
@@ -69,7 +69,7 @@ def draw_number_per_word(axes, title, numbers, title_colour, bar_colours):
 caption = (
     "Above: each word as numbers, then as a query, a key and a value. Below: the query of “is” is "
     "multiplied with every key, the scores become weights, and the weighted values are added up to "
-    "the context vector."
+    "the context vector. Cells show numbers without their signs: white is 0."
 )
 title = "“Life is short, eat dessert first”: the second word reads the sentence"
 with figure(title, 8, 5.6, caption) as drawing:

@@ -69,7 +69,7 @@ with figure("Sinusoidal positions", 7.8, 6.4, caption) as drawing:
     grid = drawing.add_gridspec(2, 2, width_ratios=(1.15, 1), height_ratios=(1, 1))
 
     axes = drawing.add_subplot(grid[:, 0])
-    image = draw_map(axes, drawn, limits=(-1.0, 1.0))
+    image = draw_map(axes, drawn, limits=(-1.0, 1.0), signed=True)
     x_label = f"component of the vector, 0 to {DIM - 1}"
     label_axes(axes, "What is added to each word", x_label, "position")
     axes.set(xticks=range(0, DIM, 8), yticks=range(0, DRAWN, 10))

@@ -33,13 +33,12 @@ for labels in LABELS:
 
 # %% tags=["folded"]
 caption = (
-    "Each arrow compares two trainings with the same labels: from random weights (circle) and from "
-    "the copied encoder (diamond). With 20 labels no model learns much, with 500 every model does; "
-    "between them the arrows are longest."
+    "Each line joins two trainings with the same labels: from random weights (circle) and from the "
+    "copied encoder (diamond). With 20 labels no model learns much, with 500 every model does; "
+    "between them the lines are longest."
 )
 body = ["embedding", *(f"layer {layer}" for layer in range(recipe["layers"])), "norm"]
 ARROW = {"arrowstyle": "-|>", "color": INK}
-FAINT_ARROW = {"arrowstyle": "-|>", "color": FAINT, "shrinkA": 4, "shrinkB": 3}
 
 
 def draw_tower(axes, left, head, colour, title):
@@ -69,11 +68,9 @@ with figure("The encoder is copied, and only the head is new", 7.8, 4.6, caption
     for place, training in enumerate(trainings):
         row = place + 0.8 * LABELS.index(training["labels"])  # a gap between numbers of labels
         rows.append(row)
-        before = (training["scratch"], row)
-        after = (training["transfer"], row)
-        gains.annotate("", after, before, arrowprops=FAINT_ARROW)
     from_random = [training["scratch"] for training in trainings]
     from_encoder = [training["transfer"] for training in trainings]
+    gains.hlines(rows, from_random, from_encoder, FAINT, linewidth=1.5)
     gains.plot(from_random, rows, "o", color=LINES[1], markersize=6, label="random weights")
     gains.plot(from_encoder, rows, "D", color=LINES[0], markersize=6, label="copied encoder")
 

@@ -22,7 +22,7 @@ from regard.arguments import a_path
 from regard.errors import ArgumentError
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard_lab.seeing.palette import EDGES, FAINT, INK, SCALE, UNSEEN
+from regard_lab.seeing.palette import AGAINST, EDGES, FAINT, INK, SCALE, UNSEEN
 from regard_lab.seeing.terminal import shortened, visible
 
 if TYPE_CHECKING:
@@ -70,6 +70,13 @@ def colours() -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("regard", list(SCALE))
+
+
+def signed_colours() -> Any:
+    """The colour scale of numbers with signs: 0 is the colour of the background."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    return LinearSegmentedColormap.from_list("regard signed", [*reversed(AGAINST), *SCALE[1:]])
 
 
 def is_dark(colour: Sequence[float]) -> bool:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 MOST_ROWS = 14  # a page folds a table with more
+SIGNS = {True: "✓", False: "✗ *Does not hold:*", None: "? *Undecided:*"}  # before a claim
 VERDICTS = {True: "holds", False: "does not hold", None: "undecided"}
 
 
@@ -41,8 +42,8 @@ class Claim:
         return f"{VERDICTS[self.holds]}: {self.sentence} ({self.figures})"
 
     def _repr_markdown_(self) -> str:
-        verdict = VERDICTS[self.holds].capitalize()
-        return f"- **{verdict}**: {escaped(self.sentence)} ({escaped(self.figures)})"
+        claim = f'<span class="claim">{SIGNS[self.holds]} {escaped(self.sentence)}</span>'
+        return f'- {claim} <span class="measured">{escaped(self.figures)}</span>'
 
 
 @dataclass(frozen=True)

@@ -193,17 +193,16 @@ class Exercise:
         return f"[exercise {self.name}] {self.question} ({self.kind.asks})"
 
     def _repr_markdown_(self) -> str:
-        return self.as_markdown(f"Check an answer: `{self.name}(answer)`.")
+        return f"{self.as_markdown()}\n\nCheck an answer: `{self.name}(answer)`"
 
-    def as_markdown(self, how_to_check: str) -> str:
-        """Question, hint and answer, and a sentence that says how an answer is checked."""
+    def as_markdown(self) -> str:
+        """Question, hint and answer."""
         answer = f"`{self.answer}`"
         if "\n" in self.answer or "`" in self.answer:
             answer = f"\n\n```python\n{self.answer}\n```"
         return "\n\n".join(
             [
                 f"{self.question} *({self.kind.asks})*",
-                how_to_check,
                 f"<details markdown><summary>Hint</summary>\n\n{self.hint}\n\n</details>",
                 f"<details markdown><summary>Answer</summary>\n\n{answer}\n\n</details>",
             ]

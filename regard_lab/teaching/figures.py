@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
-from regard_lab.seeing.canvas import POINT, colours, ink_on, label_columns, label_rows, label_texts
+from regard_lab.seeing.canvas import (
+    POINT,
+    colours,
+    ink_on,
+    label_columns,
+    label_rows,
+    label_texts,
+    signed_colours,
+)
 from regard_lab.seeing.palette import FAINT, INK, LINES, MARKS, UNSEEN
 
 if TYPE_CHECKING:
@@ -176,14 +184,26 @@ def draw_map(
     limits: tuple[float, float] = (0.0, 1.0),
     hidden: torch.Tensor | None = None,
     cell: float = 0.3,
+    *,
+    signed: bool = False,
 ) -> Any:
-    """Draw values (rows, columns) as colours with labels; cells in `hidden` are grey; `cell` is in inches."""
+    """Draw values (rows, columns) as colours with labels.
+
+    Args:
+        axes: to draw on.
+        values: numbers, (rows, columns).
+        rows, columns: their labels.
+        limits: the numbers of the first and the last colour.
+        hidden: booleans (rows, columns); these cells are grey.
+        cell: the height of a cell in inches.
+        signed: a second colour for numbers below 0; white is the middle.
+    """
     if hidden is not None:
         values = values.masked_fill(hidden, torch.nan)
     axes.set_facecolor(UNSEEN)
     image = axes.imshow(
         values.numpy(),
-        cmap=colours(),
+        cmap=signed_colours() if signed else colours(),
         vmin=limits[0],
         vmax=limits[1],
         aspect="auto",

@@ -160,9 +160,7 @@ class LessonPage:
                     outputs.append(f"```{{.text .printed}}\n{thing.rstrip()}\n```")
                 elif isinstance(thing, Exercise):
                     exercises += 1
-                    command = f"regard lesson {self.name} --exercise {exercises}"
-                    how_to_check = f"Check an answer: `{command}`"
-                    outputs.append(f"**{exercises}.** {thing.as_markdown(how_to_check)}")
+                    outputs.append(f"**{exercises}.** {thing.as_markdown()}")
                 else:
                     outputs.append(thing._repr_markdown_())
 
@@ -175,6 +173,8 @@ class LessonPage:
                 waiting.clear()
                 folded = f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>"
                 parts += [*outputs, folded]
+        if exercises:
+            parts.append(f"To check an answer: `regard lesson {self.name} --exercise 1`")
         return "\n\n".join(parts) + "\n", pictures
 
 

@@ -146,9 +146,9 @@ def test_a_page_holds_everything_in_order_and_words_stay_words():
         "seed 3",
         r"| a\|b | n |",
         "| &lt;script> | 1 |",
-        "- **Holds**: It holds. (1 of 1)",
-        "- **Does not hold**: It does not. (0 of 1)",
-        "- **Undecided**: Who knows? (1 of 2)",
+        '- <span class="claim">✓ It holds.</span> <span class="measured">1 of 1</span>',
+        '<span class="claim">✗ *Does not hold:* It does not.</span> <span class="measured">0 of 1',
+        '<span class="claim">? *Undecided:* Who knows?</span> <span class="measured">1 of 2',
     ]
     places = [text.index(part) for part in parts]
     assert places == sorted(places)
