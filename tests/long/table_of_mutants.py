@@ -285,13 +285,13 @@ LAB = (
     ),
     # seeing
     (
-        "seeing/relations.py",
+        "seeing/looks.py",
         "best_right > best_wrong)",
         "best_right >= best_wrong)",
         "seeing/test_relations.py::test_a_head_is_scored_by_the_links_that_it_hits",
     ),
     (
-        "seeing/relations.py",
+        "seeing/looks.py",
         "stop = query if causal else length",
         "stop = length",
         "seeing/test_relations.py::test_a_key_that_cannot_be_looked_at_is_refused",
