@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import torch
 
 from regard.arguments import is_whole, plain, real, shown, whole
+from regard.backends.native.few_rows import log_sum_exp_of_few_rows
 from regard.errors import ArgumentError
 from regard.patterns.random_blocks import draw
 
@@ -219,6 +220,11 @@ def likeliest(scores: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Ten
 
 def log_total(scores: torch.Tensor) -> torch.Tensor:
     """log Σ exp(scores) of each batch row, (batch, 1), computed for a few rows at a time."""
+    sum_few = log_sum_exp_of_few_rows()
+    if sum_few is not None:
+        total = sum_few(scores)
+        if total is not None:
+            return total
     rows = max(1, CACHED_SCORES // max(1, scores.shape[1]))
     if scores.shape[0] <= rows:
         return scores.logsumexp(-1, keepdim=True)

@@ -1,7 +1,7 @@
-"""Functions of C for a few rows on the CPU: a product with a matrix, and a rotation of heads.
+"""Functions of C for a few rows on the CPU: products with a matrix, sums of exponentials, and rotations of heads.
 
 PyTorch takes longer to be called for so little than the processor to compute it, and reads a large matrix at half of
-the speed of memory. Both functions return None where PyTorch has to compute: for more rows, other dtypes and layouts,
+the speed of memory. The functions return None where PyTorch has to compute: for more rows, other dtypes and layouts,
 derivatives, and wherever something looks at PyTorch's operations.
 """
 
@@ -24,6 +24,13 @@ def product_of_few_rows() -> Callable[..., Any] | None:
     """
     opened = interpreter()
     return None if opened is None else opened.function("rg_project")
+
+
+@cache
+def log_sum_exp_of_few_rows() -> Callable[..., Any] | None:
+    """A function of float32 numbers (rows, n): log Σ exp of each row, (rows, 1)."""
+    opened = interpreter()
+    return None if opened is None else opened.function("rg_log_sum_exp")
 
 
 @cache

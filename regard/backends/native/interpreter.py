@@ -123,7 +123,7 @@ class Interpreter:
 
     def __init__(self, handle: Any, describe: int) -> None:
         self.handle = ctypes.PyDLL(None, handle=handle._handle)
-        for name in ("rg_repeat", "rg_project", "rg_rotate"):
+        for name in ("rg_repeat", "rg_project", "rg_rotate", "rg_log_sum_exp"):
             getattr(self.handle, name).restype = py_object
         self.handle.rg_open.restype = None
         self.handle.rg_open.argtypes = [POINTER(CPython)]

@@ -197,6 +197,7 @@ class Program:
         self._weights: list[torch.Tensor] = []
         self._fields: list[tuple[int, str]] = []
         self._addresses: list[tuple[int, bool]] = []
+        self._read: list[torch.Tensor] = []
         self._held: list[Any] = []  # what else the structs point at
 
     def buffer(self, width: int) -> int:
@@ -306,15 +307,15 @@ class Program:
         if addresses == self._addresses:
             return True
         self._addresses = []
+        # Other tensors of the same memory: it stays while the program runs, although a thread gives a weight another.
+        self._read = [weight.detach() for weight in self._weights]
         if not all(map(_is_read, self._weights)):
             return False
-        for (number, field), weight, (address, _) in zip(
-            self._fields, self._weights, addresses, strict=True
-        ):
+        for (number, field), weight in zip(self._fields, self._read, strict=True):
             operation = self._operation_structs[number]
-            setattr(operation, field, address)
+            setattr(operation, field, weight.data_ptr())
             setattr(operation, f"{field}_size", weight.numel())
-        self._addresses = addresses
+        self._addresses = [(weight.data_ptr(), True) for weight in self._read]
         return True
 
     def add_to_rows(self, operation: int, vector: torch.Tensor) -> None:

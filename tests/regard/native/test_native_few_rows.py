@@ -85,6 +85,29 @@ def test_nan_and_infinity_stay_in_their_rows_and_columns() -> None:
     assert torch.equal(found.isfinite(), F.linear(x, weight).isfinite())
 
 
+@torch.no_grad()
+def test_sums_of_exponentials_are_those_of_pytorch() -> None:
+    sum_exponentials = few_rows.log_sum_exp_of_few_rows()
+    assert sum_exponentials is not None
+    draw = random.Random(7)
+    for _ in range(100):
+        x = torch.randn(draw.choice([1, 3, 7]), draw.choice([*SIZES, 1318])) * draw.choice([1, 40])
+        x += draw.choice([0, -1000, 1e30])
+        if draw.random() < 0.3:
+            x[0, draw.randrange(x.shape[1])] = draw.choice([torch.nan, torch.inf, -torch.inf])
+        if draw.random() < 0.1:
+            x[-1] = -torch.inf
+        expected = x.double().logsumexp(-1, keepdim=True)
+        found = sum_exponentials(x)
+        torch.testing.assert_close(found.double(), expected, rtol=3e-7, atol=3e-6, equal_nan=True)
+    assert sum_exponentials(torch.randn(3, 8).double()) is None
+    assert sum_exponentials(torch.randn(3, 8)[:, ::2]) is None
+    assert sum_exponentials(torch.randn(3, 70_000)) is None
+    assert sum_exponentials(torch.randn(3)) is None
+    with torch.enable_grad():
+        assert sum_exponentials(torch.randn(3, 8, requires_grad=True)) is None
+
+
 class Seen(TorchDispatchMode):
     def __torch_dispatch__(
         self, function: Any, types: Any, args: Any = (), kwargs: Any = None

@@ -111,6 +111,21 @@ rg_object *project(rg_object *, rg_object *const *arguments, intptr_t count) {
   return output;
 }
 
+// log_sum_exp(x): log Σ exp of each row of x (rows, numbers), (rows, 1).
+rg_object *log_sum_exp(rg_object *, rg_object *const *arguments, intptr_t count) {
+  if (count != 1 || !may_compute(arguments, 1) || !has_kernel()) return shared(py.none);
+  Numbers x;
+  if (!x.read(arguments[0]) || x.x.axes != 2 || !x.is_dense()) return shared(py.none);
+  const int64_t rows = x.x.size[0], numbers = x.x.size[1];
+  if (rows < 1 || numbers < 1 || x.count() > RG_MOST_SCORES || !is_quiet() || is_negative(arguments[0])) return shared(py.none);
+  rg_object *output = new_output(arguments[0], x, 1);
+  if (!output) return nullptr;
+  Numbers y;
+  if (class_of(output) != py.tensor || !y.read(output)) return py.Py_DecRef(output), shared(py.none);
+  log_sum_exps(x.data, rows, (int32_t)numbers, y.data);
+  return output;
+}
+
 // rotate(x, cos, sin, first): row i of the heads x (batch, heads, length, dim) times row first + i of cos, plus the same with
 // exchanged halves times sin; cos and sin are (positions, dim).
 rg_object *rotate(rg_object *, rg_object *const *arguments, intptr_t count) {
@@ -145,5 +160,6 @@ rg_object *rotate(rg_object *, rg_object *const *arguments, intptr_t count) {
 #define PUBLIC __attribute__((visibility("default")))
 extern "C" {
 PUBLIC rg_object *rg_project(void) { return new_function("project", project, "x weightᵀ + bias of a few rows, or None."); }
+PUBLIC rg_object *rg_log_sum_exp(void) { return new_function("log_sum_exp", log_sum_exp, "log Σ exp of each row, or None."); }
 PUBLIC rg_object *rg_rotate(void) { return new_function("rotate", rotate, "The heads of a few positions, rotated, or None."); }
 }

@@ -9,6 +9,7 @@
   namespace SPACE {                                                                                                   \
   void operate(const rg_operation *, const rg_program *, float *const *);                                             \
   void project(const rg_operation *, int32_t rows, const float *, int32_t in, float *, int32_t out, int32_t, int32_t); \
+  void log_sum_exps(const float *, int64_t rows, int32_t n, float *);                                                 \
   }
 DECLARE(avx2)
 DECLARE(avx512)
@@ -155,6 +156,10 @@ int run(const rg_program &p, float *const *memory) {
 void project_columns(const rg_operation &p, int32_t rows, const float *x, int32_t in, float *y, int32_t out, int32_t first, int32_t end) {
   const auto project = has_wide_registers() ? avx512::project : avx2::project;
   project(&p, rows, x, in, y, out, first, end);
+}
+
+void log_sum_exps(const float *x, int64_t rows, int32_t n, float *out) {
+  (has_wide_registers() ? avx512::log_sum_exps : avx2::log_sum_exps)(x, rows, n, out);
 }
 
 void rotate_head(const float *x, float *y, int32_t dim, const float *cos, const float *sin) {

@@ -168,6 +168,28 @@ static void multiply_all(real *x, const real *by, long numbers) {
   for (long i = 0; i < numbers; i++) x[i] *= by[i];
 }
 
+// log Σ exp(x) of n numbers: NaN where one is NaN, ±infinity where the largest is.
+static real log_sum_exp(const real *x, int n) {
+  vf most = all(-INF);
+  bool has_nan = false;
+  for (int i = 0; i < n; i += W) {
+    const int count = std::min(W, n - i);
+    vf numbers = load_up_to(x + i, count);
+    for (int lane = count; lane < W; lane++) numbers[lane] = -INF;
+    has_nan |= not_below(numbers, INF) != 0;
+    most = larger(most, numbers);
+  }
+  const real top = largest(most);
+  if (has_nan) return (real)__builtin_nan("");
+  if (top == INF || top == -INF) return top;
+  const real total = sum_of(n, [&](int i, int count) {
+    vf numbers = load_up_to(x + i, count);
+    for (int lane = count; lane < W; lane++) numbers[lane] = -INF;
+    return exp2((numbers - all(top)) * all(LOG2E));
+  });
+  return top + (real)std::log((double)total);
+}
+
 // Each head x (dim) becomes x · cos + (its halves exchanged) · sin.
 static void rotate_all(real *x, long heads, int dim, const real *cos, const real *sin) {
   const int half = dim / 2;
@@ -189,6 +211,10 @@ static void embed_row(const rg_operation &p, long id, real *x, int dim) {
 
 void project(const rg_operation *p, int32_t rows, const float *x, int32_t in, float *y, int32_t out, int32_t first, int32_t end) {
   project_all(*p, rows, (const real *)x, in, (real *)y, out, first, end);
+}
+
+void log_sum_exps(const float *x, int64_t rows, int32_t n, float *out) {
+  for (int64_t row = 0; row < rows; row++) out[row] = (float)log_sum_exp((const real *)x + row * n, n);
 }
 
 // An operation but attention on all rows of its buffers; `programs.cpp` has checked it.
