@@ -1,4 +1,4 @@
-"""`regard lesson NAME --exercise N`: an exercise is asked, and the answer that is typed is judged."""
+"""`regard lesson NAME --exercise N`: an exercise is asked, and the answer that is typed is checked."""
 
 from __future__ import annotations
 
