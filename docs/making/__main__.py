@@ -10,7 +10,7 @@ import re
 import sys
 from pathlib import Path
 
-from docs.making import conformance, explorations, speed, studies
+from docs.making import conformance, english, explorations, speed, studies
 from docs.making.command_help import made_help
 from docs.making.reference import reference_pages
 
@@ -20,6 +20,7 @@ PARTS = {
     **studies.PARTS,
     **conformance.PARTS,
     "thing-to-try": explorations.thing_to_try,
+    "english-head": english.english_head,
 }
 MARKED = re.compile(r"(<!-- made: (\S+) -->\n)(?:(?!<!-- ).*\n)*?(<!-- end -->)")
 

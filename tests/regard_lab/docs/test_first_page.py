@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from docs.making import explorations as start
+from docs.making.english import english_head, words_with_weights
 from regard_lab.decoding import Translation, Translator
 from regard_lab.models import TranslationTransformer
 from regard_lab.text import Tokeniser
@@ -64,3 +65,17 @@ def test_the_committed_record_has_every_choice():
     assert pronouns.keys() == set(product(start.NOUNS, start.ENDINGS))
     for noun, pronoun in (("animal", "es"), ("dog", "er"), ("cat", "sie")):
         assert pronouns[noun, "too tired"] == pronoun
+
+
+def test_the_weights_of_it_in_the_english_model_are_shown_for_whole_words():
+    pieces = ["[CLS]", "the", "cat", "didn", "'", "t", "sit", "because", "it", "was", "tired", "."]
+    weights = [0.5, 0.01, 0.2, 0.03, 0.01, 0.02, 0.04, 0.0, 0.1, 0.0, 0.05, 0.04]
+    example = {"words": pieces, "weights": {"tired": weights, "wide": weights[::-1]}}
+    words = dict(words_with_weights(example, "wide"))
+    assert list(words) == ["the", "cat", "didn't", "sit", "because", "it", "was", "wide"]
+    assert abs(dict(words_with_weights(example, "tired"))["didn't"] - 0.06) < 1e-9
+    assert words["wide"] == 0.01
+
+    page = english_head()
+    assert page.index(">tired</span>") < page.index(">wide</span>")
+    assert 'style="--share: 1.00"' in page
