@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 
 from docs.making.studies import stored
-from regard.testing.conformance.report import from_json, group_lines, summary_lines
+from regard.testing.conformance.report import (
+    cells,
+    from_json,
+    group_lines,
+    how_to_ask,
+    summary_lines,
+)
+from regard.testing.conformance.running import Column
 
 ANSWERS = "conformance_cpu.json"
 
@@ -24,7 +32,26 @@ def groups() -> str:
     return "\n".join(group_lines(from_json(stored(ANSWERS))))
 
 
+def asking() -> str:
+    """A program that asks a library for one clause."""
+    return f"```python\n{how_to_ask()}```"
+
+
+def answers() -> str:
+    """All cells as JSON inside of the page, for the script that filters the tables; it loads nothing."""
+    return script_of_cells(from_json(stored(ANSWERS)))
+
+
+def script_of_cells(columns: Sequence[Column]) -> str:
+    """The cells as a script of JSON; the script of the page reads it."""
+    text = json.dumps(cells(columns), ensure_ascii=False)
+    escaped = text.replace("<", "\\u003c")
+    return f'<script type="application/json" id="conformance-answers">{escaped}</script>'
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "conformance-summary": summary,
+    "conformance-asking": asking,
     "conformance-groups": groups,
+    "conformance-answers": answers,
 }

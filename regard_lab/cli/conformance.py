@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Lock
 from typing import Annotated
 
 from typer import Argument, Option
@@ -19,6 +22,7 @@ from regard_lab.cli.console import check_place, counting, note, out_result
 from regard_lab.cli.options import Json
 
 ENDINGS = (".md", ".json")
+MOST_PROCESSES = 4  # at a time; each holds PyTorch and a library
 
 
 def conformance(
@@ -40,16 +44,29 @@ def conformance(
     names = _checked_names(libraries)
     if report is not None:
         _check_report(report)
-    columns = []
-    for name in names:
-        with counting(f"asking {name}", len(CLAUSES)) as progress:
-            columns.append(ask_library(name, progress=progress))
+    columns = _asked(names)
     system = _system()
     out_result(as_json, lambda: to_json(columns, system), lambda: summary_lines(columns))
     if report is not None:
         _write_report(report, columns, system)
     if must_agree:
         _refuse_other_answers(columns)
+
+
+def _asked(names: list[str]) -> list[Column]:
+    """The answers of implementations, as many at a time as there are processors: each is a process of its own."""
+    counted = Lock()
+    with counting("asking", len(names) * len(CLAUSES)) as progress:
+
+        def count(done: int) -> None:
+            with counted:
+                progress(done)
+
+        def ask(name: str) -> Column:
+            return ask_library(name, progress=count)
+
+        with ThreadPoolExecutor(min(MOST_PROCESSES, os.cpu_count() or 1)) as pool:
+            return list(pool.map(ask, names))
 
 
 def _checked_names(libraries: list[str] | None) -> list[str]:

@@ -5,10 +5,11 @@ implementation, through an adapter to its own words, and says whether it answers
 that has a name, with other numbers, NaN or an error. `Torch` asks a function of your own.
 """
 
+from regard.testing.conformance.adapters.tensors import Torch
 from regard.testing.conformance.call import CannotAskError, NeutralCall
 from regard.testing.conformance.clause import STATUSES, Clause, Reply, judge
 from regard.testing.conformance.clauses import CLAUSES, GROUPS
-from regard.testing.conformance.implementations import IMPLEMENTATIONS, Torch, attend_with_numpy
+from regard.testing.conformance.implementations import IMPLEMENTATIONS, attend_with_numpy
 
 __all__ = [
     "CLAUSES",

@@ -17,6 +17,7 @@ Results = Mapping[
     str, Array
 ]  # "output", "log_sum_exp", "weights", and gradients: "dq", "dk", "dv", "dbias", "dsink"
 Gradient = Literal["q", "k", "v", "bias", "sink"]
+Transform = Literal["vmap", "jvp", "second derivatives", "functional gradient", "compile"]
 
 
 class CannotAskError(Exception):
@@ -46,10 +47,15 @@ class NeutralCall:
         seed: of the dropped weights.
         gradients: the inputs whose gradients are computed.
         grad_output: the gradient of the loss by the output.
-        wants: "log_sum_exp" or "weights", beside the output.
+        transform: how the function is asked: "vmap" over a new axis, whose first entry is q, k, v and whose second is
+            2 q, 2 k, 2 v; "jvp", the tangent of the output along `directions`; "second derivatives", the gradients
+            of Σ dq · directions[0]; "functional gradient", by a transform of functions and not by a tape; "compile".
+        directions: of q, k and v, for a transform that takes derivatives along them.
+        wants: beside the output "log_sum_exp", "weights", or "changed inputs": how many numbers of q, k, v and the mask
+            are others after the call.
         layout: how q, k and v lie in memory: "contiguous", or one of `LAYOUTS`.
         changes: what differs from an ordinary call: the dtype of k ("k_dtype"), of the bias ("bias_dtype"), or of the
-            mask ("mask_dtype").
+            mask ("mask_dtype"), or the layout of the mask ("mask_layout").
     """
 
     q: Array
@@ -69,6 +75,8 @@ class NeutralCall:
     seed: int = 0
     gradients: tuple[Gradient, ...] = ()
     grad_output: Array | None = None
+    transform: Transform | None = None
+    directions: tuple[Array, Array, Array] | None = None
     wants: tuple[str, ...] = ()
     layout: str = "contiguous"
     changes: Mapping[str, str] | None = None
@@ -100,6 +108,10 @@ class NeutralCall:
             "layout": self.layout != "contiguous",
             **dict.fromkeys(self.wants, True),
         }
+        if self.transform is not None:
+            asked[self.transform] = True
+        if self.changes is not None:
+            asked |= dict.fromkeys(self.changes, True)
         for word, is_asked in asked.items():
             if is_asked and word not in known:
                 raise CannotAskError(word)
@@ -156,6 +168,55 @@ def right_results(call: NeutralCall, allowed: Array | None = None) -> dict[str, 
     """The results of a call by the contract, in float64; with other allowed pairs those of another reading."""
     if allowed is None:
         allowed = allowed_pairs(call)
+    if call.transform == "vmap":
+        return _mapped_results(call, allowed)
+    if call.transform == "jvp":
+        slope = _slope(replace(call, transform=None), allowed)["output"]
+        return _plain_results(call, allowed) | {"tangent": slope}
+    if call.transform == "second derivatives":
+        return _second_derivatives(call, allowed)
+    return _plain_results(call, allowed)
+
+
+def _mapped_results(call: NeutralCall, allowed: Array) -> dict[str, Array]:
+    """The results of q, k, v and those of 2 q, 2 k, 2 v, along a new axis."""
+    doubled = replace(call, q=2 * call.q, k=2 * call.k, v=2 * call.v)
+    first = _plain_results(call, allowed)
+    second = _plain_results(doubled, allowed)
+    return {name: np.stack([first[name], second[name]]) for name in first}
+
+
+def _second_derivatives(call: NeutralCall, allowed: Array) -> dict[str, Array]:
+    """The gradients of Σ dq · u by q, k and v.
+
+    Derivatives commute, so they are the slopes of dq, dk and dv as q moves along u.
+    """
+    assert call.directions is not None
+    along_q = call.directions[0]
+    slope = _slope(
+        replace(call, directions=(along_q, np.zeros_like(call.k), np.zeros_like(call.v))), allowed
+    )
+    derivatives = {f"d{name}": x for name, x in slope.items() if name in ("dq", "dk", "dv")}
+    return {"output": _plain_results(call, allowed)["output"], **derivatives}
+
+
+def _slope(call: NeutralCall, allowed: Array) -> dict[str, Array]:
+    """How fast the results change as q, k and v move along their directions, by central differences."""
+    assert call.directions is not None
+    step = 1e-5  # errors of the differences and of rounding are both near 1e-10
+    moved = []
+    for sign in (1, -1):
+        q, k, v = (
+            getattr(call, name) + sign * step * along
+            for name, along in zip("qkv", call.directions, strict=True)
+        )
+        moved.append(_plain_results(replace(call, q=q, k=k, v=v), allowed))
+    ahead, behind = moved
+    return {name: (ahead[name] - behind[name]) / (2 * step) for name in ahead}
+
+
+def _plain_results(call: NeutralCall, allowed: Array) -> dict[str, Array]:
+    """The results of a call without a transform."""
     scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
     sink = None if call.sink is None else call.sink[None]
     bias = call.bias

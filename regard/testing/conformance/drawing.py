@@ -45,6 +45,9 @@ def new_call(
     v = options.pop("v", draw(batch, kv_heads, k_len, v_dim, seed=3, dtype=dtype))
     if options.get("gradients"):
         options["grad_output"] = draw(batch, heads, q_len, v_dim, seed=4, dtype=dtype)
+    if options.get("transform") in ("jvp", "second derivatives"):
+        drawn = [draw(*x.shape, seed=seed, dtype=dtype) for seed, x in ((8, q), (9, k), (10, v))]
+        options["directions"] = tuple(drawn)
     return NeutralCall(q, k, v, dtype, **options)
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from regard.testing.conformance.clause import STATUSES, Reply
 from regard.testing.conformance.clauses import CLAUSES, GROUPS
+from regard.testing.conformance.code import IMPORTS, asking_as_code, call_as_code
 from regard.testing.conformance.implementations import IMPLEMENTATIONS
 from regard.testing.conformance.running import Column
 
@@ -30,6 +31,7 @@ def to_json(columns: Sequence[Column], system: str) -> dict[str, Any]:
         name: {
             "group": clause.group,
             "sentence": clause.sentence,
+            "call": call_as_code(name, clause.call),
             "tolerance": clause.tolerance,
             "reason": clause.reason,
             "alternatives": list(clause.alternatives),
@@ -76,12 +78,18 @@ def markdown_lines(columns: Sequence[Column], system: str) -> list[str]:
         "",
         *summary_lines(columns),
         "",
+        "How a library is asked for a clause:",
+        "",
+        "```python",
+        how_to_ask().rstrip(),
+        "```",
+        "",
     ]
     return [*lines, *group_lines(columns)]
 
 
 def group_lines(columns: Sequence[Column]) -> list[str]:
-    """What the signs mean, and for each group a table and who answers in another way."""
+    """What the signs mean, and for each group a table, who answers in another way, and the calls as code."""
     signs = "; ".join(f"**{SIGNS[status]}** {words}" for status, words in STATUSES.items())
     lines = [f"In the tables: {signs}."]
     for group in GROUPS:
@@ -95,19 +103,76 @@ def group_lines(columns: Sequence[Column]) -> list[str]:
         lines.append("")
         for name in names:
             lines += _explanation(name, columns)
+        lines += _calls(names)
     return lines
 
 
+def _calls(names: Sequence[str]) -> list[str]:
+    """The calls of clauses as one block of code, which is folded."""
+    lines = [
+        "",
+        '<details markdown="1">',
+        "<summary>These calls as code</summary>",
+        "",
+        "```python",
+    ]
+    for name in names:
+        lines += [f"# {name}", f"call = {call_as_code(name, CLAUSES[name].call)}"]
+    return [*lines, "```", "", "</details>"]
+
+
+def how_to_ask() -> str:
+    """A program that asks a library for one clause; the calls of other clauses take the place of its call."""
+    name = "causal-fewer-queries"
+    return asking_as_code(name, CLAUSES[name].call, "sdpa")
+
+
+def cells(columns: Sequence[Column]) -> dict[str, Any]:
+    """What a page shows of a cell: what the clause says and calls, and what the library answered."""
+    return {
+        "imports": IMPORTS,
+        "signs": {SIGNS[status]: words for status, words in STATUSES.items()},
+        "clauses": {
+            name: {
+                "sentence": clause.sentence,
+                "call": call_as_code(name, clause.call),
+                "tolerance": clause.tolerance,
+            }
+            for name, clause in CLAUSES.items()
+        },
+        "libraries": {
+            column.library: {
+                "version": column.version,
+                "call": IMPLEMENTATIONS[column.library].call,
+                "answers": {
+                    name: _in_words(reply)
+                    if reply.error is None or reply.status != "agrees"
+                    else f"{reply.error:.1e}"
+                    for name, reply in column.replies.items()
+                },
+            }
+            for column in columns
+        },
+    }
+
+
 def _explanation(name: str, columns: Sequence[Column]) -> list[str]:
-    """The sentence of a clause, and who answers it in another way, with the way."""
-    lines = [f"- **{name}**: {CLAUSES[name].sentence}."]
+    """The sentence of a clause, the largest error of those that agree, and who answers in another way."""
+    replies = [column.replies[name] for column in columns]
+    errors = [
+        reply.error for reply in replies if reply.status == "agrees" and reply.error is not None
+    ]
+    within = ""
+    if errors and max(errors) > 0:
+        within = f" (✓ within {max(errors):.1g}; at most {CLAUSES[name].tolerance:.1g} is allowed)"
+    lines = [f"- **{name}**: {CLAUSES[name].sentence}{within}."]
     by_answer: dict[str, list[str]] = {}
     for column in columns:
         reply = column.replies[name]
         if reply.status not in ("agrees", "no word"):
             by_answer.setdefault(_in_words(reply), []).append(column.library)
     for answer, libraries in by_answer.items():
-        lines.append(f"  - {', '.join(libraries)}: {answer}")
+        lines.append(f"    - {', '.join(libraries)}: {answer}")
     return lines
 
 

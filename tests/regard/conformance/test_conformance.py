@@ -4,6 +4,7 @@ import ast
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,12 +25,23 @@ from regard.testing.conformance import (
     judge,
 )
 from regard.testing.conformance.call import allowed_pairs, empty_rows_are, right_results
-from regard.testing.conformance.clause import Results
+from regard.testing.conformance.clause import Reply, Results
 from regard.testing.conformance.drawing import in_dtype
 from regard.testing.conformance.report import markdown_lines, summary_lines, to_json
 from regard.testing.conformance.running import ANSWER, ask_library
+from regard.testing.oracle import answer
 
 WITHOUT_ORACLE = ("dropout", "determinism", "refusals")  # groups that the oracle cannot answer
+# The oracle has neither the range of float32 nor numbers of bfloat16.
+WIDER_IN_FLOAT64 = ("scores-above-range", "scores-below-range", "bfloat16-output")
+# Bits that only the native backend promises; the others are equal within rounding.
+WITHIN_ROUNDING = ("query-invariance", "padding-invariance")
+
+
+def agrees(reply: Reply) -> bool:
+    if reply.clause in WITHIN_ROUNDING:
+        return reply.status == "agrees" or reply.detail == "equal within rounding"
+    return reply.status == "agrees"
 
 
 @pytest.mark.parametrize("library", ["regard", "regard:reference"])
@@ -37,7 +49,7 @@ def test_regard_answers_every_clause_as_the_contract(library: str) -> None:
     attend = IMPLEMENTATIONS[library].new()
     for clause in CLAUSES.values():
         reply = judge(clause, attend)
-        assert reply.status == "agrees", reply
+        assert agrees(reply), reply
 
 
 @pytest.mark.parametrize(
@@ -49,22 +61,24 @@ def test_a_backend_answers_rightly_or_refuses_by_a_sentence(library: str) -> Non
     for clause in CLAUSES.values():
         reply = judge(clause, attend)
         refuses = reply.status == "refused" and "does not compute this call" in reply.detail
-        assert reply.status == "agrees" or refuses, reply
+        assert agrees(reply) or refuses, reply
         agreed += reply.status == "agrees"
     assert agreed > 40 or library == "regard:native"  # where there is no kernel, it refuses all
 
 
 def test_the_oracle_itself_agrees_in_all_that_it_can_be_asked() -> None:
     asked = [clause for clause in CLAUSES.values() if clause.group not in WITHOUT_ORACLE]
-    assert len(asked) > 100
+    assert len(asked) > 130
     for clause in asked:
+        if clause.name in WIDER_IN_FLOAT64:
+            continue
         reply = judge(clause, attend_with_numpy)
         assert reply.status in ("agrees", "no word"), reply
 
 
 def test_clauses_have_sentences_of_their_own_and_tolerances_with_reasons() -> None:
     sentences = [clause.sentence for clause in CLAUSES.values()]
-    assert len(set(sentences)) == len(sentences) >= 120
+    assert len(set(sentences)) == len(sentences) >= 170
     assert {clause.group for clause in CLAUSES.values()} == set(GROUPS)
     for clause in CLAUSES.values():
         assert clause.reason
@@ -72,10 +86,10 @@ def test_clauses_have_sentences_of_their_own_and_tolerances_with_reasons() -> No
 
 
 def test_the_right_answers_share_no_code_with_regard() -> None:
-    """Only the adapter of regard imports it."""
+    """Only the adapter of regard itself imports it."""
     folder = Path(regard.testing.conformance.__file__).parent
-    for path in [*folder.glob("*.py"), folder.parent / "oracle.py"]:
-        if path.name == "implementations.py":
+    for path in [*folder.rglob("*.py"), folder.parent / "oracle.py"]:
+        if path.name == "of_regard.py":
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             names = [node.module] if isinstance(node, ast.ImportFrom) else []
@@ -190,6 +204,80 @@ def depends_on_the_batch(call: NeutralCall) -> Results:
     return {name: x + 1e-9 * call.sizes[0] for name, x in right_results(call).items()}
 
 
+def depends_on_the_queries(call: NeutralCall) -> Results:
+    return {name: x + 1e-9 * call.sizes[2] for name, x in right_results(call).items()}
+
+
+def depends_on_the_keys(call: NeutralCall) -> Results:
+    return {name: x + 1e-9 * call.sizes[3] for name, x in right_results(call).items()}
+
+
+def halved(result: str) -> Callable[[NeutralCall], Results]:
+    """An implementation that computes half of one result."""
+    return lambda call: {
+        name: x / 2 if name == result else x for name, x in right_results(call).items()
+    }
+
+
+def mixed_by_vmap(call: NeutralCall) -> Results:
+    """Inside of vmap, the second entry gets what the first one gets."""
+    found = right_results(call)
+    if call.transform != "vmap":
+        return found
+    return {name: np.stack([x[0], x[0]]) for name, x in found.items()}
+
+
+def dropping(
+    call: NeutralCall, *, keeps: bool = False, divides: bool = True, again: bool = False
+) -> Results:
+    """Attention that drops weights, with faults of dropout."""
+    if not call.dropout:
+        return right_results(call)
+    drawn = np.random.default_rng(call.seed).random((*call.sizes[:3], call.sizes[3]))
+    kept = drawn < call.dropout if keeps else drawn >= call.dropout
+    factors = kept / (1 - call.dropout if divides and call.dropout < 1 else 1)
+    scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
+    found = answer(call.q, call.k, call.v, True, scale=scale, factors=factors)
+    results: dict[str, Any] = {"output": found.output}
+    if call.gradients:
+        backward = factors[..., ::-1] if again else factors
+        learned = answer(
+            call.q,
+            call.k,
+            call.v,
+            True,
+            scale=scale,
+            factors=backward,
+            grad_output=call.grad_output,
+        )
+        results["dv"] = learned.dv
+    return results
+
+
+def writes_to_inputs(call: NeutralCall, tensors: Any) -> torch.Tensor:
+    scores = tensors["q"] @ tensors["k"].mT / call.q.shape[3] ** 0.5
+    if tensors["mask"] is not None:
+        scores = scores.masked_fill(~tensors["mask"], -torch.inf)
+    output = torch.softmax(scores, -1) @ tensors["v"]
+    with torch.no_grad():
+        tensors["q"].data.mul_(call.q.shape[3] ** -0.5)
+    return output
+
+
+def breaks_the_graph(call: NeutralCall, tensors: Any) -> torch.Tensor:
+    if float(tensors["q"].sum()) > 1e30:
+        raise ValueError("too large")
+    allowed = torch.ones(call.q.shape[2], call.k.shape[2], dtype=torch.bool).tril()
+    scores = tensors["q"] @ tensors["k"].mT / call.q.shape[3] ** 0.5
+    if call.causal:
+        scores = scores.masked_fill(~allowed, -torch.inf)
+    return torch.softmax(scores, -1) @ tensors["v"]
+
+
+def flushes_to_zero(call: NeutralCall) -> Results:
+    return right_results(replace(call, v=np.where(np.abs(call.v) < 1e-38, 0.0, call.v)))
+
+
 def takes_fewer_values(call: NeutralCall) -> Results:
     return right_results(replace(call, k=call.k[:, :, : call.v.shape[2]]))
 
@@ -251,8 +339,39 @@ FAULTS = {
     "dropout ignored": PlantedFault(
         drops_nothing, "dropout-drops", "alternative", "dropout ignored"
     ),
-    "bits change": PlantedFault(other_each_time, "same-bits-twice", "differs"),
-    "bits depend on the batch": PlantedFault(depends_on_the_batch, "batch-invariance", "differs"),
+    "dropped weights not made up for": PlantedFault(
+        partial(dropping, divides=False), "dropout-kept", "alternative", "not divided by 1 - p"
+    ),
+    "as many kept as should be dropped": PlantedFault(
+        partial(dropping, keeps=True), "dropout-share", "alternative", "a quarter is kept"
+    ),
+    "other weights dropped backward": PlantedFault(
+        partial(dropping, again=True), "dropout-gradient", "differs"
+    ),
+    "bits change": PlantedFault(
+        other_each_time, "same-bits-twice", "alternative", "equal within rounding"
+    ),
+    "bits depend on the batch": PlantedFault(
+        depends_on_the_batch, "batch-invariance", "alternative", "equal within rounding"
+    ),
+    "bits depend on the queries": PlantedFault(
+        depends_on_the_queries, "query-invariance", "alternative", "equal within rounding"
+    ),
+    "bits depend on padding": PlantedFault(
+        depends_on_the_keys, "padding-invariance", "alternative", "equal within rounding"
+    ),
+    "second derivatives halved": PlantedFault(halved("ddv"), "second", "differs"),
+    "tangent halved": PlantedFault(halved("tangent"), "jvp", "differs"),
+    "vmap mixes entries": PlantedFault(mixed_by_vmap, "vmap", "differs"),
+    "inputs written to": PlantedFault(
+        Torch(writes_to_inputs, ("mask", "gradients")), "inputs-unchanged", "differs"
+    ),
+    "graph broken": PlantedFault(
+        Torch(breaks_the_graph, ("causal", "gradients", "compile")), "compile", "refused"
+    ),
+    "subnormal numbers flushed": PlantedFault(
+        flushes_to_zero, "subnormal-values", "alternative", "lost"
+    ),
     "fewer values accepted": PlantedFault(
         takes_fewer_values,
         "fewer-values",
@@ -268,7 +387,8 @@ FAULTS = {
 def test_a_planted_fault_is_found_by_a_clause_that_names_it(name: str) -> None:
     fault = FAULTS[name]
     found = judge(CLAUSES[fault.clause], fault.attend)
-    assert (found.status, found.detail) == (fault.status, fault.detail)
+    detail = fault.detail if fault.detail or fault.status != "refused" else found.detail
+    assert (found.status, found.detail) == (fault.status, detail)
     sound = judge(CLAUSES["heads-and-batch"], fault.attend)
     assert (sound.status == "agrees") == (name != "float32 in bfloat16")
 
@@ -315,8 +435,12 @@ def test_a_process_that_ends_costs_one_cell() -> None:
 
 
 def test_a_report_has_a_cell_for_every_clause_and_explains_what_differs() -> None:
-    column = ask_library("sdpa")
-    assert set(column.replies) == set(CLAUSES)
+    causal = ["causal-square", "causal-fewer-queries", "causal-one-query"]
+    asked = ask_library("sdpa", causal)
+    assert list(asked.replies) == causal
+    column = replace(
+        asked, replies={name: Reply(name, "agrees") for name in CLAUSES} | asked.replies
+    )
     counts = summary_lines([column])[-1].split(" | ")[2:]
     assert sum(int(count.strip(" |")) for count in counts) == len(CLAUSES)
     report = "\n".join(markdown_lines([column], "a system"))

@@ -6,7 +6,7 @@
 from dataclasses import replace
 
 from regard.testing.conformance.clause import Clause
-from regard.testing.conformance.clauses import numbers, tensors, visibility
+from regard.testing.conformance.clauses import derivatives, numbers, repeated, tensors, visibility
 
 GROUPS = {
     "shapes": tensors.shapes_clauses,
@@ -22,10 +22,13 @@ GROUPS = {
     "softcap": numbers.softcap_clauses,
     "sinks": numbers.sinks_clauses,
     "numbers": numbers.numbers_clauses,
-    "gradients": numbers.gradients_clauses,
+    "gradients": derivatives.gradients_clauses,
+    "second derivatives": derivatives.second_derivatives_clauses,
+    "transforms": derivatives.transforms_clauses,
     "layouts": tensors.layouts_clauses,
-    "dropout": numbers.dropout_clauses,
-    "determinism": numbers.determinism_clauses,
+    "dropout": repeated.dropout_clauses,
+    "determinism": repeated.determinism_clauses,
+    "decoding": repeated.decoding_clauses,
     "statistics": numbers.statistics_clauses,
     "refusals": tensors.refusals_clauses,
 }

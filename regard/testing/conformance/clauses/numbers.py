@@ -1,4 +1,4 @@
-"""Clauses about the numbers: scale, bias, softcap, sinks, precision, gradients, dropout, equal bits, statistics."""
+"""Clauses about the numbers: scale, bias, softcap, sinks, precision, statistics."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 
 from regard.testing.conformance.call import (
-    Array,
     NeutralCall,
     Results,
     empty_rows_are,
@@ -131,6 +130,15 @@ def softcap_clauses() -> Iterator[Clause]:
     yield clause(
         "softcap-gradient", sentence, learning, alternatives={"ignored": without("softcap")}
     )
+    # All products of a row and a key have one sign, so that their sum has it whatever the order.
+    signs = np.where(np.arange(K_LEN) % 3 == 0, -1.0, 1.0)[:, None]
+    beyond = new_call(
+        softcap=2.0,
+        q=in_dtype(3e37 * np.abs(draw(2, HEADS, Q_LEN, 32, seed=1)), "float32"),
+        k=in_dtype(signs * (1 + np.abs(draw(2, HEADS, K_LEN, 32, seed=2))) * 100, "float32"),
+    )
+    sentence = "scores beyond the range of float32 become ±softcap, not NaN"
+    yield clause("softcap-overflow", sentence, beyond)
 
 
 def sinks_clauses() -> Iterator[Clause]:
@@ -158,6 +166,8 @@ def sinks_clauses() -> Iterator[Clause]:
     yield clause("sink-empty-row", sentence, new_call(mask=mask, sink=sink), alternatives=empty)
     learning = new_call(sink=sink, gradients=(*SUMS, "sink"))
     yield clause("sink-gradient", "the gradient of the sink", learning)
+    no_sink = new_call(sink=np.full(HEADS, -math.inf))
+    yield clause("sink-minus-infinity", "a sink of -inf changes nothing", no_sink)
     large = new_call(sink=np.full(HEADS, 100.0))
     yield clause("sink-large", "a sink of 100 takes all the weight and does not overflow", large)
 
@@ -180,115 +190,96 @@ def numbers_clauses() -> Iterator[Clause]:
     many = new_call(1, 1, 2, 4096, dtype="bfloat16", v=np.ones((1, 1, 4096, 32)))
     sentence = "the mean of 4,096 values 1 in bfloat16 is 1: sums are wider than bfloat16"
     yield clause("bfloat16-many-keys", sentence, many, tolerance=4e-3, reason="one rounding of 1")
+    half = replace(many, dtype="float16")
+    sentence = "the mean of 4,096 values 1 in float16 is 1"
+    yield clause("float16-many-keys", sentence, half, tolerance=5e-4, reason="one rounding of 1")
+    yield _cancelling()
+    yield _narrow_output()
+    yield _subnormal()
+    yield from _scores_beyond_the_range()
     high = new_call(dtype="float16", scale=0.001, q=300 * draw(2, HEADS, Q_LEN, 32, seed=1))
     high = replace(high, q=in_dtype(high.q, "float16"), k=in_dtype(100 * high.k, "float16"))
     sentence = "float16 products above 65,504 are summed in float32 before the scale"
     yield clause("float16-overflow", sentence, high, tolerance=4e-3, reason="scores of hundreds")
 
 
-def gradients_clauses() -> Iterator[Clause]:
-    yield clause("gradients", "the gradients of q, k and v", new_call(gradients=SUMS))
-    smaller = new_call(v_dim=16, gradients=SUMS)
-    yield clause("gradients-v-dim", "gradients where v_dim is not head_dim", smaller)
-    narrow = new_call(dtype="bfloat16", gradients=SUMS)
-    sentence = "bfloat16 gradients within 2e-2"
-    yield clause("gradients-bfloat16", sentence, narrow, tolerance=2e-2, reason="sums of roundings")
-    exact = new_call(dtype="float64", gradients=SUMS)
-    yield clause("gradients-float64", "float64 gradients within 1e-11", exact)
-
-
-def dropout_clauses() -> Iterator[Clause]:
-    # Equal weights and values 1: the mean over many rows shows whether kept weights are divided by 1 - p.
-    many = new_call(1, 4, 64, 64, scale=0.0, v=np.ones((1, 4, 64, 32)), dropout=0.5)
-
-    def mean(attend: Attend, call: NeutralCall) -> Results:
-        return {"mean": np.array([attend(call)["output"].mean()])}
-
-    yield clause(
-        "dropout-mean",
-        "dropout 0.5 keeps the mean: kept weights are divided by 1 - p",
-        many,
-        ask=mean,
-        right={"mean": np.ones(1)},
-        tolerance=0.05,
-        reason="a mean over 256 rows of 64 weights",
-        alternatives={"not divided by 1 - p": lambda call: {"mean": np.array([0.5])}},
+def _cancelling() -> Clause:
+    """Each value stands twice, once with the other sign, so that what is left is small beside the terms."""
+    call = new_call(1, 2, 8, 512, dtype="bfloat16", scale=0.02)
+    values = in_dtype(draw(1, 2, 256, 32, seed=3) + 8, "bfloat16")
+    return clause(
+        "bfloat16-cancelling",
+        "sums of bfloat16 numbers that cancel are right within 3e-3",
+        replace(call, v=np.concatenate([values, -values], 2)),
+        tolerance=3e-3,
+        reason="rounding of the output, and of weights to either side",
     )
-    varied = replace(many, v=draw(1, 4, 64, 32, seed=3))
 
-    def spread(attend: Attend, call: NeutralCall) -> Results:
-        """Whether rows of equal weights differ, as they do only if weights were dropped."""
+
+def _narrow_output() -> Clause:
+    """Whether each number of the output is one of bfloat16."""
+
+    def rest(attend: Attend, call: NeutralCall) -> Results:
         output = attend(call)["output"]
-        return {"differs": np.array([float(np.ptp(output[0, 0, :, 0]) > 1e-3)])}
+        return {"rest": output - in_dtype(output, "bfloat16")}
 
-    yield clause(
-        "dropout-drops",
-        "dropout 0.5 drops other weights in each row",
-        varied,
-        ask=spread,
-        right={"differs": np.ones(1)},
-        alternatives={"dropout ignored": lambda call: {"differs": np.zeros(1)}},
-    )
-
-    def twice(attend: Attend, call: NeutralCall) -> Results:
-        return {"difference": attend(call)["output"] - attend(call)["output"]}
-
-    yield clause(
-        "dropout-seed",
-        "the same seed drops the same weights",
-        varied,
-        ask=twice,
-        right={"difference": np.zeros((1, 4, 64, 32))},
-        tolerance=0.0,
-        reason="the same bits",
+    call = new_call(dtype="bfloat16")
+    zeros = {"rest": np.zeros(call.q.shape)}
+    sentence = "the output of bfloat16 tensors is one of bfloat16"
+    return clause(
+        "bfloat16-output", sentence, call, ask=rest, right=zeros, tolerance=0.0, reason="exact"
     )
 
 
-def determinism_clauses() -> Iterator[Clause]:
-    call = new_call(q_len=33, k_len=65)
+def _subnormal() -> Clause:
+    """Values of 1e-39, compared as multiples of it."""
+    call = new_call()
+    call = replace(call, v=in_dtype(1e-39 * call.v, "float32"))
 
-    def changed_bits(first: Array, second: Array) -> Results:
-        return {"changed": np.array([float((first != second).sum())])}
+    def enlarged(attend: Attend, call: NeutralCall) -> Results:
+        return {"output": attend(call)["output"] * 1e39}
 
-    same = {"changed": np.zeros(1)}
-    exact = {"right": same, "tolerance": 0.0, "reason": "the same bits"}
-
-    def twice(attend: Attend, call: NeutralCall) -> Results:
-        return changed_bits(attend(call)["output"], attend(call)["output"])
-
-    yield clause("same-bits-twice", "two equal calls give the same bits", call, ask=twice, **exact)
-
-    def row_alone(attend: Attend, call: NeutralCall) -> Results:
-        alone = replace(call, q=call.q[1:2], k=call.k[1:2], v=call.v[1:2])
-        return changed_bits(attend(call)["output"][1:2], attend(alone)["output"])
-
-    sentence = "a batch row alone gives the bits that it has in a batch"
-    batch = new_call(batch=5, q_len=33, k_len=65)
-    yield clause("batch-invariance", sentence, batch, ask=row_alone, **exact)
-
-    def step_by_step(attend: Attend, call: NeutralCall) -> Results:
-        steps = []
-        for length in range(1, call.sizes[3] + 1):
-            step = replace(
-                call,
-                q=call.q[:, :, length - 1 : length],
-                k=call.k[:, :, :length],
-                v=call.v[:, :, :length],
-            )
-            steps.append(attend(step)["output"])
-        return {"output": np.concatenate(steps, 2)}
-
-    def first_key_alone(call: NeutralCall) -> Results:
-        """A step whose only query is aligned with the first key."""
-        return {"output": np.repeat(call.v[:, :, :1], call.sizes[2], 2)}
-
-    yield clause(
-        "decoding",
-        "token by token over growing keys is one causal pass",
-        new_call(q_len=8, k_len=8, causal=True),
-        ask=step_by_step,
-        alternatives={"each step sees the first key alone": first_key_alone},
+    right = {"output": right_results(call)["output"] * 1e39}
+    sentence = "values of 1e-39, below the normal numbers of float32, are not lost"
+    return clause(
+        "subnormal-values",
+        sentence,
+        call,
+        ask=enlarged,
+        right=right,
+        tolerance=1e-4,
+        reason="subnormal numbers have few digits",
+        alternatives={"lost": lambda call: {"output": np.zeros(call.q.shape)}},
     )
+
+
+def _scores_beyond_the_range() -> Iterator[Clause]:
+    """One row of queries of 3e38 beside keys of 100, so that each of its products is beyond float32."""
+    for name, sign in (("above", 1.0), ("below", -1.0)):
+        call = new_call(1, 1, scale=1.0, k=np.full((1, 1, K_LEN, 32), 100.0))
+        q = call.q.copy()
+        q[0, 0, 1] = sign * in_dtype(np.array(3e38), "float32")
+        call = replace(call, q=q)
+        found = right_results(call)["output"].copy()
+        found[0, 0, 1] = math.nan if sign > 0 else 0.0
+        sentence = {
+            "above": "a score above the range of float32 is inf: its row is NaN",
+            "below": "a row whose scores are all below the range of float32 is empty: zeros",
+        }[name]
+        mean = found.copy()
+        mean[0, 0, 1] = call.v[0, 0].mean(0)
+        nan = found.copy()
+        nan[0, 0, 1] = math.nan
+        yield clause(
+            f"scores-{name}-range",
+            sentence,
+            call,
+            right={"output": found},
+            alternatives={
+                "the mean of all values": lambda call, mean=mean: {"output": mean},
+                "NaN": lambda call, nan=nan: {"output": nan},
+            },
+        )
 
 
 def statistics_clauses() -> Iterator[Clause]:

@@ -15,6 +15,7 @@ from regard.testing.conformance.call import (
     empty_rows_are,
     right_results,
     with_opposite_mask,
+    with_pairs,
 )
 from regard.testing.conformance.clause import Clause
 from regard.testing.conformance.clauses.making import SUMS, clause, refusal
@@ -40,6 +41,14 @@ def shapes_clauses() -> Iterator[Clause]:
     yield clause("head-dim-1", "head_dim 1", new_call(head_dim=1))
     large = new_call(heads=2, head_dim=576, v_dim=512)
     yield clause("head-dim-576", "head_dim 576 with values of 512", large)
+    aligned_first = {"aligned first with first": with_pairs(aligned="first")}
+    many = new_call(1, 2, 131, 521, 24, causal=True)
+    sentence = "131 causal queries over 521 keys, head_dim 24"
+    yield clause("many-queries", sentence, many, alternatives=aligned_first)
+    long = new_call(2, 3, 1, 1543)
+    yield clause("many-keys", "one query over 1,543 keys", long)
+    wide = new_call(17, 5, 2, 3, 8)
+    yield clause("many-heads", "17 batch rows of 5 heads", wide)
 
 
 def zero_sizes_clauses() -> Iterator[Clause]:
@@ -50,6 +59,10 @@ def zero_sizes_clauses() -> Iterator[Clause]:
     )
     yield clause("no-batch", "batch 0 gives an output of batch 0", new_call(batch=0))
     yield clause("no-v-dim", "v_dim 0 gives an output without numbers", new_call(v_dim=0))
+
+
+def _repeated(x: Array) -> Array:
+    return np.broadcast_to(x[:1], x.shape)
 
 
 def grouped_heads_clauses() -> Iterator[Clause]:
@@ -78,6 +91,11 @@ def grouped_heads_clauses() -> Iterator[Clause]:
     masked = new_call(heads=6, kv_heads=3, mask=drawn_mask(1, 6, Q_LEN, K_LEN))
     sentence = "a mask for each query head with grouped heads"
     yield clause("grouped-mask", sentence, masked, alternatives=readings)
+    step = new_call(heads=6, kv_heads=2, q_len=1, k_len=37)
+    sentence = "one query of 6 heads over 2 and 37 keys"
+    yield clause("grouped-one-query", sentence, step, alternatives=readings)
+    narrow = new_call(heads=6, kv_heads=2, dtype="bfloat16")
+    yield clause("grouped-bfloat16", "grouped heads in bfloat16", narrow, alternatives=readings)
 
 
 def layouts_clauses() -> Iterator[Clause]:
@@ -93,10 +111,18 @@ def layouts_clauses() -> Iterator[Clause]:
         if layout == "expanded":
             call = replace(call, **{name: _repeated(getattr(call, name)) for name in "qkv"})
         yield clause(f"layout-{layout}", sentences[layout], call)
+    learning = new_call(layout="transposed", gradients=SUMS)
+    yield clause("layout-gradient", "gradients of transposed views are right", learning)
+    mask = np.broadcast_to(drawn_mask(Q_LEN, K_LEN), (2, HEADS, Q_LEN, K_LEN))
+    expanded = new_call(mask=mask, changes={"mask_layout": "expanded"})
+    yield clause("layout-mask", "a mask repeated with stride 0 is read rightly", expanded)
 
-
-def _repeated(x: Array) -> Array:
-    return np.broadcast_to(x[:1], x.shape)
+    yield clause(
+        "inputs-unchanged",
+        "q, k, v and the mask are not written to",
+        new_call(mask=drawn_mask(Q_LEN, K_LEN), gradients=SUMS, wants=("changed inputs",)),
+        right={"changed inputs": np.zeros(1)},
+    )
 
 
 def refusals_clauses() -> Iterator[Clause]:
@@ -117,8 +143,20 @@ def refusals_clauses() -> Iterator[Clause]:
     five = new_call(heads=5)
     five = replace(five, k=five.k[:, :3], v=five.v[:, :3])
     yield refusal("heads-not-a-multiple", "5 query heads over 3 are refused", five)
+    fewer_heads = replace(new_call(heads=6), k=call.k, v=call.v[:, :2])
+    sentence = "values of 2 heads beside keys of 3 are refused"
+    yield refusal("wrong-value-heads", sentence, fewer_heads)
     mask = drawn_mask(4, K_LEN)
     yield refusal("wrong-mask-shape", "a mask (4, 9) for 5 queries is refused", new_call(mask=mask))
+
+    added = new_call(bias=draw(1, 1, 4, K_LEN, seed=6))
+    yield refusal("wrong-bias-shape", "a bias (1, 1, 4, 9) for 5 queries is refused", added)
+    sinks = new_call(sink=np.zeros(2))
+    yield refusal("wrong-sink-size", "2 sinks for 3 heads are refused", sinks)
+    capped = new_call(softcap=-2.0)
+    yield refusal("negative-softcap", "a softcap of -2 is refused", capped)
+    integers = new_call(dtype="int32")
+    yield refusal("integer-tensors", "q, k and v of integers are refused", integers)
 
     def broadcast(call: NeutralCall) -> Results:
         return right_results(replace(call, k=np.repeat(call.k, 2, 0), v=np.repeat(call.v, 2, 0)))

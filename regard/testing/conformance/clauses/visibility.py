@@ -70,6 +70,8 @@ def masks_clauses() -> Iterator[Clause]:
         sentence = f"a mask (batch, 1, 1, k_len) hides padding on the {side}"
         yield clause(name, sentence, new_call(mask=padding), alternatives=lowered)
 
+    everything = new_call(mask=np.ones((Q_LEN, K_LEN), dtype=bool))
+    yield clause("mask-all-true", "a mask of True alone changes nothing", everything)
     strong = new_call(mask=mask, scale=1.0)
     keys = with_numbers(strong.k, (slice(None), slice(None), ~mask.any(0)), 0.0)
     high = mask.copy()
@@ -169,6 +171,7 @@ def windows_clauses() -> Iterator[Clause]:
         ("window-asymmetric", "window (3, 1)", (3, 1)),
         ("window-zero", "window (0, 0): the output is the value of the own place", (0, 0)),
         ("window-open-left", "window (unlimited, 1)", (None, 1)),
+        ("window-open-right", "window (1, unlimited)", (1, None)),
     ):
         call = new_call(q_len=9, window=window)
         yield clause(name, sentence, call, alternatives={**wider, **ignored})
@@ -180,6 +183,9 @@ def windows_clauses() -> Iterator[Clause]:
     )
     large = new_call(q_len=7, k_len=7, causal=True, window=(100, 0))
     yield clause("window-large", "a window larger than the text changes nothing", large)
+    learning = new_call(heads=6, kv_heads=2, q_len=9, window=(2, 0), gradients=SUMS)
+    sentence = "gradients of a window with grouped heads"
+    yield clause("window-gradient", sentence, learning, alternatives={**wider, **ignored})
 
 
 def empty_rows_clauses() -> Iterator[Clause]:
@@ -274,13 +280,17 @@ def hidden_keys_clauses() -> Iterator[Clause]:
     plain = new_call(mask=mask)
     right = right_results(plain)
     hidden = (slice(None), slice(None), 4)
-    for name, number in (("nan", math.nan), ("inf", INFINITY), ("huge", 3e38)):
+    for name, word, number in (
+        ("nan", "NaN", math.nan),
+        ("inf", "infinity", INFINITY),
+        ("huge", "3e38", 3e38),
+    ):
         for what in ("key", "value"):
             tensor = "k" if what == "key" else "v"
             planted = with_numbers(getattr(plain, tensor), hidden, number)
             yield clause(
                 f"hidden-{name}-{what}",
-                f"{number} in a {what} that no query may look at has no effect",
+                f"{word} in a {what} that no query may look at has no effect",
                 replace(plain, **{tensor: planted}),
                 right=right,
             )
