@@ -56,9 +56,13 @@ IMPLEMENTATIONS: dict[str, Implementation] = {
         for backend in ("native", "decode", "fused", "streamed", "reference")
     },
     "sdpa": Implementation(ask_sdpa, ("torch",), "F.scaled_dot_product_attention"),
-    "sdpa:math": Implementation(lambda: ask_sdpa("MATH"), ("torch",), "its kernel MATH"),
+    "sdpa:math": Implementation(
+        lambda: ask_sdpa("MATH"), ("torch",), "F.scaled_dot_product_attention, kernel MATH"
+    ),
     "sdpa:flash": Implementation(
-        lambda: ask_sdpa("FLASH_ATTENTION"), ("torch",), "its kernel FLASH_ATTENTION"
+        lambda: ask_sdpa("FLASH_ATTENTION"),
+        ("torch",),
+        "F.scaled_dot_product_attention, kernel FLASH_ATTENTION",
     ),
     "nn.MHA": Implementation(
         lambda: ask_multihead_attention(False),

@@ -170,18 +170,16 @@ def _explanation(name: str, columns: Sequence[Column]) -> list[str]:
     for column in columns:
         reply = column.replies[name]
         if reply.status not in ("agrees", "no word"):
-            by_answer.setdefault(_in_words(reply), []).append(column.library)
+            in_markdown = _in_words(reply).replace("|", "\\|").replace("<", "&lt;")
+            by_answer.setdefault(in_markdown, []).append(column.library)
     for answer, libraries in by_answer.items():
         lines.append(f"    - {', '.join(libraries)}: {answer}")
     return lines
 
 
 def _in_words(reply: Reply) -> str:
-    detail = reply.detail.replace("|", "\\|").replace("<", "\\<")
-    if reply.status in ("alternative", "accepted"):
-        return f"{STATUSES[reply.status]}{': ' if detail else ''}{detail}"
     if reply.status == "differs" and reply.error is None:
         return "numbers where NaN is right, or another shape"
     if reply.status == "differs":
         return f"other numbers, the largest error {reply.error:.2g} of 1 + the largest right one"
-    return f"{STATUSES[reply.status]}{': ' if detail else ''}{detail}"
+    return f"{STATUSES[reply.status]}{': ' if reply.detail else ''}{reply.detail}"

