@@ -446,7 +446,7 @@ def test_a_report_has_a_cell_for_every_clause_and_explains_what_differs() -> Non
     report = "\n".join(markdown_lines([column], "a system"))
     for name, clause in CLAUSES.items():
         assert f"\n| {name} | " in report
-        assert f"- **{name}**: {clause.sentence}." in report
+        assert f"- **{name}**: {clause.sentence}" in report
     assert "sdpa: another reading, which has a name: aligned first with first" in report
     answers = to_json([column], "a system")["libraries"]["sdpa"]["answers"]
     assert {answer["status"] for answer in answers} <= set(STATUSES)
