@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import fields
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,7 @@ from regard.testing.conformance import CLAUSES, IMPLEMENTATIONS, NeutralCall, ju
 from regard.testing.conformance.drawing import draw, drawn_mask, with_numbers
 """
 SEEDS = range(1, 11)
-FEW = 130  # numbers that are written out
+FEW = 9  # numbers that are written out
 
 
 def call_as_code(name: str, call: NeutralCall) -> str:
@@ -41,10 +42,10 @@ def call_as_code(name: str, call: NeutralCall) -> str:
             place = f'CLAUSES["{name}"].call.{field.name}'
             arguments.append((field.name, _array_as_code(value, call.dtype) or place))
         elif field.name == "directions" and value is not None:
-            drawn = ", ".join(str(_array_as_code(x, call.dtype)) for x in value)
-            arguments.append((field.name, f"({drawn})"))
+            drawn = [f"        {_array_as_code(x, call.dtype)}," for x in value]
+            arguments.append((field.name, "\n".join(["(", *drawn, "    )"])))
         elif value != field.default:
-            arguments.append((field.name, repr(value)))
+            arguments.append((field.name, _as_formatted(value)))
     lines = [f"    {argument}={code}," for argument, code in arguments]
     return "\n".join(["NeutralCall(", *lines, ")"])
 
@@ -64,7 +65,7 @@ def _array_as_code(x: Array, dtype: str) -> str | None:
     if x.size > 0:
         first = x.flat[0]
         if np.array_equal(x, np.full(x.shape, first), equal_nan=x.dtype != bool):
-            return f"np.full({x.shape}, {first.item()!r})"
+            return f"np.full({x.shape}, {_as_formatted(first.item())})"
     for drawn, code in _recipes(x, dtype):
         changed = _changed_place(x, drawn)
         if changed == "":
@@ -72,7 +73,7 @@ def _array_as_code(x: Array, dtype: str) -> str | None:
         if changed is not None:
             return f"with_numbers({code}, {changed})"
     if x.size <= FEW:
-        return f"np.array({x.tolist()!r})"
+        return f"np.array({_as_formatted(x.tolist())})"
     return None
 
 
@@ -89,6 +90,7 @@ def _recipes(x: Array, dtype: str) -> Iterator[tuple[Array, str]]:
         if in_which:
             yield draw(*x.shape, seed=seed), f"draw({shape}, seed={seed})"
     yield np.zeros(x.shape), f"np.full({x.shape}, 0.0)"
+    yield drawn_mask(*x.shape).astype(float), f"drawn_mask({shape}).astype(float)"
 
 
 def _changed_place(x: Array, drawn: Array) -> str | None:
@@ -111,7 +113,13 @@ def _changed_place(x: Array, drawn: Array) -> str | None:
     number = inside.flat[0]
     if not np.array_equal(inside, np.full(inside.shape, number), equal_nan=x.dtype != bool):
         return None
-    return f"np.s_[{', '.join(_slice_as_code(part) for part in box)}], {number.item()!r}"
+    places = ", ".join(_slice_as_code(part) for part in box)
+    return f"np.s_[{places}], {_as_formatted(number.item())}"
+
+
+def _as_formatted(value: Any) -> str:
+    """A value as the formatter writes it: 1e30 and "text", not 1e+30 and 'text'."""
+    return repr(value).replace("e+", "e").replace("'", '"')
 
 
 def _slice_as_code(part: slice) -> str:
