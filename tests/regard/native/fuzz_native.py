@@ -21,9 +21,11 @@ import torch
 import regard as rg
 from regard import patterns as p
 from regard.backends.native import backend, filling, library
+from regard.backends.native.bands import NO_LIMIT
 from regard.backends.native.filling import KernelCall, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
+from regard.backends.native.program import ACTIVATIONS, Attending, HeadSizes, Program
 from regard.backends.native.recurrence import RecurrenceKernel
 from regard.backends.recurrence import RecurrenceInputs, Rule
 from regard.backends.schedule import Arrays
@@ -355,6 +357,63 @@ def compute_recurrence(draw: random.Random) -> None:
         kernel.backward(rule, inputs, saved, grads)
 
 
+def compute_program(draw: random.Random) -> None:
+    """A layer over a few rows: embedding, norm, attention to a text, gated feed-forward; some with a damaged number."""
+    rows = draw.choice([1, 2, 3, 5, 24])
+    dim, hidden = draw_size(draw, 70), draw_size(draw, 70)
+    kv_heads, group, head_dim = draw.choice([1, 2]), draw.choice([1, 3]), 2 * draw_size(draw, 20)
+    heads = kv_heads * group
+    room, place = draw.choice([(1, 0), (7, 3), (40, 39)])
+    loaded = backend.load()
+    assert isinstance(loaded, library.Library)
+    program = Program(loaded)
+    x, normed, gate, wide = (program.buffer(size) for size in (dim, dim, hidden, hidden))
+    q, into = (program.buffer(heads * head_dim) for _ in range(2))
+    k, v = (program.buffer(kv_heads * head_dim) for _ in range(2))
+    embedding = program.embed(torch.randn(9, dim), 1.5, x)
+    program.norm(x, normed, torch.randn(dim), torch.randn(dim), 1e-5)
+    for buffer, size in ((q, heads), (k, kv_heads), (v, kv_heads)):
+        program.project(normed, buffer, torch.randn(size * head_dim, dim), None)
+    program.rotate(q, head_dim)
+    attending = Attending(HeadSizes(heads, kv_heads, head_dim, head_dim), 0.5, None)
+    entries = torch.randn(2, rows, kv_heads, room, head_dim)
+    keys, values = entries.unbind()
+    attending.read_text(keys, values)
+    program.attend_to_text(q, k, v, into, attending, draw.choice([0, 5, NO_LIMIT]))
+    program.project(into, x, torch.randn(dim, heads * head_dim), torch.randn(dim), adds=True)
+    program.rms_norm(x, normed, None, 1e-5)
+    for buffer in (gate, wide):
+        program.project(normed, buffer, torch.randn(hidden, dim), torch.randn(hidden))
+    program.activate(gate, draw.choice([*ACTIVATIONS]))
+    program.multiply(gate, wide)
+    program.project(wide, x, torch.randn(dim, hidden), None, adds=True)
+    assert program.finish()
+    turns = torch.randn(2, head_dim)
+    program.rotate_by(turns[0].data_ptr(), turns[1].data_ptr())
+    vector = torch.randn(dim)
+    program.add_to_rows(embedding, vector)
+    output = torch.empty(rows, dim)
+    program.give(x, output)
+    if draw.random() < 0.4:
+        operation = draw.choice([*program._operation_structs])
+        names = (
+            "kind",
+            "source",
+            "into",
+            "keys",
+            "values",
+            "activation",
+            "head_dim",
+            "weight_size",
+        )
+        setattr(operation, draw.choice(names), draw.choice([-1, 0, 3, 5, 17, 1 << 30]))
+    ids = torch.tensor(
+        [draw.choice([0, 8] if draw.random() < 0.9 else [-1, 9]) for _ in range(rows)]
+    )
+    with contextlib.suppress(RegardError, IndexError):
+        program.run(rows + draw.choice([0, 0, 0, 1]), place + draw.choice([0, 0, 0, 1]), ids)
+
+
 def use_threads(count: int) -> None:
     """So many threads of the kernel. PyTorch gets as many, unless OMP_NUM_THREADS=1 leaves it alone in its thread: a
     sanitizer of threads cannot follow how PyTorch's own ones wait for each other."""
@@ -368,6 +427,8 @@ def work_of(number: int) -> Callable[[random.Random], None]:
     """What a case does: kinds in turn."""
     if number % 7 == 3:
         return compute_recurrence
+    if number % 7 == 5:
+        return compute_program
     if number % 20 == 0:
         return compute_in_threads
     if number % 20 == 10:
