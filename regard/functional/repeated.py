@@ -15,7 +15,7 @@ from regard.core.call import Call
 from regard.core.hidden import CallGrid
 from regard.core.plan import Plan
 
-__all__ = ["UNKNOWN", "REPEATED", "RepeatedCalls"]
+__all__ = ["REPEATED", "UNKNOWN"]
 
 
 class RepeatedCalls:

@@ -219,13 +219,13 @@ def test_messages_are_long_or_short_and_lists_of_names_are_left_out(tmp_path):
 
 def test_no_program_and_no_message_of_the_test_is_in_the_training():
     made = [
-        messages.Message(program, f"{program} says {n}", "x", n < 5)
+        messages.ProgramMessage(program, f"{program} says {n}", "x", n < 5)
         for program in ("tar", "sed", "git", "apt")
         for n in range(9)
     ]
     made += [
-        messages.Message("tar", "Out of Memory.", "x", True),
-        messages.Message("git", "out of memory", "x", True),
+        messages.ProgramMessage("tar", "Out of Memory.", "x", True),
+        messages.ProgramMessage("git", "out of memory", "x", True),
     ]
     parts = messages.split_by_program(made)
     programs = {part: {one.program for one in chosen} for part, chosen in parts.items()}
