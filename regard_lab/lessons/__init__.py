@@ -14,7 +14,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence", "recurrent", "fixed_vector", "alignment"),
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
     "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
-    "Writing text quickly": ("generation", "grouped", "latent"),
+    "Writing text quickly": ("generation", "sampling", "grouped", "latent"),
     "Longer texts": (
         "windows",
         "sparse",

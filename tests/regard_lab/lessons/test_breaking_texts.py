@@ -14,6 +14,7 @@ from regard.mechanisms import LSH, Linformer, Performer
 from regard.patterns import Pattern
 from regard.patterns.band import Reach
 from regard_lab.conversion.heads import resized
+from regard_lab.decoding import Sampling
 from regard_lab.models import LanguageConfig, LanguageModel
 
 
@@ -22,6 +23,27 @@ def _untimed(monkeypatch):
     monkeypatch.setattr(
         regard_lab.teaching, "milliseconds", lambda calls: dict.fromkeys(calls, 1.0)
     )
+
+
+def test_sampling_that_draws_from_other_probabilities():
+    """Every setting is forgotten when a word is drawn, and a temperature of 0 too."""
+
+    class Unfiltered(Sampling):
+        def choose(self, scores, rows, place):
+            return Sampling(seed=self.seed).choose(scores, rows, place)
+
+    assert starting(
+        failing("sampling", Sampling=Unfiltered),
+        "Words are drawn as often",
+        "A temperature of 0.5 squares",
+        "At a temperature of 0",
+        "Top-k 3 draws",
+    )
+
+
+def test_sampling_of_a_model_that_is_never_sure():
+    equal = torch.full((1, 5), 0.2)
+    assert starting(failing("sampling", sure=equal), "Top-p keeps fewer words")
 
 
 def test_generation(monkeypatch):

@@ -88,6 +88,15 @@ WRONG_ANSWERS = {
         "projected_words": ("17", "12", "126"),
         "bytes_of_a_word": ("65536", "4096", "32768"),
     },
+    "sampling": {
+        "ratio_at_a_quarter": ("1.6", "6.4", "1.12"),
+        "words_of_top_p_85": ("3", "5", "7"),
+        "two_words": (
+            "logits.softmax(-1)",
+            "logits.masked_fill(logits < logits.topk(3).values[-1], -torch.inf).softmax(-1)",
+            "logits.masked_fill(logits < logits.topk(2).values[-1], 0).softmax(-1)",
+        ),
+    },
     "grouped": {
         "readers_of_head_1": ("1 3 5 7", "1", "0 1 2 3"),
         "means_of_groups": (
