@@ -111,7 +111,7 @@ def _leaf(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 @dataclass(frozen=True)
-class Judgement:
+class Correctness:
     """The largest error relative to the rounding bound, by the name of the compared tensor."""
 
     errors: dict[str, float]
@@ -125,7 +125,7 @@ class Judgement:
         return ", ".join(f"{name} {share:.3g}" for name, share in self.errors.items())
 
 
-def judge(contest: Contest, contender: Contender) -> Judgement:
+def judge(contest: Contest, contender: Contender) -> Correctness:
     """Compare the results of a contender with the oracle."""
     work = contender.works_on(contest.work)
     if contender.judged_at is not None:
@@ -140,12 +140,12 @@ def judge(contest: Contest, contender: Contender) -> Judgement:
     allowed = allowed_pairs(work.pattern, rows, work.q_len, work.k_len)
     expected = _oracle(work, tensors, rows, allowed)
     budget = _budget(work, tensors, expected, rows)
-    return Judgement({name: _error(budget, name, x, expected, rows) for name, x in results.items()})
+    return Correctness({name: _error(budget, name, x, expected, rows) for name, x in results.items()})
 
 
 def _by_reference(
     work: Work, tensors: Tensors, rows: list[int], results: dict[str, torch.Tensor]
-) -> Judgement:
+) -> Correctness:
     """The verdict for a mechanism other than softmax, by the reference backend and its error in float32."""
     expected = expected_of(work, tensors, rows, torch.float64)
     single = expected_of(work, tensors, rows, torch.float32)
@@ -157,7 +157,7 @@ def _by_reference(
     for name, result in results.items():
         compared = result if name in whole else result[:, :, rows]
         shares[name] = Bound.of(expected[name], single[name]).share(compared)
-    return Judgement(shares)
+    return Correctness(shares)
 
 
 def results_of(work: Work, attend: Any, tensors: Tensors) -> dict[str, torch.Tensor]:

@@ -15,7 +15,7 @@ from regard.errors import ArgumentError, OccupiedError, UnsupportedError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed
 from regard_lab.bench.cases import cases_on, contests_of
-from regard_lab.bench.judging import Judgement, judge, results_of
+from regard_lab.bench.judging import Correctness, judge, results_of
 from regard_lab.bench.measuring import Pace, Times, take_turns, threads
 from regard_lab.bench.report import write_report
 from regard_lab.bench.results import Results, environment
@@ -72,7 +72,7 @@ def _check(case: Case, contest: Contest, contender: Contender, quick: bool, tell
         return absent
     tell(f"{case.name}, {contest.label}: checking {contender.name}")
     try:
-        verdict = judge(contest, contender) if contender.checked else Judgement({})
+        verdict = judge(contest, contender) if contender.checked else Correctness({})
         plan = None if contender.plan is None else _plan_name(contest, contender)
     except NotImplementedError as error:
         return {"status": "refused", "reason": _first_line(error)}
