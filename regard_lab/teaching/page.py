@@ -138,44 +138,51 @@ class LessonPage:
 
         The code of cells with a tag is folded below what they show.
         """
-        from regard_lab.teaching.board import Picture
-        from regard_lab.teaching.exercises import Exercise
-
         parts: list[str] = []
-        pictures: dict[str, Picture] = {}
-        exercises = 0
+        outputs = _Outputs(self.name)
         waiting: list[str] = []  # code that is folded with the next cell that shows something
         for index, (cell, shown) in enumerate(self.run()):
             if cell.markdown:
                 parts.append(cell.text)
                 continue
 
-            outputs = []
-            for thing in shown:
-                if isinstance(thing, Picture):
-                    name = f"{self.name}-{len(pictures) + 1}.svg"
-                    pictures[name] = thing
-                    outputs.append(_figure(thing, name))
-                elif isinstance(thing, str):
-                    outputs.append(f"```{{.text .printed}}\n{thing.rstrip()}\n```")
-                elif isinstance(thing, Exercise):
-                    exercises += 1
-                    outputs.append(f"**{exercises}.** {thing.as_markdown()}")
-                else:
-                    outputs.append(thing._repr_markdown_())
-
+            shown_parts = [outputs.as_markdown(thing) for thing in shown]
             if cell.is_typed:
-                parts += [f"```python\n{self.typed_text(index)}\n```", *outputs]
+                parts += [f"```python\n{self.typed_text(index)}\n```", *shown_parts]
                 continue
             waiting.append(cell.text)
             if shown:
                 code = "```python\n{}\n```".format("\n\n".join(waiting))
                 waiting.clear()
                 folded = f"<details markdown><summary>Code</summary>\n\n{code}\n\n</details>"
-                parts += [*outputs, folded]
-        if exercises:
+                parts += [*shown_parts, folded]
+        if outputs.exercises:
             parts.append(f"To check an answer: `regard lesson {self.name} --exercise 1`")
-        return "\n\n".join(parts) + "\n", pictures
+        return "\n\n".join(parts) + "\n", outputs.pictures
+
+
+class _Outputs:
+    """What the cells of a lesson show, as Markdown; its pictures and its exercises are numbered."""
+
+    def __init__(self, lesson: str) -> None:
+        self.lesson = lesson
+        self.pictures: dict[str, Picture] = {}
+        self.exercises = 0
+
+    def as_markdown(self, thing: Shown) -> str:
+        from regard_lab.teaching.board import Picture
+        from regard_lab.teaching.exercises import Exercise
+
+        if isinstance(thing, str):
+            return f"```{{.text .printed}}\n{thing.rstrip()}\n```"
+        if isinstance(thing, Picture):
+            name = f"{self.lesson}-{len(self.pictures) + 1}.svg"
+            self.pictures[name] = thing
+            return _figure(thing, name)
+        if isinstance(thing, Exercise):
+            self.exercises += 1
+            return f"**{self.exercises}.** {thing.as_markdown()}"
+        return thing._repr_markdown_()
 
 
 class _Printed(StringIO):
