@@ -140,7 +140,9 @@ def judge(contest: Contest, contender: Contender) -> Correctness:
     allowed = allowed_pairs(work.pattern, rows, work.q_len, work.k_len)
     expected = _oracle(work, tensors, rows, allowed)
     budget = _budget(work, tensors, expected, rows)
-    return Correctness({name: _error(budget, name, x, expected, rows) for name, x in results.items()})
+    return Correctness(
+        {name: _error(budget, name, x, expected, rows) for name, x in results.items()}
+    )
 
 
 def _by_reference(
