@@ -22,6 +22,7 @@ from regard.backends.native.library import CCall, CSchedule, Library, load, refu
 MOST_ROWS = 64  # RG_MOST_PROGRAM_ROWS
 MOST_BUFFERS = 16  # RG_MOST_BUFFERS
 NO_TEXT = -1
+BAD_SIZES = 2
 BAD_ID = 9
 NOT_FINITE = 10
 
@@ -198,6 +199,7 @@ class Program:
         self._fields: list[tuple[int, str]] = []
         self._addresses: list[tuple[int, bool]] = []
         self._read: list[torch.Tensor] = []
+        self._rows_given: dict[int, int] = {}  # of the tensors that are buffers
         self._held: list[Any] = []  # what else the structs point at
 
     def buffer(self, width: int) -> int:
@@ -330,6 +332,7 @@ class Program:
     def give(self, buffer: int, tensor: torch.Tensor) -> None:
         """Use the memory of a tensor (rows, width) as a buffer, until another is given."""
         self._given[buffer] = tensor.data_ptr()
+        self._rows_given[buffer] = tensor.numel() // self._widths[buffer]
 
     def run(self, rows: int, place: int, ids: torch.Tensor | None = None) -> bool:
         """Run all operations for so many rows, whose next vector is at position `place`.
@@ -342,6 +345,11 @@ class Program:
             IndexError: an id is not in the table.
             RegardError: sizes that do not fit the program.
         """
+        fewest = min(self._rows_given.values(), default=rows)
+        if ids is not None:
+            fewest = min(fewest, ids.numel())
+        if rows > fewest:
+            raise refusal(BAD_SIZES)
         struct = self._struct
         struct.rows = rows
         struct.place = place

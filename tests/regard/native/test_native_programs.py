@@ -235,6 +235,8 @@ def test_rows_of_a_table_are_scaled_and_moved(native: Library) -> None:
     rows = torch.empty(3, 7)
     assert run_on(program, 3, {x: rows}, ids=torch.tensor([10, 0, 4]))
     assert torch.equal(rows, table[[10, 0, 4]] * 1.5 + vector)
+    with pytest.raises(RegardError, match="a size is below 1"):
+        run_on(program, 3, {x: rows}, ids=torch.tensor([10, 0]))
     for wrong in (11, -1):
         with pytest.raises(IndexError):
             run_on(program, 3, {x: rows}, ids=torch.tensor([10, wrong, 4]))
@@ -292,7 +294,7 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(native: Librar
     with pytest.raises(RegardError, match="a tensor has no memory"):
         run_on(program, 1, {x: vector})
     assert torch.equal(vector, -torch.ones(1, 7))
-    for rows in (0, MOST_ROWS + 1):
+    for rows in (0, 2, MOST_ROWS + 1):  # the buffer that was given has one row
         with pytest.raises(RegardError, match="a size is below 1"):
             program.run(rows, 0)
 
