@@ -199,13 +199,21 @@ def _explained(
     contrasts |= asked
     if not contrasts:
         return exploration
-    chosen = max(asked or contrasts)
+    words = exploration.texts["text" if read.target is None else "target"]
+    named = [place for place in contrasts if _has_letters(words[place])]
+    chosen = max(asked or named or contrasts)  # a word before a mark, or before the end of the text
     return replace(
         exploration,
         explained=explained(subject, read.tokenizer, contrasts, chosen),
         written="text" if read.target is None else "target",
         chosen=chosen,
     )
+
+
+def _has_letters(word: str) -> bool:
+    """Whether a word is one of a text, not a mark or a sign of the tokenizer such as `</s>`."""
+    is_sign = word.startswith("<") and word.endswith(">")
+    return not is_sign and any(letter.isalpha() for letter in word)
 
 
 def _with_changes(

@@ -117,7 +117,7 @@ def test_axe_has_no_complaint(browser, translated, scheme):
 @pytest.mark.slow
 @needs_axe
 def test_axe_has_no_complaint_about_any_step(browser, translated):
-    with Opened(browser, f"{translated}#view=walk", bypass_csp=True) as opened:
+    with Opened(browser, f"{translated}#view=walk&whole=yes", bypass_csp=True) as opened:
         page = opened.page
         for number in range(1, len(walked().steps) + 1):
             page.wait_for_function(

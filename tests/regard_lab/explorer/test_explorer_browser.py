@@ -94,7 +94,7 @@ def test_heads_are_sorted_by_their_measures(browser, page_of):
         "received": "012",
     }
     with Opened(browser, f"{page_of(show(given))}#view=heads") as opened:
-        opened.page.locator("summary").click()
+        opened.page.locator(".twin summary").click()
         for sort, order in orders.items():
             opened.page.get_by_role("combobox", name="Sort by", exact=True).select_option(sort)
             opened.settle()
@@ -147,7 +147,7 @@ def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browse
         opened.view("What if")
         without = page.get_by_role("combobox", name="Without", exact=True)
         without.select_option("street")
-        page.get_by_role("button", name="Read", exact=True).click()
+        page.get_by_role("button", name="Read this text").click()
         page.locator(".given").get_by_text("road", exact=True).wait_for()
         least = min(
             (at for at in other.changes if at is not None),
@@ -264,13 +264,13 @@ def test_python_and_the_page_share_what_is_chosen(browser, tmp_path):
         inner.get_by_role("tab", name="Heat map", exact=True).click()
         outer.wait_for_function("() => window.values.chosen.view === 'map' && window.saved > 0")
         outer.evaluate(
-            "window.fromPython({view: 'links', head: '1', theme: 'no such theme', other: 'x'})"
+            "window.fromPython({view: 'links', head: '1', theme: 'no such theme', unknown: 'x'})"
         )
         inner.locator("button[aria-selected=true]", has_text="Links").wait_for()
         outer.wait_for_function(
             "() => window.values.chosen.head === '1' && window.values.chosen.theme === 'system'"
         )
-        assert outer.evaluate("'other' in window.values.chosen") is False
+        assert outer.evaluate("'unknown' in window.values.chosen") is False
         assert outer.evaluate("window.ran") is None
         outer.evaluate("window.end()")
         assert outer.evaluate("window.listening()") == 0

@@ -589,9 +589,9 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     page.wait_for_function(f"(plain) => {picture} !== plain", arg=plain)
     opened.view("Heat map")
     page.get_by_role("combobox", name="Head", exact=True).select_option("1")
-    page.get_by_role("button", name="Switch it off").click()
-    page.locator(".tweaks summary").click()
-    page.locator(".tweaks .hint", has_text="cross.1.1").wait_for()
+    page.get_by_role("button", name="Switch head 1.1 off").click()
+    page.get_by_role("button", name="head 1.1 off").wait_for()
+    page.get_by_text("Change the model", exact=True).click()
     page.get_by_role("textbox", name="Pattern, encoder").fill("causal")
     page.keyboard.press("Enter")
     page.wait_for_function("() => location.hash.includes('masks=encoder')")
@@ -632,8 +632,8 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     with Opened(browser, link) as other:
         shown = other.page.locator(".written .t").all_inner_texts()
         assert shown == [word.replace("<end>", "end") for word in run["target"]]
-        other.page.locator(".tweaks summary").click()
-        other.page.get_by_role("button", name="As trained").click()
+        other.page.get_by_text("Change the model", exact=True).click()
+        other.page.get_by_role("button", name="Undo all changes").click()
         other.page.wait_for_function("() => location.hash.includes('off=&')")
         assert not other.complaints
     with Opened(browser, re.sub("masks=[^&]*", "masks=encoder:nothing", link)) as broken:

@@ -1,6 +1,8 @@
 """The first screen: its sentence, numbers and experiments are those of the model, by pointer, key and touch."""
 
 import re
+from pathlib import Path
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -363,6 +365,12 @@ def test_a_stored_translation_says_the_same_without_its_model(browser, page_of):
         opened.page.get_by_role("radio", name="Looks at").click()
         assert headline(opened.page).startswith("While it writes es, the heads look most at")
         assert opened.page.locator(".undo").is_disabled()
+        opened.page.locator(".given [data-at='2']").click()
+        opened.page.wait_for_function("() => location.hash.includes('changed=2')")
+        told, link = opened.page.locator(".outcome").inner_text(), opened.page.url
+        assert told.startswith("Without ")
+    with Opened(browser, link) as other:
+        assert other.page.locator(".outcome").inner_text() == told
 
 
 def test_weights_without_a_model_say_where_a_word_looks(browser, page_of):
@@ -384,6 +392,10 @@ def test_weights_without_a_model_say_where_a_word_looks(browser, page_of):
         )
         assert headline(page).startswith(seen.replace("(0.", "(."))
         assert "not what it uses" in headline(page)
+        opened.view("Heat map")  # until a cell is chosen it is the largest of the row
+        at = int(given[layer, head, row].argmax())
+        told = f"tired ({row}) looks at {names[at]} ({at}) with weight"
+        assert page.locator("[data-readout]").inner_text().startswith(told)
 
 
 def stops_before(page, wanted):
@@ -472,6 +484,22 @@ def test_the_frame_of_a_word_ends_before_the_mark_that_follows(browser, page_of)
         assert frame <= mark["left"] - word["right"] <= 4
 
 
+# What the browser calls a shift of the layout, of more than a pixel; words of a sentence that changes are its content.
+OBSERVE_SHIFTS = """() => {
+    const CONTENT = ".line.written *, .options *, .answer *, .outcome *";
+    window.shifts = [];
+    const observe = ({node, previousRect: from, currentRect: to}) => {
+        const moved = node instanceof Element ? node : node.parentElement;
+        if (!moved?.closest(".first, nav") || moved.matches(CONTENT)) return;
+        const by = [to.x - from.x, to.y - from.y];
+        if (by.some((one) => Math.abs(one) > 1)) window.shifts.push([moved.className, ...by]);
+    };
+    new PerformanceObserver((list) => {
+        for (const {sources} of list.getEntries()) sources.forEach(observe);
+    }).observe({type: "layout-shift"});
+}"""
+
+
 @pytest.mark.parametrize("kind", ["translator", "language model"])
 def test_nothing_moves_when_a_word_is_erased(browser, page_of, kind):
     places = """() => [".stage", ".line.given", ".line.written, .options", ".told", ".try", "nav"]
@@ -479,10 +507,12 @@ def test_nothing_moves_when_a_word_is_erased(browser, page_of, kind):
     model = translator() if kind == "translator" else seeded(LanguageModel, {"layers": 2}, 5)
     with open_model(browser, page_of, model, "The animal was tired.") as opened:
         page = opened.page
+        page.evaluate(OBSERVE_SHIFTS)
         answers = set()
         for width in (390, 1280):
             page.set_viewport_size({"width": width, "height": 844})
             opened.settle()
+            page.evaluate("window.shifts = []")  # those of another width
             before = page.evaluate(places)
             length = page.locator(".written .w").count()
             for at in ("1", "3"):
@@ -496,6 +526,8 @@ def test_nothing_moves_when_a_word_is_erased(browser, page_of, kind):
                     assert page.evaluate(places) == pytest.approx(before, abs=1)
                 page.locator(".undo.on").click()
                 page.locator(".given .gone").wait_for(state="detached")
+            opened.settle()
+            assert page.evaluate("window.shifts") == []
         assert kind == "translator" or len(answers) > 1
 
 
@@ -514,10 +546,42 @@ def test_a_link_shows_the_same_word_and_the_same_change(browser, page_of):
         opened.settle()
         assert page.evaluate(OPACITIES) == strong  # a word that is erased is not pointed at
         told, link = headline(page), page.url
+        assert_shared(page, told)
     with Opened(browser, link) as other:
         other.page.locator(".given .gone[data-at='2']").wait_for()
         assert headline(other.page) == told
         assert other.page.locator(".undo").is_enabled()
+        gone = other.page.locator(".given .gone .t").inner_text()
+        pill = other.page.locator(".pills button")
+        assert pill.all_inner_texts() == [f"without “{gone}”"]
+        pill.click()
+        other.page.locator(".given .gone").wait_for(state="detached")
+        assert other.page.locator(".undo").is_disabled()
+
+
+def assert_shared(page, told):
+    """What is shown can be taken away: its address, and its picture in both forms."""
+    page.get_by_text("Share", exact=True).click()
+    page.get_by_role("button", name="Copy the link").click()
+    page.get_by_text("The link is copied.").wait_for()
+
+    def saved(kind):
+        with page.expect_download() as download:
+            page.get_by_role("button", name=f"Save the picture as {kind}").click()
+        return Path(download.value.path()).read_bytes()
+
+    drawn = ElementTree.fromstring(saved("SVG"))
+    texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    assert "".join(texts).startswith(told.replace(" ", ""))
+    shown = page.locator(".line .t").all_inner_texts()
+    assert [one for one in " ".join(shown).split() if one.isprintable() and one not in texts] == []
+    links = page.evaluate("document.querySelectorAll('.stage path').length")
+    assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) == links > 1
+    picture = saved("PNG")
+    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    assert picture.startswith(b"\x89PNG")
+    sides = [2 * float(drawn.get(side)) for side in ("width", "height")]
+    assert [width, height] == pytest.approx(sides, abs=1)
 
 
 @needs_axe
@@ -539,7 +603,7 @@ def test_the_first_screen_is_accessible_before_and_after_an_experiment(browser, 
         assert_both("first")
         opened.page.locator(".try button").first.click()
         opened.page.locator(".undo.on").wait_for()
-        opened.page.locator(".tweaks summary").click()
+        opened.page.get_by_text("Change the model", exact=True).click()
         assert_both("after")
 
 

@@ -76,6 +76,15 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
     walk = walked()
     with Opened(browser, f"{translated}#view=walk") as opened:
         page = opened.page
+        badge = page.locator("#view .badge").first
+        assert badge.inner_text() == "step 1 of 30"
+        page.locator(".step").focus()
+        page.keyboard.press("End")
+        page.wait_for_function(
+            "() => document.querySelector('#view .badge').innerText === 'step 30 of 30'"
+        )
+        assert page.locator(".step h3").inner_text() == "The likeliest words"
+        page.get_by_role("button", name=f"Walk all {len(walk.steps)} steps").click()
         page.locator(".step").focus()
         page.keyboard.press("End")
         last = f"step {len(walk.steps)} of {len(walk.steps)}"
@@ -116,7 +125,7 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         page.wait_for_selector(".flying")
         page.wait_for_selector(".flying", state="detached")
         page.get_by_label("Motion").uncheck()
-        page.get_by_role("button", name="Run").click()
+        page.get_by_role("button", name="Play the steps").click()
         told.filter(has_text=f"was {before}").wait_for(timeout=9000)
         assert page.locator(".flying").count() == 0
         page.get_by_role("button", name="Stop").click()
@@ -278,7 +287,7 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
     with Opened(browser, f"{page_of(explore_maps(maps))}#view=heads") as opened:
         opened.page.get_by_role("combobox", name="Sort by").select_option("noun to article")
         opened.settle()
-        opened.page.evaluate("document.querySelector('details').open = true")
+        opened.page.evaluate("document.querySelector('.twin').open = true")
         rows = opened.page.locator("tbody tr").all_inner_texts()
         order = sorted(
             ((float(expected[a, b]), a, b) for a in range(2) for b in range(2)), reverse=True

@@ -4,7 +4,7 @@
 import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
 import {largest} from "./data.js";
-import {digits} from "./shares.js";
+import {digits, short} from "./shares.js";
 import {columnHeads, scrolled} from "./tables.js";
 
 const BOTH =
@@ -137,7 +137,7 @@ export function changeView(app) {
           word,
           [numbers(unchanged)[at]],
           numbers(one)[at],
-          [one.likeliest[at].map(([other, p]) => `${other} ${digits(p)}`).join(", ")],
+          [one.likeliest[at].map(([other, p]) => `${other} ${short(p)}`).join(", ")],
         ];
   const heads = (first) =>
     kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];

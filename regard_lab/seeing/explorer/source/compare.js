@@ -3,9 +3,10 @@
 // out, and their weight is stated.
 
 import {html, nothing} from "lit-html";
-import {badge, choice, headChoice, ramp} from "./controls.js";
-import {Source, Weights} from "./data.js";
+import {badge, choice, headChoice, ramp, saveButton} from "./controls.js";
+import {Source, Weights, largest} from "./data.js";
 import {rgb} from "./colours.js";
+import {digits} from "./shares.js";
 import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
 import {columnHeads, scrolled} from "./tables.js";
 
@@ -50,7 +51,7 @@ export function compareView(app, weights) {
             )
           : nothing
       }
-      ${found ? badge(found.second) : nothing}
+      ${found ? [badge(found.second), saveButton("difference")] : nothing}
     </div>
     ${
       other.outside
@@ -206,27 +207,33 @@ function difference(app, found) {
           </p>`
         : nothing
     }
-    <canvas
-      class="difference"
-      tabindex="0"
-      role="application"
-      aria-roledescription="map of differences"
-      aria-label="Differences; arrow keys move. ${said}"
-      ${drawn((canvas) => draw(app, canvas, found))}
-      @click=${(event) => choose(app, event, found)}
-      @keydown=${(event) => {
-        const next = moved(event, place(app, found), [found.first.rows, found.first.columns]);
-        if (next) app.set({pair: next}).then(() => app.set({said: telling(app, found)}));
-      }}
-    ></canvas>
-    <p class="readout">${said}</p>
-    ${ramp([`the second has ${most} more`, `the first has ${most} more`], {
-      place: (share) => 2 * share - 1,
-    })}
-    <details class="twin">
-      <summary>The row as a table</summary>
-      ${table(app, found)}
-    </details>`;
+    <div class="beside">
+      <div>
+        <canvas
+          class="difference"
+          tabindex="0"
+          role="application"
+          aria-roledescription="map of differences"
+          aria-label="Differences; arrow keys move. ${said}"
+          ${drawn((canvas) => draw(app, canvas, found))}
+          @click=${(event) => choose(app, event, found)}
+          @keydown=${(event) => {
+            const next = moved(event, place(app, found), [found.first.rows, found.first.columns]);
+            if (next) app.set({pair: next}).then(() => app.set({said: telling(app, found)}));
+          }}
+        ></canvas>
+        <p class="readout">${said}</p>
+        ${ramp([`the second has ${most} more`, `the first has ${most} more`], {
+          place: (share) => 2 * share - 1,
+        })}
+      </div>
+      <details class="twin" open>
+        <summary>
+          The row of <bdi>${found.words.rows[place(app, found)[0]]}</bdi> as a table
+        </summary>
+        ${table(app, found)}
+      </details>
+    </div>`;
 }
 
 const percent = (share) => `${(100 * share).toFixed(0)} %`;
@@ -236,20 +243,28 @@ function unpaired(count) {
   return `${count} ${count === 1 ? "row of the first has" : "rows of the first have"} no partner.`;
 }
 
-function place({state}, {first, places}) {
-  const [row, column] = state.pair ?? [Math.max(places.indexOf(state.row), 0), 0];
-  return [Math.min(row, first.rows - 1), Math.min(column, first.columns - 1)];
+/** The cell that is chosen; until one is, that of the largest difference in the chosen word's row. */
+function place({state}, {first, values, places}) {
+  if (state.pair) {
+    const [row, column] = state.pair;
+    return [Math.min(row, first.rows - 1), Math.min(column, first.columns - 1)];
+  }
+  const row = Math.max(places.indexOf(state.row), 0);
+  const apart = values.slice(row * first.columns, (row + 1) * first.columns).map(Math.abs);
+  return [row, largest(apart, 1)[0]];
 }
 
 function telling(app, found) {
   const {first, second, distances, words} = found;
   const [row, column] = place(app, found);
-  const [one, other] = [first, second].map((head) => head.at(row, column).toFixed(4));
+  const [one, other] = [first, second].map((head) => digits(head.at(row, column)));
   return (
     `${words.rows[row]} looks at ${words.columns[column]} with ${one} in the first head and ` +
     `${other} in the second; distance of the row ${distances[row].toFixed(3)}.`
   );
 }
+
+const signedDigits = (number) => `${number < 0 ? "−" : ""}${digits(Math.abs(number))}`;
 
 function table(app, found) {
   const [row] = place(app, found);
@@ -263,9 +278,9 @@ function table(app, found) {
           (word, at) =>
             html`<tr>
               <th scope="row"><bdi>${word}</bdi></th>
-              <td>${first.at(row, at).toFixed(4)}</td>
-              <td>${second.at(row, at).toFixed(4)}</td>
-              <td>${(first.at(row, at) - second.at(row, at)).toFixed(4)}</td>
+              <td>${digits(first.at(row, at))}</td>
+              <td>${digits(second.at(row, at))}</td>
+              <td>${signedDigits(first.at(row, at) - second.at(row, at))}</td>
             </tr>`,
         )}
       </tbody>
@@ -300,8 +315,8 @@ function written(header, second) {
                 <th scope="row">
                   <bdi>${word(at, to)}</bdi>
                 </th>
-                <td>${header.changes.unchanged.probabilities[at].toFixed(3)}</td>
-                <td>${second.header.changes.unchanged.probabilities[to].toFixed(3)}</td>
+                <td>${digits(header.changes.unchanged.probabilities[at])}</td>
+                <td>${digits(second.header.changes.unchanged.probabilities[to])}</td>
               </tr>`,
           )}
         </tbody>
@@ -317,7 +332,7 @@ function draw(app, canvas, found) {
   const left = 90;
   const top = 64;
   const cell = Math.max(
-    Math.min((room - left - 70) / first.columns, TALLEST / first.rows, 30),
+    Math.min((room - left - 70) / first.columns, TALLEST / first.rows, 40),
     0.1,
   );
   const [width, height] = [cell * first.columns, cell * first.rows];

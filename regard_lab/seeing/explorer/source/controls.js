@@ -4,6 +4,7 @@
 import {html, nothing} from "lit-html";
 import {SCALES, css} from "./colours.js";
 import {headSwitch} from "./form.js";
+import {saveMap} from "./picture.js";
 import {drawn} from "./surface.js";
 
 /** A labelled list of choices: pairs of a value and what it is called. */
@@ -86,6 +87,13 @@ export function legend({state: {scale}}, rows = true) {
   return ramp(["0", rows && scale === "largest" ? "the row's largest weight" : "1"], {
     note: scale === "root" ? HALFWAY : "",
   });
+}
+
+/** A button that saves the map of a view, the canvas of this class. */
+export function saveButton(name) {
+  const save = ({currentTarget}) =>
+    saveMap(currentTarget.closest("main").querySelector(`canvas.${name}`), name);
+  return html`<button @click=${save}>Save the map as PNG</button>`;
 }
 
 /** What the rows sum to; older stored pages say nothing of it, and their rows sum to 1. */

@@ -9,6 +9,8 @@ import {headline} from "./headline.js";
 import {offers} from "./offers.js";
 import {outcome} from "./outcome.js";
 import {isChanged, undo} from "./past.js";
+import {saveFirst} from "./picture.js";
+import {pills} from "./pills.js";
 import {rove} from "./rove.js";
 import {liveForm} from "./server.js";
 import {share, short} from "./shares.js";
@@ -27,7 +29,7 @@ export function firstScreen(app) {
   const {busy, types} = app.state;
   const unknown = app.source.answer?.unknown ?? [];
   return html`<div class="screen" data-by=${story.by} @keydown=${(event) => onKey(app, event)}>
-    <div class="top">
+    <div class="top" ${drawn((element) => keepTop(app, element))}>
       ${app.engine && types ? sentenceForm(app) : top(app, story)}
       <span role="alert">${busy}</span>
       ${unknown.length ? guessed(unknown) : nothing}
@@ -57,8 +59,19 @@ function keepHeight(app, element) {
   if (app.hot === null) app.answerHeight = element.offsetHeight;
 }
 
-/** Before the answer: what runs here and what can be pressed, or the form of a served page. */
+/** What stands before the answer keeps its room through changes. */
+function keepTop(app, element) {
+  const changed = Boolean(app.engine) && isChanged(app);
+  element.style.minHeight = changed && app.topHeight ? `${app.topHeight}px` : "";
+  if (!changed) app.topHeight = element.offsetHeight;
+}
+
+/**
+ * Before the answer: what runs here and what can be pressed, what is changed, or the form of a
+ * served page.
+ */
 function top(app, {orientation, kind}) {
+  if (app.engine && isChanged(app)) return pills(app);
   const {live, title} = app.source.header;
   const titled = !app.engine && kind !== "written"; // of a translation it is the two lines below
   return html`${titled ? html`<p class="title"><bdi>${title}</bdi></p>` : nothing}
@@ -96,7 +109,7 @@ function stage(app, story, strong) {
     ${written ? writtenLine(app, story) : nothing} ${options ? optionList(app, story) : nothing}
     <div class="cap below">
       <p class="note">${below(story)}</p>
-      ${app.engine ? tools(app) : nothing}
+      ${tools(app)}
     </div>
   </section>`;
 }
@@ -324,14 +337,40 @@ function dotted(app, {kind, by, chosen, written}, strong) {
   return Object.assign(mattered, {word});
 }
 
-/** Another sentence, and the drawer in which the model is changed. */
+/** Another sentence, the drawer in which the model is changed, and what can be taken away. */
 function tools(app) {
-  return html`<div class="tools" role="toolbar" aria-label="Text and model">
-    <button class="plain" @click=${() => writes(app)}>
-      Another ${app.source.header.texts.source ? "sentence" : "text"}
-    </button>
-    ${drawer(app)}
+  return html`<div class="tools" role="toolbar" aria-label="Text, model and picture">
+    ${
+      app.engine
+        ? html`<button class="plain" @click=${() => writes(app)}>
+              Another ${app.source.header.texts.source ? "sentence" : "text"}
+            </button>
+            ${drawer(app)}`
+        : nothing
+    }
+    ${sharing(app)}
   </div>`;
+}
+
+/** The address of what is shown, and its picture. */
+function sharing(app) {
+  return html`<details class="tweaks">
+    <summary>Share</summary>
+    <div class="sheet" data-apart>
+      <button @click=${() => copyLink(app)}>Copy the link to this screen</button>
+      <button @click=${() => saveFirst(app, "svg")}>Save the picture as SVG</button>
+      <button @click=${() => saveFirst(app, "png")}>Save the picture as PNG</button>
+      <p class="hint" role="status">${app.state.copied}</p>
+    </div>
+  </details>`;
+}
+
+async function copyLink(app) {
+  const copied = await navigator.clipboard?.writeText(location.href).then(
+    () => "The link is copied.",
+    () => null,
+  );
+  app.set({copied: copied ?? "The browser does not allow it: copy the address of this page."});
 }
 
 async function writes(app) {

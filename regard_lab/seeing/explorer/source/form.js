@@ -17,7 +17,7 @@ export function headSwitch(app) {
   if (!app.engine || head === "mean") return nothing;
   const name = `${attention.kind}.${layer}.${head}`;
   return html`<button @click=${() => act(app, {off: flipped(off, name, ",")})}>
-    ${off.split(",").includes(name) ? "Switch it on" : "Switch it off"}
+    Switch head ${layer}.${head} ${off.split(",").includes(name) ? "on" : "off"}
   </button>`;
 }
 
@@ -49,7 +49,7 @@ export function sentenceForm(app) {
     <datalist id="known">
       ${offered(state.text, engine.words).map((text) => html`<option value=${text}></option>`)}
     </datalist>
-    <button>Done</button>
+    <button>Close</button>
   </form>`;
 }
 
@@ -68,15 +68,12 @@ export function drawer(app) {
       ${factor(app, "factor", "Scores \u00d7", "Factor of all attention scores")}
       ${factor(app, "warmth", "Temperature", "What the logits of words are divided by")}
       ${model.kinds.map((one) => maskForm(app, one))}
-      <p class="hint">
-        ${state.off ? `Heads that are off: ${state.off.replaceAll(",", ", ")}` : "No head is off."}
-      </p>
       <button
         type="button"
         ?disabled=${!changed}
         @click=${() => act(app, {...PLAIN, text: app.origin.given.source})}
       >
-        As trained
+        Undo all changes
       </button>
     </div>
   </details>`;

@@ -3,7 +3,7 @@
 
 import {html} from "lit-html";
 import {effects} from "./background.js";
-import {choice, colourChoice, legend} from "./controls.js";
+import {choice, colourChoice, legend, saveButton} from "./controls.js";
 import {headSwitch} from "./form.js";
 import {chosenPlace} from "./state.js";
 import {css, entry, pixels} from "./colours.js";
@@ -103,7 +103,7 @@ export function headsView(app) {
         by,
         (sort) => app.set({sort}),
       )}
-      ${colourChoice(app, false)} ${headSwitch(app)}
+      ${colourChoice(app, false)} ${headSwitch(app)} ${saveButton("heads")}
     </div>
     <p class="hint">
       ${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}.

@@ -2,53 +2,60 @@
 // words.
 
 import {html} from "lit-html";
-import {badge, colourChoice, headChoice, legend, sums} from "./controls.js";
+import {badge, colourChoice, headChoice, legend, saveButton, sums} from "./controls.js";
 import {entry, pixels, scaled} from "./colours.js";
 import {largest} from "./data.js";
+import {digits} from "./shares.js";
 import {context, drawn, fitted, font, moved, pointAt, readOut, themeColours} from "./surface.js";
 import {columnHeads, scrolled} from "./tables.js";
 
-const LARGEST_CELL = 34;
+const LARGEST_CELL = 44;
 const NAMED_CELL = 9; // the smallest cell whose word is written
 const LABELS = 110; // pixels for words beside the map
 const LISTED = 20; // keys of the table
 
 export function heatmapView(app, weights) {
   const {state, words} = app;
-  const said = telling(app, weights, state.row, state.column);
+  const said = telling(app, weights, state.row, columnOf(app, weights));
   return html`
     <h2>Heat map</h2>
     <div class="bar">
-      ${headChoice(app)} ${colourChoice(app)} ${badge(weights)}
-      <button @click=${(event) => savePicture(event)}>Save PNG</button>
+      ${headChoice(app)} ${colourChoice(app)} ${badge(weights)} ${saveButton("heatmap")}
     </div>
     <p class="hint">
       ${app.attention.name}. Rows: ${app.attention.row_title}. Columns:
       ${app.attention.column_title}.
       ${sums(app.attention)}${app.attention.unwritten ? " Grey cells did not exist yet." : ""}
     </p>
-    <div class="map" tabindex="-1">
-      <canvas
-        class="heatmap"
-        tabindex="0"
-        role="application"
-        aria-roledescription="heat map"
-        aria-label="Weights; arrow keys move. ${said}"
-        ${drawn((canvas) => draw(app, canvas, weights))}
-        @pointermove=${(event) => point(app, event, weights)}
-        @click=${(event) => point(app, event, weights)}
-        @keydown=${(event) => onKey(app, event, weights)}
-      ></canvas>
-      <div class="cursor" aria-hidden="true"></div>
+    <div class="beside">
+      <div>
+        <div class="map" tabindex="-1">
+          <canvas
+            class="heatmap"
+            tabindex="0"
+            role="application"
+            aria-roledescription="heat map"
+            aria-label="Weights; arrow keys move. ${said}"
+            ${drawn((canvas) => draw(app, canvas, weights))}
+            @pointermove=${(event) => point(app, event, weights)}
+            @click=${(event) => point(app, event, weights)}
+            @keydown=${(event) => onKey(app, event, weights)}
+          ></canvas>
+          <div class="cursor" aria-hidden="true"></div>
+        </div>
+        <p class="readout" data-readout>${said}</p>
+        ${legend(app)}
+      </div>
+      <details class="twin" open>
+        <summary>The row of <bdi>${words.rows[state.row]}</bdi> as a table</summary>
+        ${rowTable(app, weights)}
+      </details>
     </div>
-    <p class="readout" data-readout>${said}</p>
-    ${legend(app)}
-    <details class="twin" open>
-      <summary>The row of <bdi>${words.rows[state.row]}</bdi> as a table</summary>
-      ${rowTable(app, weights)}
-    </details>
   `;
 }
+
+/** The column that is chosen; until one is, that of the row's largest weight. */
+const columnOf = ({state}, weights) => state.column ?? largest(weights.row(state.row), 1)[0];
 
 function telling(app, weights, row, column) {
   const {rows, columns} = app.words;
@@ -59,13 +66,8 @@ function telling(app, weights, row, column) {
   for (const other of weights.row(row)) if (other > weight) rank += 1;
   return (
     `${rows[row]} (${row}) looks at ${columns[column]} (${column}) ` +
-    `with weight ${shown(weight)}, rank ${rank} of ${columns.length}.`
+    `with weight ${digits(weight)}, rank ${rank} of ${columns.length}.`
   );
-}
-
-/** Enough decimals to tell small weights apart. */
-function shown(weight) {
-  return weight >= 0.001 || weight === 0 ? weight.toFixed(4) : weight.toExponential(2);
 }
 
 function isUnwritten(app, weights, row, column) {
@@ -137,7 +139,7 @@ function draw(app, canvas, weights) {
     if (named) labels(pen, app.words, place, theme);
     else axes(pen, weights, place, theme);
   }
-  moveCursor(canvas, app.state.row, app.state.column);
+  moveCursor(canvas, app.state.row, columnOf(app, weights));
 }
 
 export function labels(pen, {rows, columns}, {cell, left, right, top}, theme) {
@@ -203,8 +205,8 @@ function point(app, event, weights) {
 }
 
 function onKey(app, event, weights) {
-  const {row, column} = app.state;
-  const next = moved(event, [row, column], [weights.rows, weights.columns]);
+  const {row} = app.state;
+  const next = moved(event, [row, columnOf(app, weights)], [weights.rows, weights.columns]);
   if (next === null) return;
   app.set({row: next[0], column: next[1], said: telling(app, weights, ...next)});
 }
@@ -219,7 +221,7 @@ export function rowTable(app, weights) {
     values.reduce((sum, one) => sum + one, 0) - keys.reduce((sum, key) => sum + values[key], 0),
   );
   const left = columns.length - LISTED;
-  const others = left > 0 ? `The other ${left} keys together: ${shown(rest)}. ` : "";
+  const others = left > 0 ? `The other ${left} keys together: ${digits(rest)}. ` : "";
   return html`${scrolled(
       "The largest weights of the row",
       html`<table>
@@ -231,27 +233,11 @@ export function rowTable(app, weights) {
                 <td>${rank + 1}</td>
                 <td>${key}</td>
                 <th scope="row"><bdi>${columns[key]}</bdi></th>
-                <td>${shown(values[key])}</td>
+                <td>${digits(values[key])}</td>
               </tr>`,
           )}
         </tbody>
       </table>`,
     )}
     <p class="hint">${others}Entropy of the row: ${weights.entropy(row).toFixed(3)} nats.</p>`;
-}
-
-function savePicture(event) {
-  const canvas = event.currentTarget.closest("main").querySelector("canvas.heatmap");
-  const copy = new OffscreenCanvas(canvas.width, canvas.height);
-  const pen = copy.getContext("2d");
-  pen.fillStyle = themeColours(canvas).paper;
-  pen.fillRect(0, 0, copy.width, copy.height);
-  pen.drawImage(canvas, 0, 0);
-  copy.convertToBlob({type: "image/png"}).then((blob) => {
-    const link = document.createElement("a");
-    link.href = URL.createObjectURL(blob);
-    link.download = "attention.png";
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 1000);
-  });
 }

@@ -2,7 +2,7 @@
 // hidden.
 
 import {html, nothing} from "lit-html";
-import {badge, headChoice} from "./controls.js";
+import {badge, headChoice, saveButton} from "./controls.js";
 import {rowTable} from "./heatmap.js";
 import {LINE, MOST, paint, reveal, TALLEST} from "./lines.js";
 import {drawn, moved, pointAt} from "./surface.js";
@@ -15,7 +15,7 @@ export function linksView(app, weights) {
   return html`
     <h2>Links</h2>
     <div class="bar">
-      ${headChoice(app)} ${badge(weights)}
+      ${headChoice(app)} ${badge(weights)} ${saveButton("lines")}
       <label class="choice"
         ><span>Weight shown: ${Math.round(100 * state.share)} %</span>
         <input
@@ -49,6 +49,7 @@ export function linksView(app, weights) {
         })}
       >
         <canvas
+          class="lines"
           tabindex="0"
           role="application"
           aria-roledescription="links"

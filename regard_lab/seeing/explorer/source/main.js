@@ -53,7 +53,16 @@ const KEPT = [
   "pattern",
   "panel",
   "step",
+  "whole",
   "motion",
+  "lens",
+  "changed",
+  "next",
+  "column",
+  "pair",
+  "followed",
+  "other",
+  "against",
   "text",
   ...Object.keys(PLAIN),
 ]; // in the address
@@ -69,7 +78,6 @@ export class App {
       layer: 0,
       head: "mean",
       row: firstRow(source.header),
-      column: 0,
       pick: 0,
       by: "depends",
       scale: "linear",
@@ -113,13 +121,14 @@ export class App {
     const follows = same ? (this.follows ?? "words") : this.follows;
     this.source = source;
     this.follows = null;
-    if (!same) for (const name of ["changed", "next", "pair", "followed"]) delete this.state[name];
+    if (!same)
+      for (const name of ["changed", "next", "pair", "followed", "column"]) delete this.state[name];
     if (follows) this.#follow(before, follows);
     else {
       delete this.state.place;
       Object.assign(this, {origin: source.base ?? (this.engine ? source : undefined), past: []});
       const kind = this.engine ? this.state.kind : 0;
-      Object.assign(this.state, {kind, row: firstRow(source.header), column: 0, pick: 0});
+      Object.assign(this.state, {kind, row: firstRow(source.header), pick: 0});
     }
     return this.set({said: source.header.title});
   }
@@ -170,7 +179,17 @@ export class App {
     state.layer = within(state.layer, layers);
     state.head = heads === 1 ? 0 : state.head === "mean" ? "mean" : within(state.head, heads);
     state.row = within(state.row, rows);
-    state.column = within(state.column, columns);
+    for (const [name, count] of Object.entries({
+      column: columns,
+      changed: Infinity,
+      next: Infinity,
+    }))
+      if (state[name] !== undefined) state[name] = within(state[name], count);
+    for (const name of ["pair", "followed", "other"])
+      if (typeof state[name] === "string")
+        state[name] = state[name]
+          .split(",")
+          .map((one) => (one === "mean" ? one : within(one, Infinity)));
     state.pick = within(state.pick, 3);
     state.share = Math.min(Math.max(Number(state.share) || 0.8, 0.05), 1);
     state.pattern = within(state.pattern, header.patterns.length);
@@ -182,7 +201,10 @@ export class App {
 
   #remember() {
     const chosen = Object.fromEntries(
-      KEPT.filter((name) => name in this.state).map((name) => [name, String(this.state[name])]),
+      KEPT.filter((name) => this.state[name] !== undefined).map((name) => [
+        name,
+        String(this.state[name]),
+      ]),
     );
     // a notebook's widget tells Python
     if (parent !== window) parent.postMessage({regard: chosen}, "*");

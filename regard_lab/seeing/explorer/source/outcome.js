@@ -7,7 +7,7 @@ import {isChanged} from "./past.js";
 import {listed, probability, share} from "./shares.js";
 import {gone} from "./state.js";
 import {quoted} from "./stories.js";
-import {differences, followed} from "./wordpairs.js";
+import {differences, followed, replacedWords} from "./wordpairs.js";
 
 export function outcome(app, story) {
   if (!app.engine) return stored(app, story);
@@ -71,13 +71,6 @@ function causes({state, origin}) {
   if (Number(state.warmth) !== 1) done.push(["at", `temperature ${state.warmth}`]);
   if (state.masks) done.push(["with", "another pattern"]);
   return done;
-}
-
-function replacedWords(before, after) {
-  return differences(before.split(" "), after.split(" ")).map((one) => ({
-    before: one.before.join(" ").replace(/[.,!?]$/, ""),
-    after: one.after.join(" ").replace(/[.,!?]$/, ""),
-  }));
 }
 
 /** What the model makes of it: other words, or another probability of the chosen word. */

@@ -2,7 +2,7 @@
 // length.
 
 import {html, nothing} from "lit-html";
-import {choice} from "./controls.js";
+import {choice, saveButton} from "./controls.js";
 import {pattern} from "./engine/patterns.js";
 import {axes, cellAt, geometry, labels, moveCursor} from "./heatmap.js";
 import {maskForm, maskOf, playMask} from "./masks.js";
@@ -57,7 +57,7 @@ export function patternView(app) {
           : nothing
       }
       ${one.drawable ? maskForm(app, one.drawable) : nothing}
-      <span class="badge">counted exactly</span>
+      <span class="badge">counted exactly</span> ${saveButton("pattern")}
     </div>
     <p class="summary">
       <code><bdi>${panel.text}</bdi></code
@@ -74,16 +74,23 @@ export function patternView(app) {
         one.drawable ? DRAWING : ""
       }
     </p>
-    ${shown ? pairsMap(app, shown) : html`<p class="hint">Unpacking…</p>`} ${legend(one.tile > 1)}
-    ${one.growth.length ? growth(one) : nothing}
-    ${
-      shown
-        ? html`<details class="twin">
-            <summary>The ${one.tile > 1 ? "rows" : "queries"} as a table</summary>
-            ${table(shown)}
-          </details>`
-        : nothing
-    }
+    <div class="beside">
+      <div>
+        ${shown ? pairsMap(app, shown) : html`<p class="hint">Unpacking…</p>`}
+        ${legend(one.tile > 1)}
+      </div>
+      <div>
+        ${one.growth.length ? growth(one) : nothing}
+        ${
+          shown
+            ? html`<details class="twin" open>
+                <summary>The ${one.tile > 1 ? "rows" : "queries"} as a table</summary>
+                ${table(shown)}
+              </details>`
+            : nothing
+        }
+      </div>
+    </div>
   `;
 }
 

@@ -10,7 +10,7 @@ export function liveForm(app) {
   return html`<form class="live" @submit=${(event) => read(app, event)}>
     <label for="sentence">${live.label}</label>
     <input id="sentence" name="text" .value=${live.text} maxlength="4000" autocomplete="off" />
-    <button ?disabled=${app.state.busy === READING}>Read</button>
+    <button ?disabled=${app.state.busy === READING}>Read this text</button>
   </form>`;
 }
 

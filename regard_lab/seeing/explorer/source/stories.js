@@ -9,6 +9,8 @@ import {chosenPlace, gone} from "./state.js";
 const MOST = 60; // words of a line that are shown around the chosen one
 export const OPTIONS = 3; // next words, classes or guesses that are shown
 const UNKNOWN = 1; // the id of a masked sub-word
+const BEGINS = ["<begin>", "<s>"]; // as tokenisers write them
+const ENDS = ["<end>", "</s>", "<|endoftext|>"];
 
 /** Words that no text contains, such as those of its beginning and its end. */
 export const isSpecial = (word) => /^(<[^<>]+>|\[[A-Z]+\])$/.test(word);
@@ -120,7 +122,8 @@ const ASKS = {
 };
 const HELD = {
   next: "This page holds what a language model expects after this text.",
-  masked: "A word is hidden here, and the page holds what a model guesses.",
+  masked:
+    "A word is hidden here, and the page holds what a model guesses. Of several it shows the first.",
 };
 
 /** What follows a text, its class, or what stands at a masked place. */
@@ -277,14 +280,14 @@ export function around(place, count) {
 
 /** A word as the first screen writes it. */
 export const named = (word) => {
-  if (word === "<begin>") return "beginning";
-  return word === "<end>" ? "end" : word;
+  if (BEGINS.includes(word)) return "beginning";
+  return ENDS.includes(word) ? "end" : word;
 };
 
 /** A word in a sentence of the first screen; the chosen one has the colour of its links. */
 export const quoted = (word, chosen = false) =>
   html`<em class=${chosen ? "c" : ""}
-    ><bdi>${word === "<end>" ? "the end" : named(word)}</bdi></em
+    ><bdi>${ENDS.includes(word) ? "the end" : named(word)}</bdi></em
   >`;
 
 /**

@@ -11,6 +11,11 @@ import {ask} from "./server.js";
 import {drawn} from "./surface.js";
 
 const PAUSE = 1800; // milliseconds of a step that follows the one before by itself
+const FIRST = 30; // steps that are walked until all are asked for
+// What the first walk of a long record has: vectors, attention and outputs of the first layers.
+const MAIN =
+  /^Words$|with positions|queries|keys|values|: scores|weights|context vectors|output|next word|Distribution|likeliest/;
+const LATER = /layer [1-9]/i;
 
 export function walkView(app) {
   const walk = walkOf(app);
@@ -23,7 +28,9 @@ export function walkView(app) {
       <p class="hint">${note}</p>`;
   const at = Math.min(app.state.step, steps.length - 1);
   const step = steps[at];
-  const sections = [...new Set(steps.map(({section}) => section))];
+  const shownSteps = walkedOf(app, walk);
+  const place = shownSteps.indexOf(at);
+  const sections = [...new Set(shownSteps.map((one) => steps[one].section))];
   const word = followed(app, walk.record);
   const key = `${at}/${word.join()}`;
   if (app.stepShown?.key !== key || app.stepShown.walk !== walk) load(app, walk, step, word, key);
@@ -44,7 +51,7 @@ export function walkView(app) {
           go(
             app,
             walk,
-            steps.findIndex(({section}) => section === sections[number]),
+            shownSteps.find((one) => steps[one].section === sections[number]),
           ),
       )}
       ${sides(walk.record).map((labels, side) =>
@@ -55,16 +62,21 @@ export function walkView(app) {
           (number) => app.set({followed: Object.assign([...word], {[side]: Number(number)})}),
         ),
       )}
-      <button @click=${() => go(app, walk, at - 1)} ?disabled=${at === 0}>Previous step</button>
-      <button @click=${() => go(app, walk, at + 1)} ?disabled=${at === steps.length - 1}>
+      <button @click=${() => go(app, walk, shownSteps[place - 1])} ?disabled=${place === 0}>
+        Previous step
+      </button>
+      <button
+        @click=${() => go(app, walk, shownSteps[place + 1])}
+        ?disabled=${place === shownSteps.length - 1}
+      >
         Next step
       </button>
       <button
         aria-pressed=${String(Boolean(app.runs))}
         @click=${() => run(app, walk)}
-        ?disabled=${at === steps.length - 1}
+        ?disabled=${place === shownSteps.length - 1}
       >
-        ${app.runs ? "Stop" : "Run"}
+        ${app.runs ? "Stop" : "Play the steps"}
       </button>
       <label class="choice"
         ><input
@@ -73,14 +85,21 @@ export function walkView(app) {
           @change=${(event) => app.set({motion: event.target.checked ? "on" : "off"})}
         /><span>Motion</span></label
       >
-      <span class="badge">step ${at + 1} of ${steps.length}</span>
+      <span class="badge">step ${place + 1} of ${shownSteps.length}</span>
+      ${
+        shownSteps.length < steps.length
+          ? html`<button @click=${() => app.set({whole: "yes"})}>
+              Walk all ${steps.length} steps
+            </button>`
+          : nothing
+      }
     </div>
     <section
       class="panel step"
       tabindex="0"
       aria-roledescription="step"
       aria-label="Left and right arrows change the step. ${heading(step)}"
-      @keydown=${(event) => onKey(app, event, walk, at)}
+      @keydown=${(event) => onKey(app, event, walk, shownSteps, place)}
     >
       <h3>${step.title}</h3>
       ${step.says ? html`<p>${step.says}</p>` : nothing} ${step.formula ? formula(step) : nothing}
@@ -95,6 +114,17 @@ export function walkView(app) {
       “<bdi>${walk.record.words[walk.record.word]}</bdi>”.
     </p>
   `;
+}
+
+/** The indices of the steps that are walked. A link to another step walks all. */
+function walkedOf({state}, {record: {steps}}) {
+  const all = steps.map((_, at) => at);
+  const main = all.filter(
+    (at) => at === 0 || (MAIN.test(steps[at].title) && !LATER.test(steps[at].section)),
+  );
+  const brief = main.length > FIRST ? [...main.slice(0, FIRST - 3), ...main.slice(-3)] : main;
+  const whole = state.whole || all.length <= FIRST || !brief.includes(state.step);
+  return whole ? all : brief;
 }
 
 function stored(text) {
@@ -220,9 +250,10 @@ export function selected(values, sizes, axis, index) {
 /** The steps follow each other by themselves until the last one, or until they are stopped. */
 function run(app, walk) {
   const next = () => {
-    const ends = app.state.view !== "walk" || app.state.step >= walk.record.steps.length - 1;
+    const following = walkedOf(app, walk).find((one) => one > app.state.step);
+    const ends = app.state.view !== "walk" || following === undefined;
     app.runs = ends ? null : setTimeout(next, PAUSE);
-    if (!ends) go(app, walk, app.state.step + 1);
+    if (!ends) go(app, walk, following);
     else app.draw();
   };
   if (!app.runs) return next();
@@ -245,13 +276,13 @@ function heading(step) {
   return `${step.section}: ${step.title}.`;
 }
 
-function go(app, walk, to) {
-  const {steps} = walk.record;
-  const step = Math.min(Math.max(to, 0), steps.length - 1);
-  app.set({step, said: `Step ${step + 1} of ${steps.length}. ${heading(steps[step])}`});
+function go(app, walk, step) {
+  const all = walkedOf(app, walk);
+  const said = `Step ${all.indexOf(step) + 1} of ${all.length}. `;
+  app.set({step, said: said + heading(walk.record.steps[step])});
 }
 
-function onKey(app, event, walk, at) {
+function onKey(app, event, walk, all, place) {
   if (event.target !== event.currentTarget) return undefined; // the table below scrolls by itself
   const {steps} = walk.record;
   const shown = app.stepShown;
@@ -270,20 +301,21 @@ function onKey(app, event, walk, at) {
     );
   }
   const begins = (way) => {
-    for (let to = at + way; to >= 0 && to < steps.length; to += way)
-      if (steps[to].section !== steps[at].section)
-        return way > 0 ? to : steps.findIndex(({section}) => section === steps[to].section);
-    return way > 0 ? steps.length - 1 : 0;
+    const section = (at) => steps[all[at]].section;
+    for (let to = place + way; to >= 0 && to < all.length; to += way)
+      if (section(to) !== section(place))
+        return way > 0 ? to : all.findIndex((_, at) => section(at) === section(to));
+    return way > 0 ? all.length - 1 : 0;
   };
   const to = {
-    ArrowRight: at + 1,
-    ArrowLeft: at - 1,
+    ArrowRight: Math.min(place + 1, all.length - 1),
+    ArrowLeft: Math.max(place - 1, 0),
     Home: 0,
-    End: steps.length - 1,
+    End: all.length - 1,
     PageDown: begins(1),
     PageUp: begins(-1),
   }[event.key];
   if (to === undefined) return undefined;
   event.preventDefault();
-  return go(app, walk, to);
+  return go(app, walk, all[to]);
 }

@@ -30,6 +30,14 @@ export function differences(one, other) {
   return found;
 }
 
+/** Which words of a text are others in another text, without the marks at their ends. */
+export function replacedWords(before, after) {
+  return differences(before.split(" "), after.split(" ")).map((one) => ({
+    before: one.before.join(" ").replace(/[.,!?]$/, ""),
+    after: one.after.join(" ").replace(/[.,!?]$/, ""),
+  }));
+}
+
 /** Where a word of one text stands in the other, or what has replaced it. */
 export function followed(place, one, other) {
   const same = common(one, other).find(([at]) => at === place);
