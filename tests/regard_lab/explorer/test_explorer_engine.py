@@ -590,6 +590,7 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     opened.view("Heat map")
     page.get_by_role("combobox", name="Head", exact=True).select_option("1")
     page.get_by_role("button", name="Switch head 1.1 off").click()
+    page.get_by_role("button", name="Close", exact=True).click()  # changes stand where the form was
     page.get_by_role("button", name="head 1.1 off").wait_for()
     page.get_by_text("Change the model", exact=True).click()
     page.get_by_role("textbox", name="Pattern, encoder").fill("causal")
