@@ -12,14 +12,16 @@ from regard.core.result import Want, top_keys
 from regard.core.tensors import Stored
 from regard.functional import attention, attention_detail, plan_attention
 from regard.mechanisms import Additive, LinearTransformer, Softmax
-from regard.patterns import KeyMask, Pattern
+from regard.patterns import KeyMask, KeySpan, Pattern
 from regard.testing.cases import LAYOUTS
 from regard_lab.bench import peers
+from regard_lab.bench.whole import WHOLE_CASES
 from regard_lab.bench.work import (
     BIG_BIRD,
     CAUSAL,
     DROPOUT_SEED,
     FULL,
+    HOLED,
     PADDED,
     STRIDED,
     WHOLE,
@@ -76,11 +78,22 @@ def _by_plan(work: Work, tensors: Tensors) -> Attend:
 
 def _by_new_masks(work: Work, tensors: Tensors) -> Attend:
     """Attention with the padding of the batch as a mask that is new in each call, as each batch of a training has."""
-    length = int(work.pattern.stop)  # ty: ignore[missing-attribute]
-    visible = (torch.arange(work.k_len) < length).expand(work.batch, -1).clone()
+    visible = work.pattern.dense(1, work.k_len).reshape(-1, work.k_len)[-1:]
+    visible = visible.expand(work.batch, -1).clone()
 
     def attend() -> torch.Tensor:
         return attention(tensors.q, tensors.k, tensors.v, pattern=KeyMask(visible))
+
+    return attend
+
+
+def _by_new_lengths(work: Work, tensors: Tensors) -> Attend:
+    """Attention with the lengths of the texts as numbers that are new in each call."""
+    visible = work.pattern.dense(1, work.k_len).reshape(-1, work.k_len)[-1]
+    lengths = visible.sum().expand(work.batch).clone()
+
+    def attend() -> torch.Tensor:
+        return attention(tensors.q, tensors.k, tensors.v, pattern=KeySpan(0, lengths.clone()))
 
     return attend
 
@@ -108,6 +121,7 @@ def _by_detail(want: Want) -> Callable[[Work, Tensors], Attend]:
 REGARD = Contender("regard", _by_attention, plan=plan_of)
 PLAN_RUN = Contender("regard, plan.run", _by_plan, plan=plan_of)
 NEW_MASK = Contender("regard, a new mask", _by_new_masks, plan=plan_of)
+NEW_LENGTHS = Contender("regard, new lengths", _by_new_lengths, plan=plan_of)
 
 
 def with_statistic(want: Want) -> Contender:
@@ -290,6 +304,15 @@ _TINY = Contest(
 )
 
 
+def _small(q_len: int, k_len: int, batch: int = 1) -> Contest:
+    work = Work(q_len, k_len, heads=8, batch=batch)
+    label = f"{batch} x {q_len} queries over {k_len} keys, 8 heads of 64"
+    return Contest(label, work, (REGARD, peers.SDPA))
+
+
+_SMALL = (_small(16, 16), _small(1, 1), _small(1, 4), _small(1, 1, batch=64))
+
+
 def _padded(batch: int, length: int, bound: float, *, backward: bool = False) -> Contest:
     """A batch with padding: its mask is new in each call, that of the peer is made in advance."""
     work = Work(length, heads=8, batch=batch, pattern=PADDED[length], backward=backward)
@@ -299,11 +322,34 @@ def _padded(batch: int, length: int, bound: float, *, backward: bool = False) ->
     return Contest(label, work, (REGARD, NEW_MASK, peers.SDPA_MASK), (promise,))
 
 
+def _spanned(batch: int, length: int, heads: int, head_dim: int) -> Contest:
+    """A batch whose lengths are new in each call."""
+    work = Work(length, heads=heads, head_dim=head_dim, batch=batch, pattern=PADDED[length])
+    contenders = (REGARD, NEW_LENGTHS, peers.SDPA_MASK)
+    return Contest(f"lengths, {batch} x {length}, {heads} heads of {head_dim}", work, contenders)
+
+
+def _holed(batch: int, length: int, heads: int, *, backward: bool = False) -> Contest:
+    """A batch whose padding has holes; its mask is new in each call."""
+    work = Work(length, heads=heads, batch=batch, pattern=HOLED[length], backward=backward)
+    also = ", forward + backward" if backward else ""
+    label = f"with holes, {batch} x {length}{also}"
+    return Contest(label, work, (REGARD, NEW_MASK, peers.SDPA_MASK))
+
+
 _PADDED = (
     _padded(1, 16, 0.25),
     _padded(8, 16, 0.5),
     _padded(8, 128, 1.1),
     _padded(8, 128, 1.05, backward=True),
+    *unpromised((_padded(1, 16, 1, backward=True), _padded(8, 16, 1, backward=True))),
+    _holed(32, 128, 8),
+    _holed(32, 128, 8, backward=True),
+    _holed(32, 512, 2),
+    _holed(32, 512, 2, backward=True),
+    _spanned(1, 32, 12, 32),
+    _spanned(8, 32, 12, 32),
+    _spanned(8, 16, 8, 64),
 )
 _DECODING = (
     _decoding("16,384 keys", 16384, {peers.SDPA_GROUPED: 2.5, peers.SDPA_REPEATED: 8}),
@@ -382,7 +428,7 @@ CASES: dict[str, Case] = {
             (_statistics(8192),),
             unpromised([_statistics(2048)]),
         ),
-        Case("overhead", "Overhead of a call on tiny tensors", (_TINY,), (_TINY,)),
+        Case("overhead", "Overhead of a call on tiny tensors", (_TINY, *_SMALL), (_TINY,)),
         Case(
             "padding",
             "A batch whose padding mask is new in every call",
@@ -494,9 +540,9 @@ CUDA_CASES: dict[str, Case] = {
 
 def cases_on(device: str) -> dict[str, Case]:
     """The cases of a device, by name: small calls in float32 on "cpu", long ones in bfloat16 on "cuda"."""
-    return CUDA_CASES if device == "cuda" else CASES
+    return CUDA_CASES if device == "cuda" else CASES | WHOLE_CASES
 
 
-def contests_of(case: Case, *, quick: bool) -> tuple[Contest, ...]:
+def contests_of(case: Case, *, quick: bool) -> tuple[Any, ...]:
     """The contests of a case, or those of a quick run."""
     return case.quick if quick else case.contests

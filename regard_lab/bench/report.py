@@ -38,7 +38,7 @@ HEAD = ("", "CPU, 1 thread", "GPU", "wall, all threads", "regard is faster by", 
 def describe_results(results: Results) -> list[str]:
     """Format results as lines of text."""
     of_kind("results", results, Results, "the Results of run_bench")
-    lines = []
+    lines = [f"measured on {results.environment['processor']}"]
     for name, case in results.cases.items():
         lines += ["", f"{case['title']} ({name})"]
         for contest in case["contests"]:

@@ -30,11 +30,12 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "safetensors": ("train", "saving and loading models"),
     "accelerate": ("train", "training on any device"),
     "sacrebleu": ("train", "BLEU and chrF"),
-    "transformers": ("bench", "Longformer in regard bench"),
+    "transformers": ("bench", "compared in regard bench"),
     "local-attention": ("bench", "compared in regard bench"),
     "performer-pytorch": ("bench", "compared in regard bench"),
     "onnxruntime": ("bench", "compared in regard bench; runs exported models"),
     "openvino": ("bench", "compared in regard bench"),
+    "ctranslate2": ("", "compared in regard bench"),
     "pytorch-fast-transformers": ("", "compared in regard bench; compiled during installation"),
 }
 

@@ -1,5 +1,6 @@
 """Runs cases: each contender is checked, then timed in turns."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -19,6 +20,7 @@ from regard_lab.bench.judging import Correctness, judge, results_of
 from regard_lab.bench.measuring import Pace, Times, take_turns, threads
 from regard_lab.bench.report import write_report
 from regard_lab.bench.results import Results, environment
+from regard_lab.bench.whole import WholeContest
 from regard_lab.bench.work import Case, Contender, Contest, Promise, make_tensors
 
 Record = dict[str, Any]
@@ -29,12 +31,14 @@ QUICK_CPU_PACE = Pace(rounds=7, shortest=0.002)
 QUICK_WALL_PACE = Pace(rounds=3, shortest=0.002)
 
 
-def hold(case: Case, contest: Contest, *, quick: bool, tell: Tell) -> Record:
+def hold(case: Case, contest: Contest | WholeContest, *, quick: bool, tell: Tell) -> Record:
     """Check and time all contenders of a contest; return the record for JSON.
 
     The record of a contender has a "status": measured, missing (a package), refused (it cannot compute this), left
     out (of a quick run), failed or wrong; all except "measured" have a "reason".
     """
+    if isinstance(contest, WholeContest):
+        return _hold_whole(case, contest, quick=quick, tell=tell)
     device = contest.work.device
     cpu_pace = QUICK_CPU_PACE if quick else CPU_PACE
     wall_pace = QUICK_WALL_PACE if quick else WALL_PACE
@@ -93,14 +97,78 @@ def _check(case: Case, contest: Contest, contender: Contender, quick: bool, tell
     return record | {"status": "measured", "notes": notes}
 
 
+def _hold_whole(case: Case, contest: WholeContest, *, quick: bool, tell: Tell) -> Record:
+    """The record of a contest of whole layers, models or training steps, whose sides are compared with the first."""
+    name_of_contest = f"{case.name}, {contest.label}"
+    records: dict[str, Record] = {}
+    calls: dict[str, Callable[[], object]] = {}
+    first_output: Any = None
+    with threads(1):
+        for side in contest.sides:
+            missing = _missing_package(side.package)
+            if missing is not None:
+                records[side.name] = missing
+                continue
+            tell(f"{name_of_contest}: checking {side.name}")
+            record: Record = {"status": "measured", "errors": {}, "notes": []}
+            records[side.name] = record
+            try:
+                call = side.prepare()
+                output = call()
+            except Exception as error:
+                reason = f"{type(error).__name__}: {_first_line(error)}"
+                record |= {"status": "failed", "reason": reason}
+                continue
+            if side.note:
+                record["notes"] = [side.note]
+            elif first_output is None:
+                first_output = output
+            else:
+                error = relative_error(output, first_output)
+                record["errors"] = {"output": error / contest.largest_error}
+                if not error <= contest.largest_error:
+                    reason = (
+                        f"its output differs from that of {contest.sides[0].name} by {error:.1e}"
+                    )
+                    record |= {"status": "wrong", "reason": reason}
+                    continue
+            calls[side.name] = call
+        tell(f"{name_of_contest}: CPU time on 1 thread")
+        pace = QUICK_CPU_PACE if quick else CPU_PACE
+        _add_times(records, "cpu", take_turns(calls, time.process_time, pace))
+    return {
+        "label": contest.label,
+        "work": contest.work,
+        "ours": contest.sides[0].name,
+        "contenders": records,
+        "promises": [],
+    }
+
+
+def relative_error(output: torch.Tensor, expected: torch.Tensor) -> float:
+    """The largest difference relative to the largest number; inf for other sizes and numbers that are not finite."""
+    if output.shape != expected.shape:
+        return math.inf
+    difference = float((output.double() - expected.double()).abs().max())
+    largest = float(expected.double().abs().max())
+    return difference / largest if math.isfinite(difference) and largest else math.inf
+
+
+def _missing_package(packages: str) -> Record | None:
+    for package in packages.split():
+        if find_spec(package) is None:
+            return {"status": "missing", "reason": f"the package {package} is not installed"}
+    return None
+
+
 def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | None:
     device = contest.work.device
     if contender.device and contender.device != device:
         reason = f"it runs only on {contender.device}, and this is {device}"
         return {"status": "refused", "reason": reason}
-    for package in contender.package.split():
-        if find_spec(package) is None:
-            return {"status": "missing", "reason": f"the package {package} is not installed"}
+    missing = _missing_package(contender.package)
+    if missing is not None:
+        return missing
     if quick and contender.compiles:
         reason = "its compilation takes tens of seconds, too long for a quick run"
         return {"status": "left out", "reason": reason}

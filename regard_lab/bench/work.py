@@ -18,6 +18,7 @@ from regard.patterns import (
     Causal,
     Full,
     GlobalTokens,
+    KeyMask,
     KeySpan,
     Pattern,
     RandomBlocks,
@@ -44,11 +45,16 @@ _FORMULAS: dict[Pattern, Formula] = {
     SMALL_WINDOW: lambda i, j: abs(i - j) <= 32,
     STRIDED: lambda i, j: (j <= i) & ((i - j < 64) | ((i - j) % 64 == 0)),
 }
-PADDED = {length: KeySpan(0, length * 3 // 4) for length in (16, 128)}  # a quarter is padding
+PADDED = {length: KeySpan(0, length * 3 // 4) for length in (16, 32, 128)}  # a quarter is padding
 _FORMULAS |= {
     pattern: lambda i, j, length=length: (j < length * 3 // 4) & (i == i)
     for length, pattern in PADDED.items()
 }
+# Padding with holes: every fifth key is hidden.
+HOLED: dict[int, Pattern] = {
+    length: KeyMask(torch.arange(length) % 5 != 2) for length in (128, 512)
+}
+_FORMULAS |= {pattern: lambda i, j: (j % 5 != 2) & (i == i) for pattern in HOLED.values()}
 DROPOUT_SEED = 11
 WHOLE = 512  # up to this length every row is checked
 
@@ -395,9 +401,9 @@ def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
 
 @dataclass(frozen=True)
 class Case:
-    """Contests on one subject; `quick` are those of a quick run."""
+    """Contests on one subject, of one kind: `Contest` or `WholeContest`; `quick` are those of a quick run."""
 
     name: str
     title: str
-    contests: tuple[Contest, ...]
-    quick: tuple[Contest, ...]
+    contests: tuple[Any, ...]
+    quick: tuple[Any, ...]

@@ -35,6 +35,7 @@ def test_lines_show_times_ratio_memory_and_reasons():
     assert "a note" in peer
     assert absent.endswith("missing: the package x is not installed")
     assert "CPU, 1 thread" in text
+    assert text.startswith(f"measured on {HERE['processor']}\n")
     assert text.endswith(
         "0 promises kept, 1 missed, 0 not measured.\nMissed in case, family 64: regard is 2.50x as fast"
     )
