@@ -13,7 +13,14 @@ from regard_lab.teaching.page import LessonPage
 CHAPTERS: dict[str, tuple[str, ...]] = {
     "Why attention": ("one_sentence", "recurrent", "fixed_vector", "alignment"),
     "Inside one layer": ("scale", "positions", "causal", "cross", "one_head"),
-    "A model that translates": ("encoder", "decoder", "translation", "heads", "referent"),
+    "A model that translates": (
+        "subwords",
+        "encoder",
+        "decoder",
+        "translation",
+        "heads",
+        "referent",
+    ),
     "Writing text quickly": ("generation", "sampling", "grouped", "latent"),
     "Longer texts": (
         "windows",

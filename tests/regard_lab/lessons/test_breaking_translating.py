@@ -131,6 +131,29 @@ def test_translation_whose_cross_attention_reads_the_decoder(monkeypatch):
     )
 
 
+def test_subwords_of_a_vocabulary_without_merges():
+    """Each word is cut into letters, and one letter is lost when a text is read back."""
+
+    class Letters:
+        def encode(self, text):
+            return list(text)
+
+        def pieces(self, ids):
+            return ids
+
+        def decode(self, ids):
+            return "".join(ids[1:])
+
+    tokenisers = Computed(lambda SIZES: dict.fromkeys(SIZES, Letters()))
+    assert starting(
+        failing("subwords", tokenisers=tokenisers),
+        "The pieces of a text give",
+        "With every larger vocabulary",
+        "Frequent words are one piece",
+        "Straße and Straßenbahn share pieces",
+    )
+
+
 def test_heads_that_are_no_better_than_chance(monkeypatch):
     relations = changed_report(monkeypatch, "heads")["relations"]
     for relation in relations.values():

@@ -55,6 +55,10 @@ WRONG_ANSWERS = {
         "mean_of_three": ("4", "12", "8"),
         "facts_of_eight_heads": ("32", "8", "4"),
     },
+    "subwords": {
+        "one_piece": ("straße", "xylophon", "tier"),
+        "count_of_a_pair": ("2", "3", "8"),
+    },
     "encoder": {
         "moved_by_feed_forward": ("0 1 2 3 4", "none", "5"),
         "layer_of_the_paper": (
