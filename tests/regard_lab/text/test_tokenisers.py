@@ -92,18 +92,16 @@ HIDDEN = [
 @pytest.mark.parametrize(("typed", "read"), HIDDEN)
 @pytest.mark.parametrize("kind", ["bpe", "character", "byte"])
 def test_invisible_characters_split_no_word_in_training_or_reading(kind, typed, read):
-    tokeniser = Tokeniser.train([f"the {read} sang"] * 3, 420, kind, targets=[f"{read} sang"] * 3)
-    assert (
-        Tokeniser.train([f"the {typed} sang"] * 3, 420, kind, targets=[f"{read} sang"] * 3)
-        == tokeniser
-    )
-    for one in (
-        tokeniser,
-        Tokeniser.from_json(tokeniser.to_json()),
-        tokeniser.extended(["x"], 3) if kind != "byte" else tokeniser,
-    ):
-        assert one.reads(typed) == read
-        assert one.encode(f"the {typed} sang") == one.encode(f"the {read} sang")
+    targets = [f"{read} sang"] * 3
+    trained = Tokeniser.train([f"the {read} sang"] * 3, 420, kind, targets=targets)
+    assert Tokeniser.train([f"the {typed} sang"] * 3, 420, kind, targets=targets) == trained
+
+    tokenisers = [trained, Tokeniser.from_json(trained.to_json())]
+    if kind != "byte":
+        tokenisers.append(trained.extended(["x"], 3))
+    for tokeniser in tokenisers:
+        assert tokeniser.reads(typed) == read
+        assert tokeniser.encode(f"the {typed} sang") == tokeniser.encode(f"the {read} sang")
 
 
 def test_targets_keep_marks_of_the_direction_alone():
@@ -116,13 +114,12 @@ def test_targets_keep_marks_of_the_direction_alone():
 def test_a_tokeniser_of_an_earlier_version_reads_invisible_characters_as_it_learned_them():
     old = Tokeniser.train(["the ani\u00admal"] * 3, 420, keep_invisible=True)
     assert "without_invisible" not in json.loads(old.to_json())
-    for one in (old, Tokeniser.from_json(old.to_json()), old.extended(["x"], 3)):
-        assert one.decode(one.encode("the ani\u00admal")) == "the ani\u00admal"
-        assert one.reads("ani\u00admal") == "ani\u00admal"
+    for tokeniser in (old, Tokeniser.from_json(old.to_json()), old.extended(["x"], 3)):
+        assert tokeniser.decode(tokeniser.encode("the ani\u00admal")) == "the ani\u00admal"
+        assert tokeniser.reads("ani\u00admal") == "ani\u00admal"
     exact = Tokeniser.train(["the ani\u00admal"] * 3, 420, verbatim=True)
-    assert (
-        exact.decode(exact.encode("ani\u00admal")) == exact.reads("ani\u00admal") == "ani\u00admal"
-    )
+    assert exact.decode(exact.encode("ani\u00admal")) == "ani\u00admal"
+    assert exact.reads("ani\u00admal") == "ani\u00admal"
 
 
 def test_a_text_of_nothing_has_no_ids(tokeniser):
@@ -137,10 +134,10 @@ def test_text_that_spells_a_special_is_ordinary_text_even_to_a_merge_of_its_lett
     merged = Tokeniser.from_json(changed(merges=merges))
     for name in ("<pad>", "<unknown>", "<begin>", "<end>"):
         for text in (name, f"a {name} b", name * 3):
-            for each in (tokeniser, merged):
-                ids = each.encode(text)
+            for reader in (tokeniser, merged):
+                ids = reader.encode(text)
                 assert not {PAD, UNKNOWN, BEGIN, END} & set(ids)
-                assert each.decode(ids) == text
+                assert reader.decode(ids) == text
 
 
 def test_decoding_leaves_specials_out(tokeniser):
@@ -199,8 +196,11 @@ def test_words_cover_every_position_once_whatever_the_ids(kind, data):
     tokeniser = TRAINED[kind]
     ids = data.draw(st.lists(st.integers(0, tokeniser.vocab_size - 1)))
     words = tokeniser.words(ids)
-    assert [at for _, positions in words for at in positions] == list(range(len(ids)))
-    assert all(word for word, _ in words)
+    positions = []
+    for word, of_word in words:
+        assert word
+        positions += of_word
+    assert positions == list(range(len(ids)))
     assert len(tokeniser.pieces(ids)) == len(ids)
     assert all(tokeniser.pieces(ids))
 
@@ -266,11 +266,11 @@ def test_a_missing_package_says_how_to_get_it(monkeypatch):
 
 
 def test_extras_are_installed_from_where_regard_came_from(tmp_path, monkeypatch):
-    there = tmp_path / "my clone"
-    there.mkdir()
-    here = json.dumps({"url": f"file://{there}".replace(" ", "%20"), "dir_info": {}})
-    elsewhere = '{"url": "https://example.org/regard.whl"}'
-    for recorded, origin in ((here, there), (elsewhere, "regard"), ("not json", "regard")):
+    clone = tmp_path / "my clone"
+    clone.mkdir()
+    of_clone = json.dumps({"url": f"file://{clone}".replace(" ", "%20"), "dir_info": {}})
+    of_wheel = '{"url": "https://example.org/regard.whl"}'
+    for recorded, origin in ((of_clone, clone), (of_wheel, "regard"), ("not json", "regard")):
         installed = SimpleNamespace(read_text={"direct_url.json": recorded}.__getitem__)
         monkeypatch.setattr(
             "regard.packages.distribution", lambda name, installed=installed: installed
@@ -291,7 +291,8 @@ def test_json_and_the_same_lines_give_the_same_tokeniser(tokeniser):
         assert again == tokeniser
         assert hash(again) == hash(tokeniser)
         assert again.to_json() == text
-        assert [again.encode(line) for line in LINES] == [tokeniser.encode(line) for line in LINES]
+        for line in LINES:
+            assert again.encode(line) == tokeniser.encode(line)
 
 
 def changed(tokeniser=TRAINED["bpe"], **change):
@@ -369,9 +370,11 @@ def test_the_text_floor_imports_no_heavy_package():
 
 def test_only_pieces_that_no_training_line_uses_are_dropped():
     whole = TRAINED["bpe"]
-    used = {piece for line in LINES for piece in whole.pieces(whole.encode(line))}
+    used = set()
+    for line in LINES:
+        used.update(whole.pieces(whole.encode(line)))
     assert 260 < TRIMMED.vocab_size < whole.vocab_size
-    assert {TRIMMED.pieces([i])[0] for i in range(260, TRIMMED.vocab_size)} <= used
+    assert set(TRIMMED.pieces(range(260, TRIMMED.vocab_size))) <= used
     for line in LINES:
         assert TRIMMED.pieces(TRIMMED.encode(line)) == whole.pieces(whole.encode(line))
 
@@ -381,9 +384,8 @@ def test_a_dropped_piece_is_spelled_by_its_parts():
     assert tokeniser.pieces(tokeniser.encode("streets")) == ["streets"]
     assert tokeniser.vocab_size == 261
     assert tokeniser.decode(tokeniser.encode("stree")) == "stree"
-    assert len(tokeniser.encode("stree")) > len(
-        Tokeniser.train(["streets"] * 3, vocab_size=300).encode("stree")
-    )
+    untrimmed = Tokeniser.train(["streets"] * 3, vocab_size=300)
+    assert len(tokeniser.encode("stree")) > len(untrimmed.encode("stree"))
 
 
 TEXT = "A bird  sang.\n\n\tIt was   happy,\nand so \u00e9\u00e8 was the bird.\n" * 3
@@ -403,10 +405,9 @@ def test_bytes_are_the_bytes_of_the_text_in_order():
     tokeniser = TOKENISERS["byte"]
     assert tokeniser.vocab_size == 260
     ids = tokeniser.encode(TEXT)
-    assert len(ids) == len(TEXT.encode())
-    assert (
-        len(set(zip(ids, TEXT.encode(), strict=True))) == len(set(ids)) == len(set(TEXT.encode()))
-    )
+    raw = TEXT.encode()
+    pairs = set(zip(ids, raw, strict=True))
+    assert len(pairs) == len(set(ids)) == len(set(raw))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -415,9 +416,10 @@ def test_lines_are_encoded_apart_and_a_verbatim_tokeniser_survives_its_file_and_
 ):
     tokeniser = TOKENISERS[kind]
     assert tokeniser.decode(tokeniser.encode("a\r\n\r\n b\u2028c")) == "a\r\n\r\n b\u2028c"
-    assert [
-        i for line in TEXT.splitlines(keepends=True) for i in tokeniser.encode(line)
-    ] == tokeniser.encode(TEXT)
+    ids_by_line = []
+    for line in TEXT.splitlines(keepends=True):
+        ids_by_line += tokeniser.encode(line)
+    assert ids_by_line == tokeniser.encode(TEXT)
     again = Tokeniser.from_json(tokeniser.to_json())
     sentences = Tokeniser.train(TEXT.splitlines(), 320, kind)
     assert again == tokeniser != sentences
@@ -456,9 +458,7 @@ def test_an_extended_vocabulary_keeps_its_ids_and_gives_new_words_fewer_pieces_a
     rows = wider.state["embedding.weight"]
     assert torch.equal(rows[: old.vocab_size], table)
     for i in range(old.vocab_size, new.vocab_size):
-        spelled = old.vocabulary.spelled([new.vocabulary.pieces[i]])[0]
-        assert (
-            b"".join(old.vocabulary.raw_pieces[one] for one in spelled)
-            == new.vocabulary.raw_pieces[i]
-        )
+        (spelled,) = old.vocabulary.spelled([new.vocabulary.pieces[i]])
+        raw = b"".join(old.vocabulary.raw_pieces[old_id] for old_id in spelled)
+        assert raw == new.vocabulary.raw_pieces[i]
         torch.testing.assert_close(rows[i], table[spelled].mean(0))
