@@ -13,26 +13,28 @@ def test_a_head_is_scored_by_the_links_that_it_hits():
     weights = torch.tensor(
         [[[1.0, 0, 0, 0], [0.7, 0.3, 0, 0], [0.3, 0.1, 0.6, 0], [0.1, 0.5, 0.2, 0.2]]]
     )[None]
-    found = looks_of(
-        weights, [(1, frozenset({0})), (2, frozenset({0})), (3, frozenset({0, 2}))], causal=True
-    )
-    assert found.hits.flatten().tolist() == [True, True, False]  # 2 looks most at itself, then at 0
-    torch.testing.assert_close(
-        found.mass.flatten(), torch.tensor([0.7, 0.3, 0.3], dtype=torch.float64)
-    )
-    torch.testing.assert_close(found.chance, torch.tensor([1.0, 1 / 2, 2 / 3], dtype=torch.float64))
-    assert [found.at_offset(offset).tolist() for offset in (-1, -2, -3)] == [
-        [1, 0, 1],
-        [0, 1, 0],
-        [0, 0, 1],
-    ]
-    assert found.best_offset() == -1
+    links = [(1, frozenset({0})), (2, frozenset({0})), (3, frozenset({0, 2}))]
+    looks = looks_of(weights, links, causal=True)
+    assert looks.hits.flatten().tolist() == [True, True, False]  # 2 looks most at itself, then at 0
+    assert looks.mass.flatten().tolist() == pytest.approx([0.7, 0.3, 0.3])
+    assert looks.chance.tolist() == pytest.approx([1.0, 1 / 2, 2 / 3])
+    assert looks.at_offset(-1).tolist() == [1, 0, 1]
+    assert looks.at_offset(-2).tolist() == [0, 1, 0]
+    assert looks.at_offset(-3).tolist() == [0, 0, 1]
+    assert looks.best_offset() == -1
+
+
+def test_a_right_key_with_the_weight_of_a_wrong_one_is_no_hit():
+    weights = torch.tensor([[1.0, 0, 0], [0.5, 0.5, 0], [0.3, 0.3, 0.4]])[None, None]
+    looks = looks_of(weights, [(2, frozenset({0}))], causal=True)
+    assert not looks.hits.item()
 
 
 def test_keys_on_both_sides_are_for_maps_that_are_not_causal():
     links = [(1, frozenset({3}))]
-    found = looks_of(one_hot([3] * LENGTH)[None, None], links, causal=False)
-    assert (found.hits.item(), found.chance.item()) == (True, pytest.approx(1 / (LENGTH - 1)))
+    looks = looks_of(one_hot([3] * LENGTH)[None, None], links, causal=False)
+    assert looks.hits.item()
+    assert looks.chance.item() == pytest.approx(1 / (LENGTH - 1))
     with pytest.raises(ArgumentError, match=r"query 1 of 12 has the keys \[3\]; give earlier keys"):
         looks_of(one_hot([3] * LENGTH)[None, None], links, causal=True)
 
