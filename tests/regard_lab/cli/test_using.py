@@ -13,7 +13,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers import MultiHeadAttention
 from regard.storage.sealed_json import render_sealed
 from regard_lab.cli import view as view_command
-from regard_lab.cli.running import Lengths, remark_on_arguments, remark_on_training
+from regard_lab.cli.running import Lengths, TrainedLength, remark_on_arguments, remark_on_training
 from regard_lab.cli.translate import explain_why
 from regard_lab.decoding import Generator, Sampling, Translation, Translator, evaluate
 from regard_lab.decoding.compiled import compile_steps
@@ -429,6 +429,11 @@ def test_a_text_beyond_the_trained_length_is_remarked_once(writer, tmp_path):
         )
         assert answer.err.count(remark) == 1
     assert remark not in succeeded("generate", tmp_path / "run", "a", "--max-tokens", 5).err
+
+    length = TrainedLength(tmp_path / "run")
+    assert length.remark(24) is None
+    assert remark in length.remark(25)
+    assert length.remark(25) is None
 
 
 # --- remarks on translations
