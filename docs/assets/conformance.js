@@ -63,9 +63,7 @@ function makeFilters(found, tables) {
 
   const choices = document.createElement("details");
   const summary = document.createElement("summary");
-  const name = document.createElement("span");
-  name.textContent = "Libraries";
-  summary.append(name);
+  summary.textContent = "Libraries";
   choices.append(summary);
   const boxes = Object.keys(found.libraries).map((library) => {
     const box = document.createElement("input");

@@ -51,7 +51,7 @@ def call_as_code(name: str, call: NeutralCall) -> str:
 
 
 def asking_as_code(name: str, call: NeutralCall, library: str) -> str:
-    """A program that asks a library for a clause, and prints its results and how they are judged."""
+    """A program that asks a library for a clause, and prints its results and its reply to the clause."""
     return f"""\
 {IMPORTS}
 call = {call_as_code(name, call)}
