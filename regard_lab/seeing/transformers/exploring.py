@@ -200,7 +200,8 @@ def _explained(
     if not contrasts:
         return exploration
     words = exploration.texts["text" if read.target is None else "target"]
-    named = [place for place in contrasts if _has_letters(words[place])]
+    # the end of a text that a limit has cut is explained too, and has no word
+    named = [place for place in contrasts if _has_letters("".join(words[place : place + 1]))]
     chosen = max(asked or named or contrasts)  # a word before a mark, or before the end of the text
     return replace(
         exploration,
