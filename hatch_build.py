@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 import sysconfig
 from pathlib import Path
+from platform import machine
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
@@ -52,7 +54,10 @@ def platform(glibc: tuple[int, int] | None) -> str:
     """The platform tag of a wheel whose library needs this version of the GNU C library at least.
 
     It links to nothing else, so on Linux the wheel fits every distribution with that version or a newer one (PEP 600).
+    A Python for macOS may be built for Intel and Apple processors at once; the library fits that of this machine alone.
     """
+    if sys.platform == "darwin":
+        return f"macosx_11_0_{machine()}"
     name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     if glibc is None or not name.startswith("linux_"):
         return name

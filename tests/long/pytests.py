@@ -84,7 +84,8 @@ SLOW = (
     *_of("regard", "integrations/test_runtimes.py integrations/test_diffusers.py"),
     *_of(
         "regard",
-        "native/test_native_sanitized.py native/test_shipping.py native/test_native_lowered.py",
+        "native/test_native_sanitized.py native/test_shipping.py native/test_native_lowered.py "
+        "native/test_native_compilers.py",
     ),
     *_of(
         "regard", "storage/test_storage_files.py storage/test_storage_tensors.py fuzz/test_fuzz.py"

@@ -1,15 +1,20 @@
-"""Compiles the C++ sources of this folder into `libregard_native.so`, with the compiler of the system or with Zig's.
+"""Compiles the C++ sources of this folder into one library, with the compiler of the system or with Zig's.
 
 `make .venv/ready` and `pip install` run this file where a compiler is. It imports nothing of regard, so that it works
 before anything is installed: `python regard/backends/native/build.py`. The package `ziglang`, which
 `pip install 'regard[compiler]'` brings, is a compiler for systems that have none.
+
+A compiler in $CXX that makes code for another kind of machine needs that kind, and a place for what it makes:
+`CXX=aarch64-linux-gnu-g++ python regard/backends/native/build.py --machine aarch64 --library arm.so`.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
 import importlib.util
 import os
+import platform
 import re
 import shlex
 import shutil
@@ -17,11 +22,12 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
-LIBRARY = HERE / "libregard_native.so"
+LIBRARY = HERE / f"libregard_native.{'dylib' if sys.platform == 'darwin' else 'so'}"
 COMPILERS = ("g++", "c++", "clang++")
 # -ffp-contract=off: the kernel decides where a product and a sum are rounded once, so that bits do not depend on
 # the compiler's choice.
@@ -40,38 +46,72 @@ COMMON = (
     "-Wno-maybe-uninitialized",
     "-Wno-unknown-warning-option",
 )
-WITHOUT_VECTORS = ("-mno-avx",)
-KERNELS = {
-    "avx2": ("-DRG_SPACE=avx2", "-DRG_WIDTH=8", "-mavx2", "-mfma", "-mf16c"),
-    "wide": (
-        "-DRG_SPACE=wide",
-        "-DRG_WIDTH=4",
-        "-DRG_REAL=double",
-        "-DRG_DOUBLE",
-        "-mavx2",
-        "-mfma",
-        "-mf16c",
+
+
+@dataclass(frozen=True)
+class Architecture:
+    """The flags for one kind of processor.
+
+    plain: of files that run before the processor is known.
+    kernels: of each instruction set; the first flag names its C++ namespace.
+    """
+
+    plain: tuple[str, ...]
+    kernels: Mapping[str, tuple[str, ...]]
+
+
+def _kernels(
+    flags: Mapping[str, tuple[str, ...]], double: tuple[str, ...], pairs: tuple[str, ...] = ()
+) -> dict[str, tuple[str, ...]]:
+    """The kernels for float32 with these flags, the same for bfloat16, and one for float64.
+
+    pairs: more flags of the last one, with which its kernel for bfloat16 has instructions of its own.
+    """
+    kernels = {}
+    for name, own in flags.items():
+        kernels[name] = (f"-DRG_SPACE={name}", *own)
+        kernels[f"bf16_{name}"] = (f"-DRG_SPACE=bf16_{name}", "-DRG_BF16", *own)
+    kernels["wide"] = ("-DRG_SPACE=wide", "-DRG_REAL=double", "-DRG_DOUBLE", *double)
+    if pairs:
+        kernels["bf16_pairs"] = ("-DRG_SPACE=bf16_pairs", "-DRG_BF16", *own, *pairs)
+    return kernels
+
+
+_AVX2 = ("-mavx2", "-mfma", "-mf16c")
+_AVX512 = (
+    "-mavx512f",
+    "-mavx512bw",
+    "-mavx512vl",
+    "-mavx512dq",
+    "-mfma",
+    "-mf16c",
+    "-mprefer-vector-width=512",
+)
+# GCC would load factors of later products before there are registers for them, and keep sums in memory instead.
+# Compilers that do not know this flag would warn that they ignore it.
+_IN_ORDER = ("-fno-schedule-insns", "-Wno-ignored-optimization-argument")
+ARCHITECTURES = {
+    "x86_64": Architecture(
+        ("-mno-avx",),
+        _kernels(
+            {"avx2": ("-DRG_WIDTH=8", *_AVX2), "avx512": ("-DRG_WIDTH=16", *_AVX512)},
+            double=("-DRG_WIDTH=4", *_AVX2),
+            pairs=("-mavx512bf16",),
+        ),
     ),
-    "avx512": (
-        "-DRG_SPACE=avx512",
-        "-DRG_WIDTH=16",
-        "-mavx512f",
-        "-mavx512bw",
-        "-mavx512vl",
-        "-mavx512dq",
-        "-mfma",
-        "-mf16c",
-        "-mprefer-vector-width=512",
+    "aarch64": Architecture(
+        (), _kernels({"neon": ("-DRG_WIDTH=4", *_IN_ORDER)}, double=("-DRG_WIDTH=2", *_IN_ORDER))
     ),
 }
-# The kernel for bfloat16 of an instruction set has its flags, but for the first, which names its C++ namespace.
-KERNELS |= {
-    f"bf16_{name}": (f"-DRG_SPACE=bf16_{name}", "-DRG_BF16", *KERNELS[name][1:])
-    for name in ("avx2", "avx512")
-}
-KERNELS["bf16_pairs"] = ("-DRG_SPACE=bf16_pairs", *KERNELS["bf16_avx512"][1:], "-mavx512bf16")
+# Of any other processor: what its compiler makes of vectors of 16 bytes.
+OTHER = Architecture(
+    ("-DRG_GENERIC",),
+    _kernels(
+        {"generic": ("-DRG_GENERIC", "-DRG_WIDTH=4")}, double=("-DRG_GENERIC", "-DRG_WIDTH=2")
+    ),
+)
 ENTRIES = ("interpreter", "kept_calls", "few_rows", "programs")  # sources beside entry.cpp
-ROWS = ("avx2", "avx512")  # the kernels whose instruction sets programs use
+SAME = {"AMD64": "x86_64", "arm64": "aarch64"}  # what other systems call them
 # The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
 LOWERED = {
     name: tuple(
@@ -80,7 +120,7 @@ LOWERED = {
         # All other flags of AVX-512 are left out: -mavx512bw, -mavx512bf16, -mavx512vl, -mavx512dq.
         if not flag.startswith(("-mavx512b", "-mavx512v", "-mavx512d", "-mprefer"))
     )
-    for name, flags in KERNELS.items()
+    for name, flags in ARCHITECTURES["x86_64"].kernels.items()
 }
 
 
@@ -90,10 +130,15 @@ class BuildError(Exception):
 
 def digest() -> str:
     """A short hash of sources and flags. A library that carries another one was built from other sources."""
-    found = hashlib.sha256(repr((COMMON, WITHOUT_VECTORS, KERNELS)).encode())
+    found = hashlib.sha256(repr((COMMON, ARCHITECTURES, OTHER)).encode())
     for path in sorted(SOURCE.iterdir()):
         found.update(path.name.encode() + b"\0" + path.read_bytes() + b"\0")
     return found.hexdigest()[:16]
+
+
+def architecture_of(machine: str) -> Architecture:
+    """The flags for a machine of this name, as `platform.machine` returns it."""
+    return ARCHITECTURES.get(SAME.get(machine, machine), OTHER)
 
 
 def find_compiler() -> list[str]:
@@ -112,14 +157,16 @@ def find_compiler() -> list[str]:
 def build(
     library: Path = LIBRARY,
     extra: tuple[str, ...] = (),
-    kernels: Mapping[str, tuple[str, ...]] = KERNELS,
+    kernels: Mapping[str, tuple[str, ...]] | None = None,
+    machine: str | None = None,
 ) -> Path:
     """Compile the library and return its path; an up-to-date file is not compiled again.
 
     Args:
         library: where it is written.
         extra: more flags for compiler and linker.
-        kernels: the flags of each instruction set.
+        kernels: the flags of each instruction set; those of the machine if omitted.
+        machine: what it is built for, by a name as `platform.machine` returns it; this machine if omitted.
 
     Raises:
         BuildError: no compiler, or it failed; the message holds its first lines.
@@ -128,15 +175,18 @@ def build(
     sources = digest()
     if not extra and library.is_file() and stamp.is_file() and stamp.read_text() == sources:
         return library
+    architecture = architecture_of(machine or platform.machine())
     compiler = find_compiler()
     with tempfile.TemporaryDirectory() as room:
         # The source and the flags of each object file.
         objects = {
-            "entry": ("entry.cpp", (*WITHOUT_VECTORS, f'-DRG_SOURCES="{sources}"')),
-            **{name: (f"{name}.cpp", WITHOUT_VECTORS) for name in ENTRIES},
-            **{name: ("kernel.cpp", flags) for name, flags in kernels.items()},
-            **{f"rows_{name}": ("rows.cpp", kernels[name]) for name in ROWS if name in kernels},
+            "entry": ("entry.cpp", (*architecture.plain, f'-DRG_SOURCES="{sources}"')),
+            **{name: (f"{name}.cpp", architecture.plain) for name in ENTRIES},
         }
+        for name, flags in (kernels or architecture.kernels).items():
+            objects[name] = ("kernel.cpp", flags)
+            if not {"-DRG_BF16", "-DRG_DOUBLE"} & set(flags):  # programs compute in float32
+                objects[f"rows_{name}"] = ("rows.cpp", flags)
         commands = [
             [
                 *compiler,
@@ -152,7 +202,8 @@ def build(
         ]
         _run_all(commands)
         files = [f"{room}/{name}.o" for name in objects]
-        _run_all([[*_linker(compiler), "-shared", *files, *extra, "-o", f"{room}/library.so"]])
+        linker = _linker(compiler, library.suffix)
+        _run_all([[*linker, "-shared", *files, *extra, "-o", f"{room}/library.so"]])
         library.parent.mkdir(parents=True, exist_ok=True)
         fresh = library.with_suffix(f".{os.getpid()}")
         shutil.copyfile(f"{room}/library.so", fresh)
@@ -161,11 +212,20 @@ def build(
     return library
 
 
-def _linker(compiler: list[str]) -> list[str]:
-    """The command that links. The kernel needs no C++ library; Zig would compile one, which takes minutes."""
-    if compiler[-2:] == ["ziglang", "c++"]:
-        return [*compiler[:-1], "cc", "-Wl,-s"]
-    return [*compiler, "-static-libstdc++", "-static-libgcc"]
+def _linker(compiler: list[str], suffix: str) -> list[str]:
+    """The command that links a library with this suffix. The kernel needs no C++ library.
+
+    Zig would compile one, which takes minutes. In macOS the functions of OpenMP are looked up when it is loaded.
+    """
+    linker = compiler
+    if "ziglang" in compiler or Path(compiler[0]).name == "zig":
+        linker = ["cc" if word == "c++" else word for word in compiler]
+        flags = ["-Wl,-s"]
+    else:
+        flags = ["-static-libstdc++", "-static-libgcc"]
+    if suffix == ".dylib":
+        flags = ["-Wl,-undefined,dynamic_lookup"]
+    return [*linker, *flags]
 
 
 def newest_glibc(library: Path) -> tuple[int, int] | None:
@@ -193,10 +253,22 @@ def _run_all(commands: list[list[str]]) -> None:
             )
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Build the library that the command line asks for."""
+    options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    options.add_argument(
+        "--machine", help="what it is built for, as x86_64; this machine if omitted"
+    )
+    options.add_argument("--library", type=Path, default=LIBRARY, help="where it is written")
+    chosen = options.parse_args()
     try:
-        sys.stdout.write(f"{build()}\n")
+        path = build(chosen.library, machine=chosen.machine)
     except BuildError as reason:
         sys.exit(
             f"the native backend is not built, so attention is computed by PyTorch alone: {reason}"
         )
+    sys.stdout.write(f"{path}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import warnings
+from contextlib import suppress
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
 from dataclasses import dataclass
 from functools import cache
@@ -24,12 +26,20 @@ NO_LIMIT = 2**63 - 1  # RG_NO_LIMIT
 MOST_TOP = 512  # RG_MOST_TOP
 CHUNK = 32  # RG_CHUNK
 TYPES = {torch.float32: 0, torch.bfloat16: 1, torch.float16: 2, torch.int8: 3, torch.float64: 4}
+# By the numbers of processor.h.
+INSTRUCTIONS = {
+    1: "vectors of 16 bytes",
+    2: "AVX2",
+    3: "AVX-512",
+    4: "AVX-512 with BF16",
+    5: "NEON",
+}
 SETTING = "REGARD_NATIVE"
 BUILD = "run python -m regard.backends.native.build where a C++ compiler is, or after pip install 'regard[compiler]'"
 
 # What a function of the kernel refuses, by the code that it returns.
 _WRONG = {
-    1: "this processor has neither AVX2 nor AVX-512",
+    1: "this processor has neither AVX2 nor AVX-512, one of which its library needs",
     2: "a size is below 1 or too large, or heads are no multiple of kv_heads",
     3: "the row blocks of a schedule do not follow each other, or one is longer than 192 rows; or lists do not fit",
     4: "the runs of a row block are not ascending, or leave the keys of the call",
@@ -254,7 +264,7 @@ class Library:
     @property
     def tile(self) -> tuple[int, int]:
         """Rows and keys of the pairs that are computed together."""
-        return (6, 16) if self.instructions == "AVX2" else (12, 32)
+        return (12, 32) if self.instructions.startswith("AVX-512") else (6, 16)
 
     def forward(self, call: Any) -> None:
         """Compute the output, and the log-sum-exp if there is memory for it; `call` is the address of a CCall.
@@ -311,6 +321,18 @@ def refusal(code: int) -> RegardError:
     )
 
 
+def _share_threads() -> None:
+    """Make the OpenMP library of PyTorch visible to the kernel, which looks for its functions by name.
+
+    PyTorch's wheel for x86-64 does so itself. Those for 64-bit Arm and for macOS load it for PyTorch alone; a library
+    that is not there, or that PyTorch has not loaded, is left alone.
+    """
+    libraries = Path(torch.__file__).parent / "lib"
+    for name in ("libgomp.so.1", str(libraries / "libomp.dylib")):
+        with suppress(OSError):
+            ctypes.CDLL(name, mode=os.RTLD_GLOBAL | os.RTLD_NOLOAD)
+
+
 @cache
 def load(path: Path = LIBRARY) -> Library | str:
     """The library, or the reason why there is none.
@@ -323,6 +345,8 @@ def load(path: Path = LIBRARY) -> Library | str:
         return f"{SETTING}=off turns it off"
     if not path.is_file():
         return f"its library is not built; {BUILD}"
+    if platform.machine() != "x86_64":
+        _share_threads()
     try:
         handle = ctypes.CDLL(str(path))
     except OSError as reason:
@@ -346,7 +370,7 @@ def load(path: Path = LIBRARY) -> Library | str:
     handle.rg_run.restype = c_int32
     handle.rg_recur.argtypes = [POINTER(CRecurrence)]
     handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
-    instructions = {2: "AVX2", 3: "AVX-512", 4: "AVX-512 with BF16"}.get(handle.rg_instructions())
+    instructions = INSTRUCTIONS.get(handle.rg_instructions())
     if instructions is None:
         return _WRONG[1]
     if not handle.rg_has_threads():

@@ -106,7 +106,7 @@ def test_the_package_ziglang_is_used_where_no_other_compiler_is(monkeypatch):
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
     compiler = building.find_compiler()
     assert compiler == [sys.executable, "-m", "ziglang", "c++"]
-    assert building._linker(compiler)[:4] == [sys.executable, "-m", "ziglang", "cc"]
+    assert building._linker(compiler, ".so")[:4] == [sys.executable, "-m", "ziglang", "cc"]
 
 
 @pytest.mark.parametrize(

@@ -162,8 +162,8 @@ static void round_tile(int m, int r0, int p, BackwardRoom &room) {
     for (int h = 0; h < std::min(2, m - i); h++)
       for (int v = 0; v < NV; v++) w[h][v] = load(weights + h * LDS + v * W), ds[h][v] = load(slopes + h * LDS + v * W);
     for (int v = 0; v < NV; v++) {
-      store_row_pairs(room.weight_lines + (long)words(r0 + i) * NR + v * W, w[0][v], w[1][v]);
-      store_row_pairs(room.slope_lines + (long)words(r0 + i) * NR + v * W, ds[0][v], ds[1][v]);
+      store_row_pairs(room.weight_lines + (long)words(r0 + i) * NR + v * W, NR, w[0][v], w[1][v]);
+      store_row_pairs(room.slope_lines + (long)words(r0 + i) * NR + v * W, NR, ds[0][v], ds[1][v]);
     }
     for (int h = 0; h < std::min(2, m - i); h++) store_pairs<NV>(room.slopes + (long)(r0 + i + h) * LDS + words(p * NR), ds[h]);
   }

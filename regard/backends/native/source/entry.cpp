@@ -10,26 +10,13 @@
 
 #include <cstddef>
 
-#define DECLARE(SPACE)                                       \
-  namespace SPACE {                                          \
-  int forward(const rg_call *);                              \
-  int backward(const rg_call *, const rg_gradients *);       \
-  int recur(const rg_recurrence *);                          \
-  int recur_back(const rg_recurrence *, const rg_recurrence_gradients *); \
-  }
-DECLARE(avx2)
-DECLARE(avx512)
-DECLARE(wide)
-DECLARE(bf16_avx2)  // bfloat16, by three instruction sets; see words.h
-DECLARE(bf16_avx512)
-DECLARE(bf16_pairs)
-
 // The pool of threads of the OpenMP library that PyTorch has loaded: GNU's own entry, which LLVM's and Intel's libraries
 // have too. It is called by name, so that any compiler serves and no OpenMP library is linked or loaded twice.
 extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __attribute__((weak));
 
 namespace {
 int chosen = -1;
+}  // namespace
 
 int instructions() {
   const int found = __atomic_load_n(&chosen, __ATOMIC_RELAXED);
@@ -39,6 +26,7 @@ int instructions() {
   return most;
 }
 
+namespace {
 // In a forked process the threads of OpenMP's pool do not exist, and waiting for them would never end.
 bool forked = false;
 __attribute__((constructor)) void watch_forks() {
@@ -65,15 +53,15 @@ void run_in_threads(int threads, void (*work)(void *), void *data) {
 void run_in_threads(int threads, void (*work)(void *), void *data) { GOMP_parallel(work, data, (unsigned)threads, 0); }
 #endif
 
-// The kernel of a call; where q, k and v are bfloat16, they are multiplied as they are, unless weights must stay float32.
-#define KERNEL_FOR(c, function)                                                                             \
-  ((c).q.type == RG_FLOAT64                ? wide::function                                                 \
-   : (c).q.type == RG_BFLOAT16 && (c).k.type == RG_BFLOAT16 && (c).v.type == RG_BFLOAT16 && !(c).precise    \
-       ? instructions() == AVX512_BF16 ? bf16_pairs::function                                               \
-         : instructions() == AVX512    ? bf16_avx512::function                                              \
-                                       : bf16_avx2::function                                                \
-   : instructions() >= AVX512 ? avx512::function                                                            \
-                              : avx2::function)
+// Where q, k and v are bfloat16, they are multiplied as they are, unless weights must stay float32.
+bool multiplies_halves(const rg_call &c) {
+  return c.q.type == RG_BFLOAT16 && c.k.type == RG_BFLOAT16 && c.v.type == RG_BFLOAT16 && !c.precise;
+}
+
+#define KERNEL_FOR(c, function)                                \
+  ((c).q.type == RG_FLOAT64 ? wide::function                   \
+   : multiplies_halves(c)   ? BFLOAT16_KERNEL(function)        \
+                            : FLOAT32_KERNEL(function))
 
 rg_call alone(const rg_call &c) {
   rg_call own = c;
@@ -308,7 +296,6 @@ extern "C" void rg_in_threads(int threads, void (*work)(void *), void *data) {
 }
 
 int32_t check_call(const rg_call *c) { return check(c); }
-bool has_wide_registers() { return instructions() >= AVX512; }
 void in_threads(int32_t threads, void (*work)(void *), void *data) { rg_in_threads(forked ? 1 : threads, work, data); }
 bool has_kernel() { return instructions() != NONE; }
 
@@ -326,7 +313,7 @@ PUBLIC void rg_sizes(int32_t sizes[12]) {
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }
 PUBLIC int32_t rg_use_instructions(int32_t wanted) {
-  const int most = supported(), found = wanted >= AVX2 && wanted < most ? wanted : most;
+  const int most = supported(), found = wanted >= LEAST && wanted < most ? wanted : most;
   __atomic_store_n(&chosen, found, __ATOMIC_RELAXED);
   return found;
 }
@@ -344,14 +331,14 @@ PUBLIC int32_t rg_recur(const rg_recurrence *c) {
   if (int wrong = check(c)) return wrong;
   const rg_recurrence own = alone(*c);
   if (c->q.type == RG_FLOAT64) return wide::recur(&own);
-  return instructions() >= AVX512 ? avx512::recur(&own) : avx2::recur(&own);
+  return FLOAT32_KERNEL(recur)(&own);
 }
 PUBLIC int32_t rg_recur_back(const rg_recurrence *c, const rg_recurrence_gradients *g) {
   if (int wrong = check(c)) return wrong;
   if (int wrong = check_gradients(*c, g)) return wrong;
   const rg_recurrence own = alone(*c);
   if (c->q.type == RG_FLOAT64) return wide::recur_back(&own, g);
-  return instructions() >= AVX512 ? avx512::recur_back(&own, g) : avx2::recur_back(&own, g);
+  return FLOAT32_KERNEL(recur_back)(&own, g);
 }
 PUBLIC int32_t rg_backward(const rg_call *c, const rg_gradients *g) {
   if (int wrong = check(c)) return wrong;

@@ -8,99 +8,6 @@ namespace RG_SPACE {
 namespace {
 constexpr int FEW = MR < 8 ? MR : 8;  // rows at most: those of one tile, since all get the weights of the same keys
 
-#if defined(RG_512) || defined(RG_256)
-#define RG_FEW
-
-template <int TYPE>
-constexpr int IN_WORD = TYPE == RG_FLOAT32 ? 1 : TYPE == RG_INT8 ? 4 : 2;  // numbers in 32 bits
-#endif
-
-#if defined(RG_512)
-// Sixteen rows of memory: four neighbouring 32-bit words of each, column by column.
-struct WordColumns {
-  __m512i column[4];
-
-  // Words of the rows first, first + 4, first + 8 and first + 12; `at` says where the words of a row are.
-  template <class Place>
-  static __m512i four(const Place &at, int first) {
-    const auto one = [&](int i) { return _mm_loadu_si128((const __m128i *)at(first + i)); };
-    __m512i x = _mm512_castsi128_si512(one(0));  // masked loads, since inserting needs shuffles
-    x = _mm512_mask_broadcast_i32x4(x, 0x00f0, one(4));
-    x = _mm512_mask_broadcast_i32x4(x, 0x0f00, one(8));
-    return _mm512_mask_broadcast_i32x4(x, 0xf000, one(12));
-  }
-  template <class Place>
-  explicit WordColumns(const Place &at) {
-    const __m512i a = four(at, 0), b = four(at, 1), c = four(at, 2), d = four(at, 3);
-    const __m512i t0 = _mm512_unpacklo_epi32(a, b), t1 = _mm512_unpackhi_epi32(a, b);
-    const __m512i t2 = _mm512_unpacklo_epi32(c, d), t3 = _mm512_unpackhi_epi32(c, d);
-    column[0] = _mm512_unpacklo_epi64(t0, t2), column[1] = _mm512_unpackhi_epi64(t0, t2);
-    column[2] = _mm512_unpacklo_epi64(t1, t3), column[3] = _mm512_unpackhi_epi64(t1, t3);
-  }
-};
-
-// The number `place` of each word, as real; int8 times its scale.
-template <int TYPE>
-static inline vf number_in(__m512i word, int place, vf scale) {
-  if constexpr (TYPE == RG_FLOAT32) return (vf)word;
-  if constexpr (TYPE == RG_BFLOAT16)
-    return (vf)(place ? _mm512_and_epi32(word, _mm512_set1_epi32((int)0xffff0000)) : _mm512_slli_epi32(word, 16));
-  if constexpr (TYPE == RG_FLOAT16)
-    return (vf)_mm512_cvtph_ps(_mm512_cvtepi32_epi16(place ? _mm512_srli_epi32(word, 16) : word));
-  return (vf)_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(word, 24 - 8 * place), 24)) * scale;
-}
-
-// The neighbouring numbers of a row that fill a register, as reals; int8 times its scale.
-template <int TYPE>
-static inline vf numbers_at(const char *p, vf scale) {
-  if constexpr (TYPE == RG_FLOAT32) return load((const real *)p);
-  if constexpr (TYPE == RG_BFLOAT16)
-    return (vf)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)p)), 16);
-  if constexpr (TYPE == RG_FLOAT16) return (vf)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i *)p));
-  return (vf)_mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128((const __m128i *)p))) * scale;
-}
-#elif defined(RG_256)
-// The same for eight rows.
-struct WordColumns {
-  __m256i column[4];
-
-  template <class Place>
-  static __m256i two(const Place &at, int first) {  // words of the rows first and first + 4
-    const __m128i low = _mm_loadu_si128((const __m128i *)at(first)), high = _mm_loadu_si128((const __m128i *)at(first + 4));
-    return _mm256_inserti128_si256(_mm256_castsi128_si256(low), high, 1);
-  }
-  template <class Place>
-  explicit WordColumns(const Place &at) {
-    const __m256i a = two(at, 0), b = two(at, 1), c = two(at, 2), d = two(at, 3);
-    const __m256i t0 = _mm256_unpacklo_epi32(a, b), t1 = _mm256_unpackhi_epi32(a, b);
-    const __m256i t2 = _mm256_unpacklo_epi32(c, d), t3 = _mm256_unpackhi_epi32(c, d);
-    column[0] = _mm256_unpacklo_epi64(t0, t2), column[1] = _mm256_unpackhi_epi64(t0, t2);
-    column[2] = _mm256_unpacklo_epi64(t1, t3), column[3] = _mm256_unpackhi_epi64(t1, t3);
-  }
-};
-
-template <int TYPE>
-static inline vf number_in(__m256i word, int place, vf scale) {
-  if constexpr (TYPE == RG_FLOAT32) return (vf)word;
-  if constexpr (TYPE == RG_BFLOAT16)
-    return (vf)(place ? _mm256_and_si256(word, _mm256_set1_epi32((int)0xffff0000)) : _mm256_slli_epi32(word, 16));
-  if constexpr (TYPE == RG_FLOAT16) {
-    const __m256i x = place ? _mm256_srli_epi32(word, 16) : _mm256_and_si256(word, _mm256_set1_epi32(0xffff));
-    return (vf)_mm256_cvtph_ps(_mm_packus_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1)));
-  }
-  return (vf)_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(word, 24 - 8 * place), 24)) * scale;
-}
-
-template <int TYPE>
-static inline vf numbers_at(const char *p, vf scale) {
-  if constexpr (TYPE == RG_FLOAT32) return load((const real *)p);
-  if constexpr (TYPE == RG_BFLOAT16)
-    return (vf)_mm256_slli_epi32(_mm256_cvtepu16_epi32(_mm_loadu_si128((const __m128i *)p)), 16);
-  if constexpr (TYPE == RG_FLOAT16) return (vf)_mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)p));
-  return (vf)_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)p))) * scale;
-}
-#endif
-
 #if defined(RG_FEW)
 constexpr long SOON = 8192, LATER = 65536, PAGE = 4096;  // bytes
 
@@ -129,40 +36,59 @@ static inline vf word_in(Bits bits, int place, vf scale) {
   return number_in<TYPE>(bits, HALF ? 1 - place : place, scale);
 }
 
-// Scores of M rows with the keys of a panel in the lanes [begin, end), which are whole registers. Unless WHOLE, the tensor lacks
-// some of them: their lanes get scores of others, and are masked later.
-template <int M, int TYPE, bool WHOLE>
-static void score_few(const Vectors &keys, int panel_key, int begin, int end, const real *q, real *s, real by) {
+// Scores of M rows with the keys in G registers of a panel, which begin at `lane`. Unless WHOLE, the tensor lacks some of the
+// panel's keys: their lanes get scores of others, and are masked later.
+template <int M, int TYPE, bool WHOLE, int G>
+static inline __attribute__((always_inline)) void score_keys_of(const Vectors &keys, int panel_key, int lane, const real *q,
+                                                                real *s, [[maybe_unused]] real by) {
   constexpr int BYTES = 4 / IN_WORD<TYPE>, STEP = 4 * IN_WORD<TYPE>;
   const long length = words(keys.dim);
   const long row = keys.x.row * BYTES;
   const bool dense = WHOLE && row == keys.dim * BYTES;
-  const int first = keys.begin(panel_key), last = keys.end(panel_key, NR) - 1;
-  for (int lane = begin; lane < end; lane += W) {
-    const int key = panel_key + lane;
-    const auto key_in = [&](int i) { return WHOLE ? key + i : std::min(std::max(key + i, first), last); };
-    vf sum[M], scale{};
-    for (int i = 0; i < M; i++) sum[i] = vf{};
-    if (TYPE == RG_INT8)
-      for (int i = 0; i < W; i++) scale[i] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key_in(i) - keys.first_key);
-    const char *p = WHOLE ? keys.row(key) : nullptr, *next = p, *lines[W];
-    if (!WHOLE)
-      for (int i = 0; i < W; i++) lines[i] = keys.row(key_in(i));
-    if (dense) prefetch_pages(p, W * row);
-    for (int c = 0; c < keys.dim; c += STEP, p += WHOLE ? 16 : 0, next += WHOLE ? 16 * W : 0) {
-      if (dense) prefetch_lines(next, 16 * W);
-      const WordColumns words_of_keys([&](int i) { return WHOLE ? p + i * row : lines[i] + c * BYTES; });
+  const int first = keys.begin(panel_key), last = keys.end(panel_key, NR) - 1, key = panel_key + lane;
+  const auto key_in = [&](int i) { return WHOLE ? key + i : std::min(std::max(key + i, first), last); };
+  vf sum[G][M], scale[G]{};
+  for (int g = 0; g < G; g++)
+    for (int i = 0; i < M; i++) sum[g][i] = vf{};
+  if (TYPE == RG_INT8)
+    for (int i = 0; i < G * W; i++)
+      scale[i / W][i % W] = *numbers_at<float>(keys.scale, keys.batch, keys.head, key_in(i) - keys.first_key);
+  const char *p = WHOLE ? keys.row(key) : nullptr, *next = p, *lines[G * W];
+  if (!WHOLE)
+    for (int i = 0; i < G * W; i++) lines[i] = keys.row(key_in(i));
+  if (dense) prefetch_pages(p, G * W * row);
+  for (int c = 0; c < keys.dim; c += STEP, p += WHOLE ? 16 : 0, next += WHOLE ? 16 * G * W : 0) {
+    if (dense) prefetch_lines(next, 16 * G * W);
+#pragma GCC unroll 4
+    for (int g = 0; g < G; g++) {
+      const WordColumns words_of_keys([&](int i) { return WHOLE ? p + (g * W + i) * row : lines[g * W + i] + c * BYTES; });
 #pragma GCC unroll 4
       for (int word = 0; word < 4; word++)
 #pragma GCC unroll 4
         for (int place = 0; place < WORDS_IN<TYPE>; place++) {
-          const vf x = word_in<TYPE>(words_of_keys.column[word], place, scale);
+          const vf x = word_in<TYPE>(words_of_keys.column[word], place, scale[g]);
 #pragma GCC unroll 8
-          for (int i = 0; i < M; i++) sum[i] = step(x, everywhere(q + i * length + c / PAIR + word * WORDS_IN<TYPE> + place), sum[i]);
+          for (int i = 0; i < M; i++)
+            sum[g][i] = step(x, everywhere(q + i * length + c / PAIR + word * WORDS_IN<TYPE> + place), sum[g][i]);
         }
     }
-    for (int i = 0; i < M; i++) store(s + (long)i * LDS + lane, HALF ? sum[i] * all(by) : sum[i]);
   }
+  for (int g = 0; g < G; g++)
+    for (int i = 0; i < M; i++) store(s + (long)i * LDS + lane + g * W, HALF ? sum[g][i] * all(by) : sum[g][i]);
+}
+
+// Where a panel has four registers, as many of them at once as give a processor enough sums that do not wait for each other.
+template <int M>
+constexpr int TOGETHER_OF = NV < 4 ? 1 : M <= 2 ? 4 : M <= 4 ? 2 : 1;
+
+// The same for the lanes [begin, end), which are whole registers.
+template <int M, int TYPE, bool WHOLE>
+static void score_few(const Vectors &keys, int panel_key, int begin, int end, const real *q, real *s, real by) {
+  constexpr int G = TOGETHER_OF<M>;
+  int lane = begin;
+  if constexpr (G > 1)
+    for (; lane + G * W <= end; lane += G * W) score_keys_of<M, TYPE, WHOLE, G>(keys, panel_key, lane, q, s, by);
+  for (; lane < end; lane += W) score_keys_of<M, TYPE, WHOLE, 1>(keys, panel_key, lane, q, s, by);
 }
 
 // Add the values of the keys [from, to), times their weights, to the columns of N registers of M rows.
@@ -220,7 +146,7 @@ static void add_columns(const Vectors &values, int from, int to, const real *wei
 
 template <int M, int TYPE>
 static void add_few(const Vectors &values, int from, int to, const real *weights, real *into, long width) {
-  constexpr int N = (W == 16 ? 8 : 4) / (M <= 2 ? 1 : M <= 4 ? 2 : 4);  // sums of M rows fit the registers
+  constexpr int N = VECTOR_REGISTERS / 4 / (M <= 2 ? 1 : M <= 4 ? 2 : 4);  // sums of M rows fit the registers
   add_columns<M, TYPE, N>(values, from, to, weights, into, width, 0);
 }
 
@@ -245,7 +171,7 @@ static void with_rows(int rows, int type, F f) {
 // Whether these rows are few, and the vectors are whole registers; then scores or sums are computed here.
 static bool few(int rows, const Vectors &x) {
 #if defined(RG_FEW)
-  return rows <= FEW && x.dim % (x.x.type == RG_INT8 ? 16 : W) == 0;  // 16 bytes of a key are read at a time
+  return rows <= FEW && x.dim % std::max(W, 16 / WIDTH_OF[x.x.type]) == 0;  // 16 bytes of a key are read at a time
 #else
   (void)rows, (void)x;
   return false;

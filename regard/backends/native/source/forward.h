@@ -382,7 +382,7 @@ static void add_values(const Work &w, const Tiles &tiles, int chunk_key, Forward
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.first[t] >= tiles.end[t]) continue;
       const int from = chunk_key + pair_begin(tiles.lane[t]), to = chunk_key + pair_end(tiles.lane_end[t]);
-      const auto add = room.padded - n < NR ? tile<ROWS, ONTO, 1> : tile<ROWS, ONTO>;
+      const auto add = tile_of<ROWS, ONTO>(room.padded - n);
       add(w.stack.tile_rows(t), words(to - from), room.scores + (long)t * MR * LDS + words(from - chunk_key), LDS,
           v + words(from - begin) * row + n, row, sums.row(t * MR) + n, sums.width);
     }
@@ -543,7 +543,7 @@ static void forward_chunk(const Work &w, ChunkRoom &room) {
       weigh_tile(w, tiles, t, chunk_key, room.scores, sums, 0);
       const int from = chunk_key + pair_begin(tiles.lane[t]), to = chunk_key + pair_end(tiles.lane_end[t]);
       for (int n = 0; n < room.padded; n += NR) {
-        const auto write = room.padded - n < NR ? tile<ROWS, FIRST, 1> : tile<ROWS, FIRST>;
+        const auto write = tile_of<ROWS, FIRST>(room.padded - n);
         write(m, words(to - from), room.scores + words(from - chunk_key), LDS, v + words(from - begin) * row + n, row, sums.output + n, sums.width);
       }
     }

@@ -1,6 +1,7 @@
-// The kernel, compiled once for each instruction set: -DRG_SPACE=avx2 -DRG_WIDTH=8, -DRG_SPACE=avx512 -DRG_WIDTH=16;
-// once for float64 without intrinsics of its own: -DRG_SPACE=wide -DRG_WIDTH=4 -DRG_REAL=double -DRG_DOUBLE; and for
-// bfloat16 by the namespaces with -DRG_BF16, see words.h.
+// The kernel, compiled once for each instruction set of an architecture: -DRG_SPACE=avx2 -DRG_WIDTH=8, -DRG_SPACE=avx512
+// -DRG_WIDTH=16, -DRG_SPACE=neon -DRG_WIDTH=4; once for float64, with -DRG_REAL=double -DRG_DOUBLE; and for bfloat16 by the
+// namespaces with -DRG_BF16, see words.h. Another architecture has a file of vectors (vectors.h), one of its processors
+// (processor.h), its flags in build.py, and its pace in regard/core/costs.py.
 // Everything is static or inside the namespace, and no template of the standard library is instantiated out of line:
 // the linker must never take a copy with AVX-512 instructions for code that runs on every processor.
 #include "vectors.h"

@@ -9,7 +9,7 @@
 namespace RG_SPACE {
 namespace {
 constexpr int TOGETHER = 4;                 // query heads at most
-constexpr int HELD = W == 16 ? 4 : 2;       // registers of a sum of each of them
+constexpr int HELD = VECTOR_REGISTERS / 8;  // registers of a sum of each of them
 constexpr int FETCHED = 6;                  // a key is prefetched when so many others come before it
 constexpr int SPARSE = 8;                   // words of 64 blocks for each number of a list: with more, lists are sorted
 
@@ -318,7 +318,7 @@ static void add_slots(const Work &w, const Slots &slots, const Tiles &tiles, For
       for (int t = 0; t < w.stack.tiles(); t++) {
         const int from = std::max(tiles.lane[t], p * NR), to = std::min(tiles.lane_end[t], p * NR + n);
         if (from >= to) continue;
-        const auto add = room.padded - column < NR ? tile<ROWS, ONTO, 1> : tile<ROWS, ONTO>;
+        const auto add = tile_of<ROWS, ONTO>(room.padded - column);
         add(w.stack.tile_rows(t), to - from, room.scores + (long)t * MR * LDS + from, LDS, v + (from - p * NR) * row + column, row,
             sums.row(t * MR) + column, sums.width);
       }

@@ -63,9 +63,6 @@ struct Bias {  // of one row: the numbers of the keys from first_key on
 
 // Dropout by the counter hash of dropout.py: a weight is kept if mix(state of its row + (key + 1) * stride) is at least
 // dropout * 2^53, times 2^11.
-constexpr int HALVES = SINGLE ? 2 : 1;  // registers of 64-bit numbers that have the lanes of one of reals
-typedef uint64_t vu __attribute__((vector_size(W / HALVES * 8)));
-
 constexpr uint64_t STRIDES[] = {0x9E3779B97F4A7C15u, 0xC2B2AE3D27D4EB4Fu, 0x165667B19E3779F9u, 0x85EBCA77C2B2AE63u};
 constexpr uint64_t MIX[] = {0xBF58476D1CE4E5B9u, 0x94D049BB133111EBu};
 
@@ -99,19 +96,7 @@ struct Dropout {
       for (int i = 0; i < LENGTH; i++) state[half][i] = (uint64_t)(half * LENGTH + i) * STRIDES[3];
       state[half] = mixed(state[half] + first);
     }
-#if defined(RG_512)
-    const __m512i threshold = _mm512_set1_epi64((long long)least);
-    const __mmask8 low = _mm512_cmpge_epu64_mask((__m512i)state[0], threshold);
-    const __mmask8 high = _mm512_cmpge_epu64_mask((__m512i)state[1], threshold);
-    return (vf)_mm512_maskz_mov_ps(_mm512_kunpackb(high, low), (__m512)x);
-#else
-    vi keep;
-    for (int half = 0; half < HALVES; half++) {
-      const vu above = (vu)(state[half] >= least);
-      for (int i = 0; i < LENGTH; i++) keep[half * LENGTH + i] = (whole)above[i];
-    }
-    return keep ? x : vf{};
-#endif
+    return kept_where(state, least, x);
   }
 };
 }  // namespace

@@ -60,7 +60,7 @@ static inline real number(int type, const char *row, int i) {
   switch (type) {
     case RG_FLOAT32: return (real)((const float *)row)[i];
     case RG_BFLOAT16: return (real)widened(((const uint16_t *)row)[i]);
-    case RG_FLOAT16: return (real)((const _Float16 *)row)[i];
+    case RG_FLOAT16: return (real)((const half_number *)row)[i];
     case RG_INT8: return (real)((const int8_t *)row)[i];
     default: return (real)((const double *)row)[i];
   }
@@ -68,28 +68,9 @@ static inline real number(int type, const char *row, int i) {
 
 // The same for whole registers at once, as many as there are; returns how many numbers were written.
 static int read_registers(int type, const char *row, int n, vf factor, real *out) {
+  if (type != REAL) return read_converted(type, row, n, factor, out);
   int i = 0;
-  if (type == REAL) {
-    for (; i + W <= n; i += W) store(out + i, load((const real *)row + i) * factor);
-#if defined(RG_512) || defined(RG_256)
-  } else if (type == RG_BFLOAT16) {
-    typedef uint16_t half __attribute__((vector_size(W * 2), aligned(2), may_alias));
-    for (; i + W <= n; i += W) {
-      const vi bits = __builtin_convertvector(*(const half *)((const uint16_t *)row + i), vi) << 16;
-      store(out + i, (vf)bits * factor);
-    }
-  } else if (type == RG_FLOAT16) {
-    for (; i + 8 <= n; i += 8) {
-      const __m256 y = _mm256_cvtph_ps(_mm_loadu_si128((const __m128i *)(row + 2 * i)));
-      _mm256_storeu_ps(out + i, _mm256_mul_ps(y, _mm256_set1_ps(factor[0])));
-    }
-  } else if (type == RG_INT8) {
-    for (; i + 8 <= n; i += 8) {
-      const __m256 y = _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_loadl_epi64((const __m128i *)(row + i))));
-      _mm256_storeu_ps(out + i, _mm256_mul_ps(y, _mm256_set1_ps(factor[0])));
-    }
-#endif
-  }
+  for (; i + W <= n; i += W) store(out + i, load((const real *)row + i) * factor);
   return i;
 }
 
@@ -128,7 +109,7 @@ static inline void write_row(int type, char *row, int n, const real *x, real fac
 #endif
     for (; i < n; i++) ((uint16_t *)row)[i] = narrowed((float)(x[i] * factor));
   } else if (type == RG_FLOAT16) {
-    for (; i < n; i++) ((_Float16 *)row)[i] = (_Float16)(x[i] * factor);
+    for (; i < n; i++) ((half_number *)row)[i] = (half_number)(x[i] * factor);
   } else {
     for (; i < n; i++) ((float *)row)[i] = (float)(x[i] * factor);
   }
@@ -138,26 +119,8 @@ static inline void write_row(int type, char *row, int n, const real *x, real fac
 // apart.
 static void transpose(const real *x, long stride, int n, int d, real *panel, long line = NR) {
   int j = 0;
-#if defined(RG_512) || defined(RG_256)
-  for (; j + 8 <= n; j += 8) {
-    int c = 0;
-    for (; c + 8 <= d; c += 8)
-      for (int half = 0; half < 2; half++) {  // rows i and i + 4 share a register, so that no lane crosses
-        const float *y = x + (long)j * stride + c + 4 * half;
-        __m256 r[4], t[4];
-        for (int i = 0; i < 4; i++)
-          r[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(y + i * stride)), _mm_loadu_ps(y + (i + 4) * stride), 1);
-        for (int i = 0; i < 2; i++)
-          t[2 * i] = _mm256_unpacklo_ps(r[2 * i], r[2 * i + 1]), t[2 * i + 1] = _mm256_unpackhi_ps(r[2 * i], r[2 * i + 1]);
-        float *o = panel + (c + 4 * half) * line + j;
-        _mm256_storeu_ps(o, _mm256_shuffle_ps(t[0], t[2], 0x44));
-        _mm256_storeu_ps(o + line, _mm256_shuffle_ps(t[0], t[2], 0xEE));
-        _mm256_storeu_ps(o + 2 * line, _mm256_shuffle_ps(t[1], t[3], 0x44));
-        _mm256_storeu_ps(o + 3 * line, _mm256_shuffle_ps(t[1], t[3], 0xEE));
-      }
-    for (; c < d; c++)
-      for (int i = 0; i < 8; i++) panel[c * line + j + i] = x[(j + i) * stride + c];
-  }
+#if defined(RG_BLOCK_ROWS)
+  for (; j + RG_BLOCK_ROWS <= n; j += RG_BLOCK_ROWS) transpose_block(x, j, stride, d, panel, line);
 #endif
   for (int c = 0; c < d; c++) {
     for (int i = j; i < n; i++) panel[c * line + i] = x[i * stride + c];

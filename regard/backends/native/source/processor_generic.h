@@ -1,8 +1,13 @@
-// Processors of other architectures. Every function of vectors.h has a form that any of them runs, and float64 has no other;
-// a library that uses it on them has yet to be built, so Python refuses what this returns.
+// Processors of other architectures: the kernel has no instruction of its own there, and runs on each.
 #pragma once
 #include "processor.h"
 
+DECLARE(generic)
+DECLARE(bf16_generic)
+#define FLOAT32_KERNEL(function) generic::function
+#define BFLOAT16_KERNEL(function) bf16_generic::function
+
 namespace {
-int supported() { return GENERIC; }
+constexpr int LEAST = GENERIC;
+inline int supported() { return GENERIC; }
 }  // namespace

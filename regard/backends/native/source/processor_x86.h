@@ -4,10 +4,23 @@
 
 #include <cpuid.h>
 
+DECLARE(avx2)
+DECLARE(avx512)
+DECLARE(bf16_avx2)  // bfloat16, by three instruction sets; see words.h
+DECLARE(bf16_avx512)
+DECLARE(bf16_pairs)
+#define FLOAT32_KERNEL(function) (instructions() >= AVX512 ? avx512::function : avx2::function)
+#define BFLOAT16_KERNEL(function)                              \
+  (instructions() == AVX512_BF16 ? bf16_pairs::function        \
+   : instructions() == AVX512    ? bf16_avx512::function       \
+                                 : bf16_avx2::function)
+
 namespace {
+constexpr int LEAST = AVX2;
+
 // Asked of the processor itself and of the operating system, which must save the registers: some compilers' own
 // functions for this know no instruction set without their runtime library.
-int supported() {
+inline int supported() {
   unsigned a, b, c, d;
   if (!__get_cpuid(1, &a, &b, &c, &d)) return NONE;
   const bool fma = c & bit_FMA, f16c = c & bit_F16C, saves = c & bit_OSXSAVE;

@@ -7,8 +7,9 @@
 
 namespace RG_SPACE {
 namespace {
-constexpr int NV = 2, NR = W * NV;             // columns of a tile
-constexpr int MR = W == 16 ? 12 : 6;           // rows of a tile: 24 accumulators of 32 registers, 12 of 16
+constexpr int NV = sizeof(vf) == 16 ? 4 : 2, NR = W * NV;  // registers and columns of a tile
+// Rows of a tile: 24 accumulators of the 32 registers of AVX-512 (12 rows of 2) and of NEON (6 rows of 4), 12 of the 16 of AVX2.
+constexpr int MR = W == 16 ? 12 : 6;
 constexpr int CHUNK = 256, PANELS = CHUNK / NR;  // keys at a time, in panels of NR
 constexpr int LINE = 64 / sizeof(real);        // reals that come from memory together
 constexpr int LDS = CHUNK + 16;                // row length of scores; no power of 2, so that rows share no cache set
@@ -70,6 +71,14 @@ static __attribute__((noinline)) void tile(int m, int K, const real *a, long lda
     product<M, ADD, N>(K, a, 1, HALF ? NR : LDS, b, ldb, c, ldc);
 }
 
+// The same for so many columns, which are whole registers, or for all of a tile where there are more.
+template <Left L, int ADD, int N = NV>
+static auto tile_of(int columns) {
+  if constexpr (N > 1)
+    if (columns <= (N - 1) * W) return tile_of<L, ADD, N - 1>(columns);
+  return tile<L, ADD, N>;
+}
+
 // Scores of m rows with N registers of the keys of a panel: a has K words a row, the panel NR a line.
 template <int N, bool AHEAD, int M = MR>
 static __attribute__((noinline)) void score_registers(int m, int K, const real *a, long lda, const real *panel, real *s, real by) {
@@ -79,11 +88,11 @@ static __attribute__((noinline)) void score_registers(int m, int K, const real *
 }
 
 // The same for the lanes [begin, end) of a panel, which are whole registers.
-template <bool AHEAD = false>
+template <bool AHEAD = false, int N = NV>
 static inline void score_tile(int m, int K, const real *a, long lda, const real *panel, int begin, int end, real *s, real by) {
-  if (end - begin == NR) return score_registers<NV, AHEAD>(m, K, a, lda, panel, s, by);
-  static_assert(NV == 2, "a part of a panel is one register");
-  score_registers<1, AHEAD>(m, K, a, lda, panel + begin, s + begin, by);
+  if constexpr (N > 1)
+    if (end - begin < N * W) return score_tile<AHEAD, N - 1>(m, K, a, lda, panel, begin, end, s, by);
+  score_registers<N, AHEAD>(m, K, a, lda, panel + begin, s + begin, by);
 }
 }  // namespace
 }  // namespace RG_SPACE

@@ -1,18 +1,10 @@
 // Runs programs: the layers of a network over a few rows, operation by operation. Everything that an operation relies on is
 // checked before the first of them. This file is compiled without vector instructions.
+#include "processor.h"
 #include "programs.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define DECLARE(SPACE)                                                                                                \
-  namespace SPACE {                                                                                                   \
-  void operate(const rg_operation *, const rg_program *, float *const *);                                             \
-  void project(const rg_operation *, int32_t rows, const float *, int32_t in, float *, int32_t out, int32_t, int32_t); \
-  void log_sum_exps(const float *, int64_t rows, int32_t n, float *);                                                 \
-  }
-DECLARE(avx2)
-DECLARE(avx512)
 
 namespace {
 constexpr int64_t MOST_NUMBERS = INT64_C(1) << 40;
@@ -140,7 +132,7 @@ int attend(const rg_program &p, const rg_operation &o, float *const *memory) {
 int run(const rg_program &p, float *const *memory) {
   for (int32_t i = 0; i < p.operations; i++)
     if (int wrong = check(p, p.operation[i], memory)) return wrong;
-  const auto operate = has_wide_registers() ? avx512::operate : avx2::operate;
+  const auto operate = FLOAT32_KERNEL(operate);
   for (int32_t i = 0; i < p.operations; i++) {
     const rg_operation &o = p.operation[i];
     if (o.kind != RG_ATTEND) {
@@ -154,12 +146,12 @@ int run(const rg_program &p, float *const *memory) {
 }  // namespace
 
 void project_columns(const rg_operation &p, int32_t rows, const float *x, int32_t in, float *y, int32_t out, int32_t first, int32_t end) {
-  const auto project = has_wide_registers() ? avx512::project : avx2::project;
+  const auto project = FLOAT32_KERNEL(project);
   project(&p, rows, x, in, y, out, first, end);
 }
 
 void log_sum_exps(const float *x, int64_t rows, int32_t n, float *out) {
-  (has_wide_registers() ? avx512::log_sum_exps : avx2::log_sum_exps)(x, rows, n, out);
+  FLOAT32_KERNEL(log_sum_exps)(x, rows, n, out);
 }
 
 void rotate_head(const float *x, float *y, int32_t dim, const float *cos, const float *sin) {

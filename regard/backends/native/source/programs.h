@@ -3,7 +3,6 @@
 #include "regard_native.h"
 
 int32_t check_call(const rg_call *);  // RG_OK, or what is wrong
-bool has_wide_registers();            // whether this processor has those of 512 bits
 bool has_kernel();
 void in_threads(int32_t threads, void (*work)(void *), void *data);  // of the pool; in this thread alone where it is missing
 

@@ -28,26 +28,34 @@ static __attribute__((noinline)) void small_product(int m, int K, const real *a,
   vf x[M][N];
 #pragma GCC unroll 8
   for (int i = 0; i < M; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int j = 0; j < N; j++) x[i][j] = vf{};
   for (int k = 0; k < K; k++, a += ak, b += bk) {
     vf y[N];
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int j = 0; j < N; j++) y[j] = load(b + j * W);
 #pragma GCC unroll 8
     for (int i = 0; i < M; i++) {
       const vf t = all(a[i * ai]);
-#pragma GCC unroll 2
+#pragma GCC unroll 4
       for (int j = 0; j < N; j++) x[i][j] = madd(t, y[j], x[i][j]);
     }
   }
 #pragma GCC unroll 8
   for (int i = 0; i < M; i++)
-#pragma GCC unroll 2
+#pragma GCC unroll 4
     for (int j = 0; j < N; j++) {
       real *p = c + i * ci + j * W;
       store(p, weight ? madd(all(weight[i * wi]), load(p), all(s) * x[i][j]) : all(s) * x[i][j]);
     }
+}
+
+// The same for so many columns, which are whole registers, or for all of a tile where there are more.
+template <int N = NV>
+static auto small_product_of(int columns) {
+  if constexpr (N > 1)
+    if (columns <= (N - 1) * W) return small_product_of<N - 1>(columns);
+  return small_product<RM, N>;
 }
 
 static const real ONE = 1;
@@ -59,9 +67,8 @@ static void multiply(int m, int K, int columns, const real *a, long ai, long ak,
   for (int j = 0; j < columns; j += NR)
     for (int i = from; i < m; i += RM) {
       const int begin = shape == UPPER ? i : 0, end = shape == LOWER ? std::min(K, i + RM) : K;
-      (columns - j < NR ? small_product<RM, 1> : small_product<RM>)(m - i, end - begin, a + i * ai + begin * ak, ai, ak,
-                                                    b + begin * bk + j, bk, c + i * ci + j, ci,
-                                                    weight ? weight + i * wi : nullptr, wi, s);
+      small_product_of(columns - j)(m - i, end - begin, a + i * ai + begin * ak, ai, ak, b + begin * bk + j, bk, c + i * ci + j, ci,
+                                    weight ? weight + i * wi : nullptr, wi, s);
     }
 }
 
@@ -298,7 +305,14 @@ struct Chunk {
 
   // x = (I + system)^-1 x, or with its transpose, in place; `columns` columns
   void solve(real *x, int columns, bool back) const {
-    for (int p = 0; p < columns; p += NR) columns - p < NR ? solve_tile<1>(x + p, back) : solve_tile<NV>(x + p, back);
+    for (int p = 0; p < columns; p += NR) solve_columns<NV>(columns - p, x + p, back);
+  }
+  // The same for so many columns, or for all of a tile where there are more.
+  template <int N>
+  void solve_columns(int columns, real *x, bool back) const {
+    if constexpr (N > 1)
+      if (columns <= (N - 1) * W) return solve_columns<N - 1>(columns, x, back);
+    solve_tile<N>(x, back);
   }
   template <int N>
   void solve_tile(real *rows, bool back) const {
@@ -348,16 +362,6 @@ static void open_memory(const Extent &z, const real *from, real *to) {
 static void close_memory(const Extent &z, const real *from, real *to) {
   for (int i = 0; i < z.d; i++) std::memcpy(to + (long)i * z.e, from + i * z.es, z.e * sizeof(real));
 }
-
-// While it lives, denormal numbers count as 0, in every namespace: decayed numbers would become denormal, and computing with
-// those takes a hundred times longer.
-struct FlushToZero {
-#if defined(__x86_64__)
-  unsigned before = _mm_getcsr();
-  FlushToZero() { _mm_setcsr(before | 0x8040); }
-  ~FlushToZero() { _mm_setcsr(before); }
-#endif
-};
 
 static bool recur_head(const rg_recurrence &c, int batch, int head) {
   const Extent z(c);
@@ -464,7 +468,7 @@ struct Step {
     for (int i = 0; i < d; i++) to[(long)i * e + col] = std::fma(k[i], r, a[i] * s[(long)i * e + col]);
   }
   void run() const {
-    constexpr int N = W == 16 ? 8 : 4;  // registers of columns at a time
+    constexpr int N = VECTOR_REGISTERS / 4;  // registers of columns at a time
     int col = 0;
     for (; col + N * W <= e; col += N * W) columns<N>(col);
     for (; col + W <= e; col += W) columns<1>(col);
@@ -482,7 +486,7 @@ struct Step {
 
 static int recur_all(const rg_recurrence &c) {
   const auto one = [&](long unit) {
-    const FlushToZero flushing;
+    const FlushToZero flushing;  // decayed numbers would become denormal, and computing with those takes a hundred times longer
     const int batch = (int)(unit / c.kv_heads), head = (int)(unit % c.kv_heads);
     if (c.length > 1 || c.kept) return recur_head(c, batch, head);
     Workspace &w = workspace();

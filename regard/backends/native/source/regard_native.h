@@ -22,7 +22,7 @@ enum { RG_FLOAT32 = 0, RG_BFLOAT16 = 1, RG_FLOAT16 = 2, RG_INT8 = 3, RG_FLOAT64 
 // What was wrong with a call; nothing was written then. `library.py` has a sentence for each.
 enum {
   RG_OK = 0,
-  RG_NO_KERNEL = 1,      // this processor has neither AVX2 nor AVX-512
+  RG_NO_KERNEL = 1,      // this processor has none of the instruction sets that it was built for
   RG_BAD_SIZES = 2,      // a size is negative or 0, or heads do not divide
   RG_BAD_BLOCKS = 3,     // row blocks do not follow each other, or have more than RG_MOST_ROWS rows
   RG_BAD_RUNS = 4,       // runs of a block are not ascending, or end outside the keys of the call
@@ -212,7 +212,8 @@ int32_t rg_run(const rg_program *);
 int32_t rg_version(void);
 const char *rg_sources(void);               // the digest of the sources that it was built from
 int32_t rg_has_threads(void);               // whether an OpenMP library with threads was found when it was loaded
-int32_t rg_instructions(void);              // 0: none that fits this processor, 2: AVX2, 3: AVX-512, 4: with BF16
+int32_t rg_instructions(void);              // 0: none that fits this processor, 1: no own instructions, 2: AVX2,
+                                            // 3: AVX-512, 4: AVX-512 with BF16, 5: NEON
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
 void rg_sizes(int32_t sizes[12]);           // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
                                             // statistics, recurrence and its gradients, lists, visible, operation, program

@@ -8,7 +8,10 @@ namespace RG_SPACE {
 namespace {
 // Rows and outputs whose sums are in registers at once.
 constexpr int ROWS_AT_ONCE = W == 16 ? 4 : 2;
-constexpr int outputs_at_once(int rows) { return rows > 2 || W < 16 ? 2 : rows == 2 ? 4 : 8; }
+constexpr int outputs_at_once(int rows) {
+  if (W < 8) return rows == 1 ? 2 : 1;
+  return rows > 2 || W < 16 ? 2 : rows == 2 ? 4 : 8;
+}
 
 // The products of R rows of x with O rows of a matrix, number by number in LANES lanes, whose sums are folded to registers.
 template <int R, int O>
@@ -19,7 +22,7 @@ static inline void multiply_rows(const real *x, long x_row, const real *matrix, 
       for (int part = 0; part < REGISTERS; part++) sum[r][o].part[part] = vf{};
   int i = 0;
   for (; i + LANES <= in; i += LANES)
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int part = 0; part < REGISTERS; part++) {
       vf numbers[R];
 #pragma GCC unroll 4

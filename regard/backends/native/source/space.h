@@ -10,6 +10,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <type_traits>
+#include <utility>
 #if defined(__x86_64__)
 #include <immintrin.h>
 #endif
@@ -25,4 +26,6 @@
 // The only function that newer versions of the C library have under a newer name; the old one runs everywhere.
 #if defined(__x86_64__) && defined(__GLIBC__)
 __asm__(".symver log2, log2@GLIBC_2.2.5");
+#elif defined(__aarch64__) && defined(__GLIBC__)
+__asm__(".symver log2, log2@GLIBC_2.17");
 #endif

@@ -29,12 +29,10 @@ struct Sorted {
   }
   // Put a score into its place; `higher` and its key stand before the first register. Those behind move on by one lane.
   void insert(vf x, vi number, vf higher, vi higher_key) {
-    vi from;
-    for (int i = 0; i < W; i++) from[i] = W - 1 + i;
 #pragma GCC unroll 4
     for (int i = N - 1; i >= 0; i--) {
-      const vf before = __builtin_shuffle(i ? score[i - 1] : higher, score[i], from);
-      const vi before_key = __builtin_shuffle(i ? key[i - 1] : higher_key, key[i], from);
+      const vf before = moved_on(i ? score[i - 1] : higher, score[i]);
+      const vi before_key = moved_on(i ? key[i - 1] : higher_key, key[i]);
       const vi stays = score[i] >= x, follows = before < x;
       score[i] = stays ? score[i] : follows ? before : x;
       key[i] = stays ? key[i] : follows ? before_key : number;

@@ -53,15 +53,13 @@ static inline vf step(vf a, vf b, vf sum) {
 
 // While it lives, bfloat16 namespaces flush denormals, so that the code around vdpbf16ps does what that instruction does. Other
 // namespaces keep them.
-struct Flushing {
 #if defined(RG_BF16)
-  const unsigned before = _mm_getcsr();
-  Flushing() { _mm_setcsr(before | 0x8040); }
-  ~Flushing() { _mm_setcsr(before); }
+typedef FlushToZero Flushing;
 #else
+struct Flushing {
   Flushing() {}
-#endif
 };
+#endif
 
 #if !defined(RG_DOUBLE)
 typedef uint16_t vh __attribute__((vector_size(W * 2), aligned(2), may_alias));
@@ -126,15 +124,15 @@ static inline void store_pairs(real *out, const vf *x) {
 #endif
 }
 
-// Rounds a register of two rows, and writes the words of their pairs, column by column: STEPS lines of NR words.
-static inline void store_row_pairs(real *out, vf a, vf b) {
+// Rounds a register of two rows, and writes the words of their pairs, column by column: STEPS lines, `line` words apart.
+static inline void store_row_pairs(real *out, [[maybe_unused]] int line, vf a, vf b) {
 #if defined(RG_PAIRS)
   alignas(64) static const uint16_t PLACE[] = {0, 16, 1, 17, 2,  18, 3,  19, 4,  20, 5,  21, 6,  22, 7,  23,
                                                8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31};
   const __m512i both = (__m512i)_mm512_cvtne2ps_pbh((__m512)b, (__m512)a);
   store(out, (vf)_mm512_permutexvar_epi16(_mm512_load_si512(PLACE), both));
 #else
-  store(out, rounded_as_pairs_are(b)), store(out + 2 * W, rounded_as_pairs_are(a));
+  store(out, rounded_as_pairs_are(b)), store(out + line, rounded_as_pairs_are(a));
 #endif
 }
 
