@@ -201,8 +201,8 @@ def _explained(
         return exploration
     words = exploration.texts["text" if read.target is None else "target"]
     # the end of a text that a limit has cut is explained too, and has no word
-    named = [place for place in contrasts if _has_letters("".join(words[place : place + 1]))]
-    chosen = max(asked or named or contrasts)  # a word before a mark, or before the end of the text
+    named = [place for place in contrasts if place < len(words) and not _is_sign(words[place])]
+    chosen = max(asked or named or contrasts)
     return replace(
         exploration,
         explained=explained(subject, read.tokenizer, contrasts, chosen),
@@ -211,10 +211,9 @@ def _explained(
     )
 
 
-def _has_letters(word: str) -> bool:
-    """Whether a word is one of a text, not a mark or a sign of the tokenizer such as `</s>`."""
-    is_sign = word.startswith("<") and word.endswith(">")
-    return not is_sign and any(letter.isalpha() for letter in word)
+def _is_sign(word: str) -> bool:
+    """Whether a word is a sign of the tokenizer, such as `</s>`."""
+    return word.startswith("<") and word.endswith(">")
 
 
 def _with_changes(
