@@ -11,13 +11,15 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import nn
 
-from regard.core.call import Call
+from regard.core.call import Call, is_transformed
 from regard.core.plan import AttentionDetail
 from regard.core.result import Want
 from regard.core.tensors import Stored
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
+from regard.functional.compiled import compiler_beside
 from regard.functional.kept import PLANS
+from regard.functional.measured import profiling
 from regard.functional.next_layers import NextLayers, first_layers, is_seen, next_layers
 from regard.integrations.torch import pattern_and_bias
 from regard.integrations.transformers.kept_cache import STORED
@@ -137,6 +139,7 @@ def regard_attention(
         and s_aux is None
         and indices is None
         and not dropout
+        and not (torch.is_grad_enabled() and query.requires_grad)
         and REFUSED.keys().isdisjoint(others)
         and not others.get("output_attentions")
         and not torch.compiler.is_compiling()
@@ -333,7 +336,7 @@ def _compute_by_kept_plan(
         return None
     softcap, scale, dropout, sink = options
     compute = plans.get(_key(q, k, v, None, sink, softcap, scale, dropout))
-    if compute is None or is_seen():
+    if compute is None or profiling() or compiler_beside() is not None or is_transformed():
         return None
     call = Call(
         q,
