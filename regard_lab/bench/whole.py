@@ -23,6 +23,7 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 from regard.layers import MultiHeadAttention
 from regard.patterns import SlidingWindow
 from regard.positions import Rotary
+from regard.reprs import brief
 from regard_lab.bench.work import Case
 from regard_lab.decoding import beam_search, greedy_search
 from regard_lab.decoding.options import SpecialIds
@@ -33,6 +34,7 @@ __all__ = ["WHOLE_CASES", "Side", "WholeContest"]
 Call = Callable[[], Any]
 
 
+@brief
 @dataclass(frozen=True)
 class Side:
     """One way to compute a whole; the first side of a contest is regard.
@@ -50,6 +52,7 @@ class Side:
     note: str = ""
 
 
+@brief
 @dataclass(frozen=True)
 class WholeContest:
     """Several sides that compute the same.
