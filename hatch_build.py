@@ -34,6 +34,7 @@ class NativeBuild(BuildHookInterface):
         assert spec is not None
         assert spec.loader is not None
         builder = importlib.util.module_from_spec(spec)
+        sys.modules[spec.name] = builder  # where its dataclasses look themselves up
         spec.loader.exec_module(builder)
         try:
             library = builder.build()
