@@ -95,7 +95,7 @@ def _names_folder(text: str) -> bool:
     Raises:
         NotFoundError: a path that does not exist.
     """
-    if text in Pattern.registry.names():
+    if not text or text in Pattern.registry.names():  # an empty path would be this folder
         return False
     try:
         is_folder = Path(text).is_dir()

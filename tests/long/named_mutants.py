@@ -61,7 +61,7 @@ def _of(side: str, rows: Sequence[tuple[str, str, str, str]]) -> Iterator[NamedM
         yield NamedMutant(f"{side}/{path}", text, instead, places)
 
 
-def tests_that_missed(mutant: NamedMutant, copy: Path) -> tuple[list[str], str]:
+def missed_failures(mutant: NamedMutant, copy: Path) -> tuple[list[str], str]:
     """The named tests that passed although the code is wrong, and what pytest printed."""
     changed = mutant.applied((ROOT / mutant.path).read_bytes())
     done = run_tests(mutant.path, changed, copy, mutant.paths_of_tests, "-rfE", "-m", "not gpu")
@@ -84,7 +84,7 @@ def main(words: list[str]) -> None:
     with tempfile.TemporaryDirectory(prefix="mutants") as folder:
         copy = copy_of_all(Path(folder).resolve())
         for number in map(int, words):
-            missed, printed = tests_that_missed(mutants[number], copy)
+            missed, printed = missed_failures(mutants[number], copy)
             verdict = f"missed by {', '.join(missed)}\n{printed}" if missed else "killed"
             print(f"{number:3} {mutants[number]}\n    {verdict}", flush=True)
 

@@ -16,7 +16,7 @@ from tests.long.hostile import what_was_reached
 from tests.long.hostile_files import FILES, READERS
 from tests.long.mutant_sites import sites
 from tests.long.mutants import ROOMS, Mutant, copy_of_all, judge_mutant, mutant, paths_of_tests
-from tests.long.named_mutants import NamedMutant, every_mutant, tests_that_missed
+from tests.long.named_mutants import NamedMutant, every_mutant, missed_failures
 from tests.long.running import Found, Run, read
 from tests.long.runs import RUNS
 
@@ -273,7 +273,7 @@ def test_a_fault_is_noticed_by_its_test_alone(copy_for_faults):
     fault = NamedMutant(
         "regard/patterns/algebra.py", "return ~truth_of(", "return truth_of(", tests
     )
-    missed, _ = tests_that_missed(fault, copy_for_faults)
+    missed, _ = missed_failures(fault, copy_for_faults)
     assert missed == [f"tests/{tests[1]}"]
 
 
@@ -292,5 +292,5 @@ def test_every_fault_has_one_place_compiles_and_names_tests_that_are_there(numbe
 @pytest.mark.slow
 @pytest.mark.parametrize("number", FAULTS)
 def test_every_fault_fails_the_tests_that_are_meant_for_it(copy_for_faults, number):
-    missed, printed = tests_that_missed(every_mutant()[number], copy_for_faults)
+    missed, printed = missed_failures(every_mutant()[number], copy_for_faults)
     assert not missed, printed

@@ -671,7 +671,7 @@ def test_a_served_page_asks_for_the_steps_of_its_own_text_and_for_nothing_else(b
         opened.page.wait_for_function("() => location.hash.includes('slept')")
         opened.view("Walk-through")
         opened.page.locator(".step").press("End")
-        opened.page.locator(".step .numbers").wait_for()
+        opened.page.locator(".step", has_text="The likeliest words").wait_for()
         assert steps == ["The animal slept."]
         assert [url for url in opened.requests if not url.startswith("blob:")] == [
             server.url,

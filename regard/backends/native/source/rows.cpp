@@ -190,7 +190,7 @@ static real log_sum_exp(const real *x, int n) {
     for (int lane = count; lane < W; lane++) numbers[lane] = -INF;
     return exp2((numbers - all(top)) * all(LOG2E));
   });
-  return top + (real)std::log((double)total);
+  return top + (real)(std::log2((double)total) * 0.6931471805599453);  // newer C libraries have another log
 }
 
 // Each head x (dim) becomes x · cos + (its halves exchanged) · sin.

@@ -1,5 +1,6 @@
-// What a page with a model computes while nobody waits for it: what the chosen word depends on, what
-// each head does for it, and experiments. One question is asked at a time, and a newer one ends it.
+// What a page with a model computes while nobody waits for it: what the chosen word depends on,
+// what each head does for it, and experiments. One question is asked at a time, and a newer one
+// ends it.
 
 import {askedOf, experimentsOf, probe, search} from "./experiments.js";
 import {Run} from "./run.js";

@@ -243,7 +243,7 @@ function unpaired(count) {
   return `${count} ${count === 1 ? "row of the first has" : "rows of the first have"} no partner.`;
 }
 
-/** The cell that is chosen; until one is, that of the largest difference in the chosen word's row. */
+/** The chosen cell; until then that of the largest difference in the row of the chosen word. */
 function place({state}, {first, values, places}) {
   if (state.pair) {
     const [row, column] = state.pair;

@@ -61,8 +61,8 @@ function best(kind, {likeliest, target, probabilities}) {
 }
 
 /**
- * Search for experiments on the text as it was typed: {title, says, on, press}, where `on` says of a
- * state whether it is pressed.
+ * Search for experiments on the text as it was typed: {title, says, on, press}, where `on` says
+ * of a state whether it is pressed.
  */
 export async function search(app, kind, stops) {
   const {origin} = app;
