@@ -20,7 +20,7 @@ from regard.core.plan import Plan
 from regard.functional.compiled import compiler_beside
 from regard.functional.kept import PLANS
 from regard.functional.measured import profiling
-from regard.functional.repeated import REPEATED, UNKNOWN
+from regard.functional.repeated import REPEATED, UNKNOWN, options_of
 from regard.patterns import Pattern
 
 __all__ = ["NextLayers", "first_layers", "is_seen", "next_layers"]
@@ -125,22 +125,7 @@ class _Repeated:
     """Calls that the compiled library repeats, which makes all checks itself."""
 
     def __init__(self, call: Call) -> None:
-        # The options of `REPEATED.repeat` in their order.
-        self._options = (
-            call.pattern,
-            call.mechanism,
-            call.bias,
-            call.parameters,
-            call.dropout_seed,
-            call.sink,
-            call.q_start,
-            call.softcap,
-            call.scale,
-            call.dropout,
-            call.strict,
-            call.backend,
-            call.precise,
-        )
+        self._options = options_of(call)
 
     def compute(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None

@@ -15,7 +15,7 @@ from regard.core.call import Call
 from regard.core.hidden import CallGrid
 from regard.core.plan import Plan
 
-__all__ = ["REPEATED", "UNKNOWN"]
+__all__ = ["REPEATED", "UNKNOWN", "options_of"]
 
 
 class RepeatedCalls:
@@ -38,7 +38,7 @@ class RepeatedCalls:
         """Keep a call that `repeat` does not know, and whose plan is kept."""
         if self._calls is None or plan.problem.needs_grad or not plan.problem.pattern.by_value:
             return
-        arguments = _arguments_of(call)
+        arguments = (call.q, call.k, call.v, *options_of(call))
         repeatable = plan.repeatable(call, call_grid)
         if repeatable is None:
             self._calls.leave(arguments)
@@ -56,19 +56,16 @@ class RepeatedCalls:
         if self._calls is not None:
             common = growing(call)
             if common is not None:
-                self._calls.keep_growing(_arguments_of(call), common, keys)
+                self._calls.keep_growing((call.q, call.k, call.v, *options_of(call)), common, keys)
 
     def forget(self) -> None:
         if self._calls is not None:
             self._calls.forget()
 
 
-def _arguments_of(call: Call) -> tuple[Any, ...]:
-    """The arguments of `repeat`."""
+def options_of(call: Call) -> tuple[Any, ...]:
+    """The arguments of `repeat` after q, k and v."""
     return (
-        call.q,
-        call.k,
-        call.v,
         call.pattern,
         call.mechanism,
         call.bias,

@@ -25,6 +25,32 @@ MOST_WEIGHTS = 1 << 21  # of a layer; PyTorch multiplies by more with several th
 PROJECTIONS = ("to_q", "to_k", "to_v", "to_output")
 
 
+def is_computed(layer: Any) -> bool:
+    """Whether a program computes the attention of a simple layer, whichever keys it reads."""
+    rotary = layer.positions
+    return (
+        layer.options["backend"] in ("auto", "native")
+        and not layer.options["strict"]
+        and (rotary is None or rotary.turns_halves(layer.head_dim))
+    )
+
+
+def new_attending(layer: Any) -> Attending:
+    """The attention of a layer in a program."""
+    scale = layer.options["scale"]
+    if scale is None:
+        scale = 1 / math.sqrt(layer.head_dim)
+    sizes = HeadSizes(layer.heads, layer.kv_heads, layer.head_dim, layer.value_dim)
+    return Attending(sizes, scale, layer.options["softcap"])
+
+
+def turn_to(program: Program, rotary: Rotary, position: int, head_dim: int) -> None:
+    """Let a program rotate heads to this position."""
+    cos, sin, around = rotary.turns_around(position, head_dim)
+    row = position - around.start
+    program.rotate_by(cos[row], sin[row])
+
+
 class StepProgram:
     """The program of a layer as it was when the program was made; `is_of` tells whether it still is."""
 
@@ -40,11 +66,7 @@ class StepProgram:
         assert back is not None
         self._back = back
 
-        scale = layer.options["scale"]
-        if scale is None:
-            scale = 1 / math.sqrt(layer.head_dim)
-        sizes = HeadSizes(layer.heads, layer.kv_heads, layer.head_dim, layer.value_dim)
-        self._attending = Attending(sizes, scale, layer.options["softcap"])
+        self._attending = new_attending(layer)
         self._x = program.buffer(layer.dim)
         self._output = program.buffer(layer.dim)
         queries = program.buffer(layer.heads * layer.head_dim)
@@ -64,12 +86,7 @@ class StepProgram:
     def of(cls, layer: Any) -> StepProgram | None:
         """The program of a simple layer; None where there is no library, or the layer computes anything else."""
         library = library_of_programs()
-        rotary = layer.positions
-        if library is None or entries_before(layer.pattern) is None:
-            return None
-        if layer.options["backend"] not in ("auto", "native") or layer.options["strict"]:
-            return None
-        if rotary is not None and not rotary.turns_halves(layer.head_dim):
+        if library is None or entries_before(layer.pattern) is None or not is_computed(layer):
             return None
         for name in PROJECTIONS:
             linear = layer._modules.get(name)
@@ -115,9 +132,7 @@ class StepProgram:
         if not program.follow_weights():
             return None
         if self._rotary is not None:
-            cos, sin, around = self._rotary.turns_around(cache.length, self._head_dim)
-            row = cache.length - around.start
-            program.rotate_by(cos[row].data_ptr(), sin[row].data_ptr())
+            turn_to(program, self._rotary, cache.length, self._head_dim)
         held = cache.reserve()
         if held is None or (held.dropped and self._back >= held.entries):
             return None

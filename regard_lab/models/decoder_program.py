@@ -12,6 +12,7 @@ from torch import nn
 from regard.backends.native.bands import entries_before
 from regard.backends.native.program import Attending, Program, library_of_programs
 from regard.layers import MultiHeadAttention
+from regard.layers.step_program import is_computed, new_attending
 from regard.patterns import Full
 from regard_lab.models import text_program
 from regard_lab.models.flat_target import Decoding, FlatTarget
@@ -19,8 +20,6 @@ from regard_lab.models.layers import DecoderLayer
 from regard_lab.models.text_program import (
     TextProgram,
     has_known_activation,
-    is_computed,
-    new_attending,
 )
 
 NOTHING = (None, None, None)

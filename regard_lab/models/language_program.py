@@ -11,13 +11,13 @@ from regard.backends.native.program import Program, library_of_programs
 from regard.layers import MultiHeadAttention
 from regard.layers.caches import Cache
 from regard.layers.caches.entries import HeldEntries
+from regard.layers.step_program import is_computed
 from regard_lab.models import text_program
 from regard_lab.models.layers import Block
 from regard_lab.models.passed_modules import PassedModules
 from regard_lab.models.text_program import (
     TextProgram,
     has_known_activation,
-    is_computed,
 )
 
 

@@ -7,7 +7,6 @@ differ by rounding.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -18,12 +17,12 @@ from regard.backends.native.program import (
     ACTIVATIONS,
     MOST_ROWS,
     Attending,
-    HeadSizes,
     Program,
 )
 from regard.functional.measured import is_unwatched
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.layers.feed_forward import GATED
+from regard.layers.step_program import new_attending, turn_to
 from regard.positions import Rotary
 
 # PyTorch multiplies larger matrices with several threads, and more rows in blocks.
@@ -58,9 +57,6 @@ class TextProgram:
         self._positions = positions
         self._text_attentions: list[Attending] = []
         self._backs: list[int] = []  # how many entries before its own each looks at
-        # The cosines and sines of these positions.
-        self._cos = self._sin = torch.empty(0)
-        self._turned = range(0)
 
         self._x = program.buffer(attention.dim)
         self._normed = program.buffer(attention.dim)
@@ -133,11 +129,7 @@ class TextProgram:
         if not program.follow_weights():
             return None
         if self._rotary is not None:
-            if position not in self._turned:
-                turns = self._rotary.turns_around(position, self._head_dim)
-                self._cos, self._sin, self._turned = turns
-            row = position - self._turned.start
-            program.rotate_by(self._cos[row].data_ptr(), self._sin[row].data_ptr())
+            turn_to(program, self._rotary, position, self._head_dim)
         if self._positions is not None:
             # It lives as long as this object, or until the next step.
             self._vector = self._positions(torch.tensor([position])).to(torch.float32)
@@ -147,25 +139,6 @@ class TextProgram:
         return logits
 
 
-def is_computed(layer: MultiHeadAttention) -> bool:
-    """Whether a program computes the attention of a simple layer, whichever keys it reads."""
-    options = layer.options
-    rotary = layer.positions
-    return (
-        options["backend"] in ("auto", "native")
-        and not options["strict"]
-        and (rotary is None or rotary.turns_halves(layer.head_dim))
-    )
-
-
 def has_known_activation(layer: FeedForward) -> bool:
     name = layer.activation
     return (ACTIVATION_OF_GATE.get(name) if name in GATED else name) in ACTIVATIONS
-
-
-def new_attending(layer: MultiHeadAttention) -> Attending:
-    scale = layer.options["scale"]
-    if scale is None:
-        scale = 1 / math.sqrt(layer.head_dim)
-    sizes = HeadSizes(layer.heads, layer.kv_heads, layer.head_dim, layer.value_dim)
-    return Attending(sizes, scale, layer.options["softcap"])

@@ -16,7 +16,7 @@ from regard.patterns import Pattern
 from regard.patterns.band import EVERY_PAIR, Band
 from regard.patterns.bands import row_span
 
-NO_LIMIT = 2**31 - 1  # of how many keys before its own a query looks at
+EVERY_KEY_BEFORE = 2**31 - 1  # of how many keys before its own a query looks at
 NO_STOP = 2**31 - 1  # the stop of a span that ends with the keys of the call, however many they are
 
 Entry = TypeVar("Entry")
@@ -144,7 +144,7 @@ def entries_before(pattern: Pattern) -> int | None:
     if right is not None and right < 0:
         return None
     if left is None:
-        return NO_LIMIT
+        return EVERY_KEY_BEFORE
     return left if left >= 0 else None
 
 

@@ -11,7 +11,7 @@ import ctypes
 import weakref
 from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
 from enum import IntEnum
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -80,14 +80,13 @@ class CProgram(Structure):
     ]
 
 
-class HeadSizes:
+class HeadSizes(NamedTuple):
     """The sizes of an attention: heads of queries and of keys, and the dims of keys and values."""
 
-    def __init__(self, heads: int, kv_heads: int, head_dim: int, v_dim: int) -> None:
-        self.heads = heads
-        self.kv_heads = kv_heads
-        self.head_dim = head_dim
-        self.v_dim = v_dim
+    heads: int
+    kv_heads: int
+    head_dim: int
+    v_dim: int
 
 
 class Attending:
@@ -199,6 +198,7 @@ class Program:
         self._fields: list[tuple[int, str]] = []
         self._addresses: list[tuple[int, bool]] = []
         self._read: list[torch.Tensor] = []
+        self._turns: tuple[torch.Tensor, ...] = ()
         self._rows_given: dict[int, int] = {}  # of the tensors that are buffers
         self._held: list[Any] = []  # what else the structs point at
 
@@ -324,10 +324,11 @@ class Program:
         """Add a vector (width) to each row of an embedding; it must live until the program has run."""
         self._operation_structs[operation].bias = vector.data_ptr()
 
-    def rotate_by(self, cos: int, sin: int) -> None:
-        """The addresses of the cosines and sines of the place, head_dim numbers each."""
-        self._struct.cos = cos
-        self._struct.sin = sin
+    def rotate_by(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        """Rotate by these cosines and signed sines (head_dim), float32, until others are given."""
+        self._struct.cos = cos.data_ptr()
+        self._struct.sin = sin.data_ptr()
+        self._turns = (cos, sin)  # while the struct points at them
 
     def give(self, buffer: int, tensor: torch.Tensor) -> None:
         """Use the memory of a tensor (rows, width) as a buffer, until another is given."""

@@ -21,7 +21,7 @@ import torch
 import regard as rg
 from regard import patterns as p
 from regard.backends.native import backend, filling, library
-from regard.backends.native.bands import NO_LIMIT
+from regard.backends.native.bands import EVERY_KEY_BEFORE
 from regard.backends.native.filling import KernelCall, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
@@ -379,7 +379,7 @@ def compute_program(draw: random.Random) -> None:
     entries = torch.randn(2, rows, kv_heads, room, head_dim)
     keys, values = entries.unbind()
     attending.read_text(keys, values)
-    program.attend_to_text(q, k, v, into, attending, draw.choice([0, 5, NO_LIMIT]))
+    program.attend_to_text(q, k, v, into, attending, draw.choice([0, 5, EVERY_KEY_BEFORE]))
     program.project(into, x, torch.randn(dim, heads * head_dim), torch.randn(dim), adds=True)
     program.rms_norm(x, normed, None, 1e-5)
     for buffer in (gate, wide):
@@ -389,7 +389,7 @@ def compute_program(draw: random.Random) -> None:
     program.project(wide, x, torch.randn(dim, hidden), None, adds=True)
     assert program.finish()
     turns = torch.randn(2, head_dim)
-    program.rotate_by(turns[0].data_ptr(), turns[1].data_ptr())
+    program.rotate_by(turns[0], turns[1])
     vector = torch.randn(dim)
     program.add_to_rows(embedding, vector)
     output = torch.empty(rows, dim)

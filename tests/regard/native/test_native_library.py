@@ -45,8 +45,9 @@ def test_constants_and_codes_of_python_are_those_of_the_header():
     assert {int(code) for code in codes} == set(library._WRONG)
     assert f"#define RG_MOST_PROGRAM_ROWS {program.MOST_ROWS}\n" in header
     assert f"#define RG_MOST_BUFFERS {program.MOST_BUFFERS}\n" in header
-    interpreter = (LIBRARY.parent / "source" / "interpreter.h").read_text()
-    assert f"#define RG_FEW_ROWS {few_rows.FEW_ROWS} " in interpreter
+    assert f"RG_BAD_SIZES = {program.BAD_SIZES}," in header
+    of_few_rows = (LIBRARY.parent / "source" / "few_rows.h").read_text()
+    assert f"#define RG_FEW_ROWS {few_rows.FEW_ROWS} " in of_few_rows
     assert f"RG_BAD_ID = {program.BAD_ID}," in header
     assert f"RG_NOT_FINITE = {program.NOT_FINITE}," in header
 

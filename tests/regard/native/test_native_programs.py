@@ -9,7 +9,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from regard.backends.native.bands import NO_LIMIT
+from regard.backends.native.bands import EVERY_KEY_BEFORE
 from regard.backends.native.library import Library
 from regard.backends.native.program import (
     MOST_ROWS,
@@ -131,7 +131,7 @@ class Text:
         self.heads = self.kv_heads * draw.choice([1, 2])
         self.head_dim = draw.choice([2, 8, 14, 16])
         self.rows = draw.choice([1, 2, 5])
-        self.back = draw.choice([0, 2, 7, NO_LIMIT])
+        self.back = draw.choice([0, 2, 7, EVERY_KEY_BEFORE])
         self.room = 12
         self.softcap = draw.choice([None, 3.0])
         sizes = (self.rows, self.kv_heads, self.room, self.head_dim)
@@ -189,7 +189,7 @@ def test_steps_of_a_text_append_rotated_keys_and_look_at_the_last_entries(native
             output = torch.empty(text.rows, widths[3])
             cos, sin, positions = Rotary().turns_around(place, text.head_dim)
             assert place in positions
-            program.rotate_by(cos[place].data_ptr(), sin[place].data_ptr())
+            program.rotate_by(cos[place], sin[place])
             given = dict(zip(buffers, [*now, output], strict=True))
             assert run_on(program, text.rows, given, place=place)
             assert_close(output, text.expected(vectors, place))
@@ -303,8 +303,11 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(native: Librar
     attending = Attending(HeadSizes(2, 2, 4, 4), 0.5, None)
     entries = torch.zeros(1, 2, 3, 4)
     attending.read_text(entries, entries)
-    program.attend_to_text(*buffers, attending, NO_LIMIT)
+    program.attend_to_text(*buffers, attending, EVERY_KEY_BEFORE)
     assert program.finish()
+    vectors = [torch.zeros(2, 8) for _ in buffers]
+    for buffer, given in zip(buffers, vectors, strict=True):
+        program.give(buffer, given)
     assert program.run(1, 2)
     with pytest.raises(RegardError, match="strides lead outside"):
         program.run(1, 3)  # there is no room for a fourth entry

@@ -1,6 +1,6 @@
 // Functions of Python that compute with a few rows in less time than PyTorch takes to be called: a product with a matrix, and
 // the rotation of heads. They return None where PyTorch has to compute, or must see the computation.
-#include "interpreter.h"
+#include "few_rows.h"
 #include "programs.h"
 
 namespace {

@@ -7,10 +7,7 @@
 extern "C" {
 #endif
 
-#define RG_QUIET 4            // functions that are asked before every call
-#define RG_FEW_ROWS 15        // of a product that is computed here; more are multiplied sooner by PyTorch
-#define RG_MOST_ROTATED 8192  // numbers; more are rotated as fast by PyTorch
-#define RG_MOST_SCORES 65536  // numbers whose exponentials are added here
+#define RG_QUIET 4  // functions that are asked before every call
 
 typedef struct rg_object rg_object;  // PyObject
 
@@ -60,9 +57,6 @@ typedef struct {
 
 // Keep what is asked, before any function is made.
 void rg_open(const rg_python *);
-rg_object *rg_project(void);           // functions of few_rows.cpp
-rg_object *rg_rotate(void);
-rg_object *rg_log_sum_exp(void);
 rg_object *rg_class_of(rg_object *);  // a new reference to the class of an object, read as all of this does
 
 #ifdef __cplusplus

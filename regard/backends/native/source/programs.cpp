@@ -135,7 +135,10 @@ int run(const rg_program &p, float *const *memory) {
   const auto operate = FLOAT32_KERNEL(operate);
   for (int32_t i = 0; i < p.operations; i++) {
     const rg_operation &o = p.operation[i];
-    if (o.kind != RG_ATTEND) {
+    if (o.kind == RG_ROTATE) {
+      float *const heads = memory[o.into], *const end = heads + (int64_t)p.rows * p.width[o.into];
+      for (float *head = heads; head < end; head += o.head_dim) rotate_head(head, head, o.head_dim, p.cos, p.sin);
+    } else if (o.kind != RG_ATTEND) {
       operate(&o, &p, memory);
     } else if (int wrong = attend(p, o, memory)) {
       return wrong;
@@ -157,8 +160,9 @@ void log_sum_exps(const float *x, int64_t rows, int32_t n, float *out) {
 void rotate_head(const float *x, float *y, int32_t dim, const float *cos, const float *sin) {
   const int32_t half = dim / 2;
   for (int32_t i = 0; i < half; i++) {
-    y[i] = x[i] * cos[i] + x[i + half] * sin[i];
-    y[i + half] = x[i + half] * cos[i + half] + x[i] * sin[i + half];
+    const float first = x[i], second = x[i + half];
+    y[i] = first * cos[i] + second * sin[i];
+    y[i + half] = second * cos[i + half] + first * sin[i + half];
   }
 }
 

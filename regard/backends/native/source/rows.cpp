@@ -1,4 +1,4 @@
-// Layers over a few rows: products with matrices that are read where they lie, norms, activations and rotations.
+// Layers over a few rows: products with matrices that are read where they lie, norms and activations.
 //
 // A row has the bits that it has alone, whatever other rows are beside it, and with any width of registers. This file is
 // compiled once for each width, like kernel.cpp.
@@ -193,17 +193,6 @@ static real log_sum_exp(const real *x, int n) {
   return top + (real)(std::log2((double)total) * 0.6931471805599453);  // newer C libraries have another log
 }
 
-// Each head x (dim) becomes x · cos + (its halves exchanged) · sin.
-static void rotate_all(real *x, long heads, int dim, const real *cos, const real *sin) {
-  const int half = dim / 2;
-  for (; heads > 0; heads--, x += dim)
-    for (int i = 0; i < half; i++) {
-      const real a = x[i], b = x[i + half];
-      x[i] = a * cos[i] + b * sin[i];
-      x[i + half] = b * cos[i + half] + a * sin[i + half];
-    }
-}
-
 // x = a row of a table · p.number, plus p.bias
 static void embed_row(const rg_operation &p, long id, real *x, int dim) {
   const real *row = (const real *)p.weight + id * dim, *bias = (const real *)p.bias;
@@ -220,7 +209,7 @@ void log_sum_exps(const float *x, int64_t rows, int32_t n, float *out) {
   for (int64_t row = 0; row < rows; row++) out[row] = (float)log_sum_exp((const real *)x + row * n, n);
 }
 
-// An operation but attention on all rows of its buffers; `programs.cpp` has checked it.
+// An operation but rotations and attention on all rows of its buffers; `programs.cpp` has checked it.
 void operate(const rg_operation *p, const rg_program *program, float *const *memory) {
   const int rows = program->rows, width = program->width[p->into];
   real *into = (real *)memory[p->into];
@@ -234,8 +223,6 @@ void operate(const rg_operation *p, const rg_program *program, float *const *mem
     case RG_RMS_NORM: return rms_norm_rows(*p, rows, from, into, width);
     case RG_ACTIVATE: return activate_all(into, (long)rows * width, p->activation);
     case RG_MULTIPLY: return multiply_all(into, from, (long)rows * width);
-    case RG_ROTATE:
-      return rotate_all(into, (long)rows * width / p->head_dim, p->head_dim, (const real *)program->cos, (const real *)program->sin);
   }
 }
 }  // namespace RG_SPACE

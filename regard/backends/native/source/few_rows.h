@@ -1,0 +1,19 @@
+// Functions of Python for a few rows, which return None where PyTorch has to compute; see few_rows.cpp.
+#pragma once
+#include "interpreter.h"
+
+#define RG_FEW_ROWS 15        // of a product; more are multiplied sooner by PyTorch
+#define RG_MOST_ROTATED 8192  // numbers; more are rotated as fast by PyTorch
+#define RG_MOST_SCORES 65536  // numbers whose exponentials are added; of more the sum takes PyTorch no longer
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+rg_object *rg_project(void);      // of x, weight and bias
+rg_object *rg_rotate(void);       // of heads, cosines, sines and the first position
+rg_object *rg_log_sum_exp(void);  // of numbers (rows, n)
+
+#ifdef __cplusplus
+}
+#endif
