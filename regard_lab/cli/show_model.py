@@ -14,7 +14,7 @@ from regard_lab.seeing.architecture import (
     architecture_of,
     architecture_of_hugging_face,
     draw_svg,
-    local_links,
+    public_links,
     to_record,
     to_text,
 )
@@ -30,18 +30,20 @@ def show_model(folder: Path, svg: Path | None, as_json: bool) -> None:
         check_name(svg)
         if svg.suffix.lower() != ".svg":
             raise ArgumentError(
-                f"the drawing of a model is an SVG, whose boxes are links; give {svg} a name that ends in .svg"
+                f"the drawing of a model is an SVG; give {svg} a name that ends in .svg"
             )
     architecture = read_architecture(folder)
     if svg is not None:
-        replace_file(svg, draw_svg(architecture, local_links()).encode())
+        replace_file(svg, draw_svg(architecture, public_links()).encode())
     if as_json:
         record = {"model": str(folder), **to_record(architecture)}
         if svg is not None:
             record["svg"] = str(svg)
         out_json(record)
     elif svg is not None:
-        out(f"{folder} drawn in {svg}; in a browser its boxes lead to lessons and classes")
+        out(
+            f"{folder} drawn in {svg}; in a browser each box says its lesson and class when pointed at"
+        )
     else:
         out_lines(to_text(architecture, out_width()))
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from regard_lab.seeing.architecture import Architecture, BoxLinks, draw_svg, local_links, to_text
-from regard_lab.seeing.architecture.drawing import is_of_torch, page_of_torch
+from regard_lab.seeing.architecture import Architecture, BoxLinks, draw_svg, public_links, to_text
+from regard_lab.seeing.architecture.drawing import is_of_torch, page_of_torch, public_name
 
 
 def lesson_page(name: str) -> str:
@@ -23,8 +23,8 @@ def reference_page(owner: type) -> str:
     """
     if is_of_torch(owner):
         return page_of_torch(owner)
-    package = ".".join(owner.__module__.split(".")[:2])
-    return f"../reference/{package}.html#{package}.{owner.__name__}"
+    name = public_name(owner)
+    return f"../reference/{name.rpartition('.')[0]}.html#{name}"
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class ModelDrawing:
         return f"{to_text(self.architecture)}\n\n{self.caption}"
 
     def _repr_svg_(self) -> str:
-        return draw_svg(self.architecture, local_links())
+        return draw_svg(self.architecture, public_links())
 
     def _repr_markdown_(self) -> str:
         svg = draw_svg(self.architecture, BoxLinks(lesson_page, reference_page))

@@ -1,10 +1,10 @@
-"""One drawing of a Transformer, made from its configuration: as SVG, whose boxes are links, and as text.
+"""One drawing of a Transformer, made from its configuration: as SVG, whose boxes name lessons and classes, and as text.
 
 It shows the stacks, where queries, keys and values come from, and whether a norm stands before a part or after it.
 """
 
 from regard_lab.seeing.architecture.configs import architecture_of
-from regard_lab.seeing.architecture.drawing import BoxLinks, draw_svg, local_links
+from regard_lab.seeing.architecture.drawing import BoxLinks, draw_svg, public_links
 from regard_lab.seeing.architecture.hugging_face import architecture_of_hugging_face
 from regard_lab.seeing.architecture.parts import Architecture, to_record, to_text
 
@@ -16,5 +16,5 @@ __all__ = [
     "to_record",
     "to_text",
     "BoxLinks",
-    "local_links",
+    "public_links",
 ]

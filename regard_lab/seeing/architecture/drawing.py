@@ -6,14 +6,12 @@ page or of the viewer. Lengths are in units of the picture; at a width of 390 pi
 
 from __future__ import annotations
 
-import inspect
 import json
 import textwrap
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from typing import Any
 
 from regard.arguments import count_of
@@ -43,7 +41,7 @@ PYTORCH = "https://docs.pytorch.org/docs/stable/generated/"
 @brief
 @dataclass(frozen=True)
 class BoxLinks:
-    """The addresses to which the boxes lead; None where there is no page.
+    """The addresses to which the boxes lead; where there is no page, a box says its name when it is pointed at.
 
     Args:
         of_lesson: the address of a lesson, by its name.
@@ -54,18 +52,17 @@ class BoxLinks:
     of_class: Callable[[type], str | None]
 
 
-def local_links() -> BoxLinks:
-    """The files of the lessons and classes on this machine, and PyTorch's documentation for its own classes."""
-    lessons = files("regard_lab").joinpath("lessons")
+def public_links() -> BoxLinks:
+    """PyTorch's documentation for its own classes, and no address for lessons and the classes of regard.
 
-    def of_lesson(name: str) -> str | None:
-        path = Path(str(lessons.joinpath(f"{name}.py")))
-        return path.absolute().as_uri() if path.exists() else None
+    So a picture that is saved holds no path of the machine that drew it.
+    """
+
+    def of_lesson(name: str) -> None:
+        return None
 
     def of_class(owner: type) -> str | None:
-        if is_of_torch(owner):
-            return page_of_torch(owner)
-        return Path(inspect.getfile(owner)).absolute().as_uri()
+        return page_of_torch(owner) if is_of_torch(owner) else None
 
     return BoxLinks(of_lesson, of_class)
 
@@ -75,9 +72,20 @@ def is_of_torch(owner: type) -> bool:
     return owner.__module__.startswith("torch.")
 
 
+def public_name(owner: type) -> str:
+    """The name by which a class is imported.
+
+    >>> from regard import MultiHeadAttention
+    >>> public_name(MultiHeadAttention)
+    'regard.layers.MultiHeadAttention'
+    """
+    package = ".".join(owner.__module__.split(".")[:2])
+    return f"{package}.{owner.__name__}"
+
+
 def page_of_torch(owner: type) -> str:
     """The page of a class of torch.nn in PyTorch's documentation."""
-    return f"{PYTORCH}torch.nn.{owner.__name__}.html"
+    return f"{PYTORCH}{public_name(owner)}.html"
 
 
 def draw_svg(architecture: Architecture, links: BoxLinks) -> str:
@@ -289,11 +297,18 @@ def _lines(details: Sequence[str], letters: int) -> list[str]:
 
 
 @dataclass
-class _BoxLink:
-    """An address, and what it leads to in a few words."""
+class _BoxName:
+    """What a text names, in a few words, and the address of its page if there is one."""
 
-    address: str
     says: str
+    address: str | None
+
+    def around(self, text: str) -> str:
+        """The element of a text, which says the name when it is pointed at, within the link to the page."""
+        title = f"<title>{escape(self.says)}</title>"
+        if self.address is None:
+            return f"<g>{title}{text}</g>"
+        return f'<a href="{escape(self.address)}">{title}{text}</a>'
 
 
 @dataclass
@@ -303,24 +318,19 @@ class _SvgPen:
     links: BoxLinks
     elements: list[str] = field(default_factory=list)
 
-    def lesson(self, name: str) -> _BoxLink | None:
-        address = self.links.of_lesson(name) if name else None
-        return (
-            None if address is None else _BoxLink(address, f"lesson {name}: regard lesson {name}")
-        )
-
-    def owner(self, owner: type | None) -> _BoxLink | None:
-        address = self.links.of_class(owner) if owner is not None else None
-        if owner is None or address is None:
+    def lesson(self, name: str) -> _BoxName | None:
+        if not name:
             return None
-        return _BoxLink(address, f"class {owner.__module__}.{owner.__name__}")
+        return _BoxName(f"regard lesson {name}", self.links.of_lesson(name))
 
-    def text(self, x: float, y: float, text: str, kind: str, link: _BoxLink | None = None) -> None:
+    def owner(self, owner: type | None) -> _BoxName | None:
+        if owner is None:
+            return None
+        return _BoxName(public_name(owner), self.links.of_class(owner))
+
+    def text(self, x: float, y: float, text: str, kind: str, name: _BoxName | None = None) -> None:
         written = f'<text x="{x:g}" y="{y:g}" class="{kind}">{escape(visible(text))}</text>'
-        if link is not None:
-            title = f"<title>{escape(link.says)}</title>"
-            written = f'<a href="{escape(link.address)}">{title}{written}</a>'
-        self.elements.append(written)
+        self.elements.append(written if name is None else name.around(written))
 
     def rectangle(self, x: float, y: float, width: float, height: float, kind: str) -> None:
         place = f'x="{x:g}" y="{y:g}" width="{width:g}" height="{height:g}"'
@@ -381,6 +391,7 @@ SHAPES = """
 .architecture .context { stroke-width: 1.8; }
 .architecture rect { stroke-width: 1; }
 .architecture .paper { stroke: none; }
+.architecture g { cursor: help; }
 .architecture a { text-decoration: none; }
 .architecture a:hover text, .architecture a:focus text { text-decoration: underline; }
 """

@@ -89,7 +89,10 @@ def test_show_draws_the_model_of_a_folder(tmp_path):
     svg = tmp_path / "model.svg"
     record = printed("show", str(tmp_path / "run"), "--png", str(svg))
     assert [stack["layers"] for stack in record["stacks"]] == [1, 2]
-    assert svg.read_text("utf-8").startswith("<svg ")
+    drawn = svg.read_text("utf-8")
+    assert drawn.startswith("<svg ")
+    assert "file:" not in drawn
+    assert str(Path(__file__).parents[3]) not in drawn
 
     (tmp_path / "bert").mkdir()
     settings = {"model_type": "bert", "vocab_size": 23, "hidden_size": 12}
