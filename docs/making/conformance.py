@@ -38,7 +38,7 @@ def asking() -> str:
 
 
 def answers() -> str:
-    """All cells as JSON inside of the page, for the script that filters the tables; it loads nothing."""
+    """All cells as JSON inside the page, for the script that filters the tables; it loads nothing."""
     return script_of_cells(from_json(stored(ANSWERS)))
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from regard_lab.teaching import read_report
 
-SPECIAL = ("[CLS]", "[SEP]", ".")  # where a head looks that finds nothing
+SPECIAL = ("[CLS]", "[SEP]", ".")  # a head that finds nothing puts its weight here
 NOUNS = ("animal", "street")
 
 
@@ -34,8 +34,8 @@ def _measured() -> str:
         f"This is head {layer}.{head} (layer {layer}, head {head}, counted from 0), chosen on other sentences. With an "
         f"adjective of one noun, the weight of *it* moves towards that noun in {figures['moved']:.0%} of "
         f"{figures['pairs']} pairs of nouns. The right noun has the larger weight of the two in "
-        f"{figures['referent_first']:.0%} of {figures['sentences']:,} sentences; a fixed place is right in "
-        f"{figures['offset']:.0%}."
+        f"{figures['referent_first']:.0%} of {figures['sentences']:,} sentences; always choosing the "
+        f"same one of both nouns is right in {figures['offset']:.0%}."
     )
 
 
