@@ -1,8 +1,8 @@
-"""A conformance suite for attention: clauses that any function can be asked, with the right answers by an oracle.
+"""A conformance suite for attention: small calls for any implementation, with the right answers of an oracle.
 
-Each clause of `CLAUSES` is one sentence of the contract with a `NeutralCall`, which names no library. `judge` asks an
-implementation, through an adapter to its own words, and says whether it answers as the contract, by another reading
-that has a name, with other numbers, NaN or an error. `Torch` asks a function of your own.
+Each clause of `CLAUSES` is one sentence of the contract with a `NeutralCall`, which belongs to no library. An adapter
+translates the call into the arguments of one implementation. `judge` compares the results with the contract, and with
+other definitions that libraries follow on purpose, each of which has a name. `Torch` adapts a function of your own.
 """
 
 from regard.testing.conformance.adapters.tensors import Torch

@@ -1,4 +1,4 @@
-"""A call of attention in neutral terms, which every library can be asked, and its right answer by the oracle."""
+"""A call of attention that belongs to no library, and its right answer, which the oracle computes."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Transform = Literal["vmap", "jvp", "second derivatives", "functional gradient", 
 
 
 class CannotAskError(Exception):
-    """The interface of a library has no word for a part of a call; the message names the part."""
+    """The interface of a library has no argument for a part of a call; the message names the part."""
 
 
 @brief
 @dataclass(frozen=True)
 class NeutralCall:
-    """What is computed: arrays of float64 numbers that are exact in `dtype`, and options by their meaning.
+    """A call of attention: arrays of float64 numbers that are exact in `dtype`, and options by their meaning.
 
     Args:
         q: (batch, heads, q_len, head_dim).
@@ -35,24 +35,24 @@ class NeutralCall:
         v: (batch, kv_heads, k_len, v_dim).
         dtype: the dtype of q, k and v: "float64", "float32", "bfloat16" or "float16".
         mask: booleans that broadcast to (batch, heads, q_len, k_len); True = the query may look at the key.
-        bias: numbers added to the scores, of so many axes.
+        bias: numbers added to the scores; its axes broadcast to (batch, heads, q_len, k_len).
         causal: each query may look at the keys up to its own position; the last query has that of the last key.
         window: how many keys before its own position and after it a query may look at; None for no limit.
-        key_lengths: how many keys of each batch row are no padding.
-        first_positions: of the queries of each batch row, among the keys.
+        key_lengths: the number of keys of each batch row; the others are padding.
+        first_positions: the position of the first query of each batch row, among the keys.
         scale: multiplies the dot products; None for 1 / sqrt(head_dim).
         softcap: scores become softcap · tanh(scores / softcap).
         sink: the logit of each head that takes part in the sum of the weights, (heads,).
         dropout: share of the weights that is dropped.
-        seed: of the dropped weights.
+        seed: chooses the dropped weights.
         gradients: the inputs whose gradients are computed.
         grad_output: the gradient of the loss by the output.
-        transform: how the function is asked: "vmap" over a new axis, whose first entry is q, k, v and whose second is
+        transform: how the function is called: "vmap" over a new axis, whose first entry is q, k, v and whose second is
             2 q, 2 k, 2 v; "jvp", the tangent of the output along `directions`; "second derivatives", the gradients
             of Σ dq · directions[0]; "functional gradient", by a transform of functions and not by a tape; "compile".
         directions: of q, k and v, for a transform that takes derivatives along them.
         wants: beside the output "log_sum_exp", "weights", or "changed inputs": how many numbers of q, k, v and the mask
-            are others after the call.
+            the call has changed.
         layout: how q, k and v lie in memory: "contiguous", or one of `LAYOUTS`.
         changes: what differs from an ordinary call: the dtype of k ("k_dtype"), of the bias ("bias_dtype"), or of the
             mask ("mask_dtype"), or the layout of the mask ("mask_layout").
@@ -88,7 +88,7 @@ class NeutralCall:
         return batch, heads, q_len, self.k.shape[2]
 
     def changed(self, name: str) -> str | None:
-        """The dtype that differs from that of an ordinary call."""
+        """The dtype or layout of this name in `changes`; None where it is the ordinary one."""
         return None if self.changes is None else self.changes.get(name)
 
     def refuse_words(self, *known: str) -> None:
@@ -136,8 +136,8 @@ def allowed_pairs(
     """Booleans (batch, heads, q_len, k_len): the pairs that a call allows, or that another reading of it allows.
 
     Args:
-        aligned: whether the last query has the position of the last key, or the first that of the first.
-        wider: keys more on each limited side of a window, or fewer if it is negative.
+        aligned: "last" if the last query has the position of the last key, "first" if the first has that of the first.
+        wider: how many keys are added to each limited side of a window; negative to take some away.
         use_causal, use_window, use_mask, use_lengths: False for a reading that ignores this option.
     """
     batch, heads, q_len, k_len = call.sizes
@@ -165,7 +165,7 @@ def allowed_pairs(
 
 
 def right_results(call: NeutralCall, allowed: Array | None = None) -> dict[str, Array]:
-    """The results of a call by the contract, in float64; with other allowed pairs those of another reading."""
+    """The results of a call in float64, by the contract or, with other allowed pairs, by another reading."""
     if allowed is None:
         allowed = allowed_pairs(call)
     if call.transform == "vmap":
@@ -247,7 +247,7 @@ def _plain_results(call: NeutralCall, allowed: Array) -> dict[str, Array]:
     return results
 
 
-# Other readings of a call, which a library may have by right
+# Other readings of a call, which a library may follow on purpose
 
 Reading = Callable[[NeutralCall], Results]
 

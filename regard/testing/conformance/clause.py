@@ -47,9 +47,9 @@ class Clause:
         sentence: what holds.
         call: the call that asks for it.
         right: the right results; by default those of the oracle. None where the right answer is an error.
-        ask: how the library is asked, where one call is not enough.
+        ask: a function that asks the library, where one call is not enough.
         tolerance: the largest error, relative to 1 + the largest right number.
-        reason: why it is that large, where it is not the usual one of the dtype.
+        reason: why the tolerance is not the usual one of the dtype.
         alternatives: other readings that a library may have, by their names.
     """
 
@@ -89,7 +89,7 @@ class Reply:
 
 
 def judge(clause: Clause, attend: Attend) -> Reply:
-    """Ask a library for a clause, and compare what it answers with the contract and with the named readings.
+    """Ask a library for a clause, and compare its answer with the contract and with the named readings.
 
     >>> from regard.testing.conformance import CLAUSES, attend_with_numpy
     >>> judge(CLAUSES["causal-square"], attend_with_numpy).status

@@ -1,4 +1,4 @@
-"""The implementations that can be asked, by name; `adapters` beside this file asks each in its own words."""
+"""The implementations that can be asked, by name; `adapters` beside this file has an adapter for each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from regard.testing.conformance.call import NeutralCall, Results, right_results
 
 
 def attend_with_numpy(call: NeutralCall) -> Results:
-    """The contract itself, by its oracle: an example of an adapter without any library."""
+    """The oracle as an implementation: an example of an adapter without any library."""
     call.refuse_words(*WORDS, "window", "key_lengths", "first_positions", "softcap", "sink")
     return right_results(call)
 

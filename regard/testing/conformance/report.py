@@ -50,7 +50,7 @@ def to_json(columns: Sequence[Column], system: str) -> dict[str, Any]:
 
 
 def from_json(stored: dict[str, Any]) -> list[Column]:
-    """The columns of a report that `to_json` made; clauses that came later are not among them."""
+    """The columns of a report that `to_json` made; clauses that were added later are missing in it."""
     columns = []
     for library, found in stored["libraries"].items():
         replies = {answer["clause"]: Reply(**answer) for answer in found["answers"]}

@@ -1,4 +1,4 @@
-"""Asking libraries clause by clause, each in a process of its own: one that ends it costs one cell of the table.
+"""Asks libraries clause by clause, each library in its own process, so that a crash costs one cell of the table.
 
 `python -m regard.testing.conformance.running LIBRARY` is that process. It reads names of clauses from its input, and
 writes a reply for each as a line of JSON.
@@ -20,7 +20,7 @@ from regard.testing.conformance.clause import Reply, judge
 from regard.testing.conformance.clauses import CLAUSES
 from regard.testing.conformance.implementations import IMPLEMENTATIONS
 
-ANSWER = "reply "  # before a reply, since libraries write lines of their own
+ANSWER = "reply "  # marks a reply among lines that libraries print
 
 
 @brief
@@ -54,13 +54,13 @@ def ask_library(
     progress: Callable[[int], None] = lambda done: None,
     command: Sequence[str] | None = None,
 ) -> Column:
-    """Ask a library for clauses in a process of its own, which is begun again behind a clause that ended it.
+    """Ask a library for clauses in its own process, which is started again after a clause that crashed it.
 
     Args:
         library: a name of `IMPLEMENTATIONS`.
         clauses: names of clauses.
         progress: called with 1 after each clause.
-        command: the process; by default this module with the library's name.
+        command: starts the process; by default this module with the library's name.
     """
     command = command or (sys.executable, "-m", __name__, library)
     replies: dict[str, Reply] = {}

@@ -1,5 +1,5 @@
-"""How implementations are asked: for each an adapter of a few lines, from a `NeutralCall` to its own words.
+"""Adapters, which translate a `NeutralCall` into the arguments of one implementation.
 
-An adapter takes the call, refuses by `call.refuse_words(...)` what the library has no word for, and returns the results
-by name. `Torch` does for functions of tensors what all have in common: dtypes, layouts, gradients, transforms.
+An adapter takes the call, raises by `call.refuse_words(...)` for options that the library has no argument for, and
+returns the results by name. `Torch` does what all functions of tensors share: dtypes, layouts, gradients, transforms.
 """

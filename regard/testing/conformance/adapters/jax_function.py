@@ -11,7 +11,7 @@ from regard.testing.conformance.call import Array, CannotAskError, NeutralCall, 
 
 
 def ask_jax() -> Callable[[NeutralCall], Results]:
-    """The function by XLA on CPUs, with 64 bits allowed."""
+    """The function, compiled by XLA for the CPU, with 64-bit numbers enabled."""
 
     def attend(call: NeutralCall) -> Results:
         import jax  # ty: ignore[import-not-found]
@@ -69,7 +69,7 @@ def _inputs(jax: Any, call: NeutralCall) -> dict[str, Any]:
 def _by_transform(
     jax: Any, call: NeutralCall, compute: Any, inputs: dict[str, Any]
 ) -> dict[str, Any]:
-    """The results by name; every gradient of JAX is a transform of a function."""
+    """The results by name; JAX has gradients only as transforms of functions."""
     if call.wants:
         output, log_sum_exp = compute(inputs)
         return {"output": output, "log_sum_exp": log_sum_exp}

@@ -16,7 +16,7 @@ WORDS = ("mask", "bias", "causal", "scale", "mask_dtype")
 
 
 def ask_keras(backend: str) -> Callable[[NeutralCall], Results]:
-    """The function by a backend, "torch" or "numpy", which Keras reads once when it is imported."""
+    """The function on a backend, "torch" or "numpy", which Keras chooses once, when it is imported."""
     os.environ["KERAS_BACKEND"] = backend
 
     def attend(call: NeutralCall, tensors: Any) -> Any:

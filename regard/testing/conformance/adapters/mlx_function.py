@@ -11,7 +11,7 @@ from regard.testing.conformance.call import Array, CannotAskError, NeutralCall, 
 
 
 def ask_mlx() -> Callable[[NeutralCall], Results]:
-    """The function takes one of a mask, a bias and the word "causal"."""
+    """The function; its one argument for masks is a mask, a bias or "causal"."""
 
     def attend(call: NeutralCall) -> Results:
         import mlx.core as mx  # ty: ignore[import-not-found]

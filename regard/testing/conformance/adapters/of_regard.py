@@ -16,7 +16,7 @@ STATISTICS = ("log_sum_exp", "weights")
 
 
 def ask_regard(backend: str) -> Torch:
-    """regard by one backend, or by the one that it chooses ("auto")."""
+    """regard with one backend, or with the one that it chooses itself ("auto")."""
 
     def attend(call: NeutralCall, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
         pattern: Any = patterns.Full()

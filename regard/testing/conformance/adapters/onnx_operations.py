@@ -70,7 +70,7 @@ def ask_multi_head_attention() -> Ask:
 
 
 def ask_group_query_attention() -> Ask:
-    """The operation GroupQueryAttention of onnxruntime: the last keys are those of the queries, the others its past."""
+    """The operation GroupQueryAttention of onnxruntime: the last keys belong to the queries, the others to its past."""
 
     def attend(call: NeutralCall) -> Results:
         words = ("bias", "causal", "window", "softcap", "sink", "scale", "key_lengths", "k_dtype")

@@ -10,7 +10,7 @@ from regard.testing.conformance.call import CannotAskError, NeutralCall, Results
 
 
 def ask_openvino() -> Callable[[NeutralCall], Results]:
-    """A model of one operation; without a hint OpenVINO rounds to bfloat16 where the processor has it."""
+    """A model of one operation. A hint asks for float32; otherwise OpenVINO rounds to bfloat16 on some processors."""
 
     def attend(call: NeutralCall) -> Results:
         import openvino  # ty: ignore[import-not-found]

@@ -17,7 +17,7 @@ from regard.testing.conformance.call import CannotAskError, NeutralCall, Results
 
 
 def ask_sdpa(kernel: str | None = None) -> Torch:
-    """`scaled_dot_product_attention`, by its own choice of kernel or by one."""
+    """`scaled_dot_product_attention`, with the kernel that it chooses itself, or with a given one."""
 
     def attend(call: NeutralCall, tensors: Tensors) -> torch.Tensor:
         mask = tensors["mask"]
@@ -90,7 +90,7 @@ def ask_multihead_attention(need_weights: bool) -> Callable[[NeutralCall], Resul
 
 
 def _differs_by_head(call: NeutralCall) -> bool:
-    """Whether numbers that are not finite stand in some heads and not in others."""
+    """Whether some heads have numbers that are not finite, and others have none."""
     for x in (call.q, call.k, call.v):
         wrong = np.logical_not(np.isfinite(x).all(-1))
         if not np.array_equal(wrong, np.repeat(wrong[:, :1], x.shape[1], 1)):
@@ -159,6 +159,6 @@ def ask_flex() -> Callable[[NeutralCall], Results]:
 
 
 def refuse_windows_of_the_caller(call: NeutralCall) -> None:
-    """Raise where a library gets the mask that its caller wrote, and the clause is about wrong windows."""
+    """Raise for a wrong window, of a library whose caller writes the mask: the library never sees the window."""
     if call.window is not None and min(limit or 0 for limit in call.window) < 0:
         raise CannotAskError("the caller writes the window")

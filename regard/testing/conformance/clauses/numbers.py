@@ -204,7 +204,7 @@ def numbers_clauses() -> Iterator[Clause]:
 
 
 def _cancelling() -> Clause:
-    """Each value stands twice, once with the other sign, so that what is left is small beside the terms."""
+    """Each value occurs twice, once with the other sign, so that their sum is small beside the terms."""
     call = new_call(1, 2, 8, 512, dtype="bfloat16", scale=0.02)
     values = in_dtype(draw(1, 2, 256, 32, seed=3) + 8, "bfloat16")
     return clause(

@@ -83,7 +83,7 @@ def dropout_clauses() -> Iterator[Clause]:
     weights = right_results(replace(shown, dropout=0.0))["output"]
 
     def change_of_kept(attend: Attend, call: NeutralCall) -> Results:
-        """By which factor the kept weights differ from those without dropout: the least and the largest."""
+        """The smallest and the largest factor between a kept weight and the same weight without dropout."""
         output = attend(call)["output"]
         factors = (output / weights)[output != 0]
         return {"factors": np.array([factors.min(), factors.max()])}

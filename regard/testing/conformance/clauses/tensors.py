@@ -178,7 +178,7 @@ def refusals_clauses() -> Iterator[Clause]:
         "integer-mask",
         "a mask of integers 0 and 1 is refused",
         integers,
-        one_looks=right_results,
+        one_means_allowed=right_results,
         one_is_masked=with_opposite_mask,
         added_as_numbers=as_numbers,
     )
