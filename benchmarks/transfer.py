@@ -48,9 +48,7 @@ class TransferRecord:
     scratch: float
     transfer: float
     commonest: float  # accuracy of always answering the most frequent kind
-    last_word: (
-        float  # accuracy of the kind that is most frequent with the last word, by the same labels
-    )
+    last_word: float  # accuracy of the kind that is most frequent with the last word
     scratch_rate: float  # the learning rate that validation chose
     transfer_rate: float
     cpu_seconds: float

@@ -1,4 +1,4 @@
-"""Cases of whole layers, models and training steps, beside the same in another library.
+"""Cases that compare whole layers, models and training steps with the same in another library.
 
 The sides of such a contest have the same weights, and outputs are compared before they are timed. Where a library has
 weights of its own, so that only the sizes are equal, the report says so.
@@ -37,7 +37,7 @@ Call = Callable[[], Any]
 @brief
 @dataclass(frozen=True)
 class Side:
-    """One way to compute a whole; the first side of a contest is regard.
+    """One way to compute a layer, a model or a training step; the first side of a contest is regard.
 
     Args:
         name: its name in reports.
@@ -174,7 +174,7 @@ MODEL_LAYERS = 2
 HIDDEN = 256
 SOURCE = 12  # ids of a source
 TARGET = 14  # ids that are written
-FIRST_WORD = 4  # smaller ids have a meaning of their own
+FIRST_WORD = 4  # smaller ids mark padding, beginnings and ends
 OWN_WEIGHTS = "weights of its own, of equal sizes, and as many ids"
 
 
@@ -229,7 +229,7 @@ def _ctranslate2(batch: int, beam: int) -> Call:
         )
         return torch.empty(0)
 
-    return partial(compute, folder)  # which lives as long as the call
+    return partial(compute, folder)  # so that the folder lives as long as the call
 
 
 def _write_ctranslate2(folder: str) -> None:

@@ -207,9 +207,9 @@ def compare(
 
 
 def file_state(path: Path) -> tuple[int, int, int] | None:
-    """What changes when a file is written; None where there is none.
+    """Numbers of a file that change whenever it is written; None where there is no file.
 
-    No clock is asked: the time that a system writes beside a file may be some milliseconds older than its clock's.
+    They are compared with each other, not with the clock: a system may date a file some milliseconds before its clock.
     """
     if not path.exists():
         return None

@@ -1,4 +1,4 @@
-"""`regard lesson NAME --exercise N`: an exercise is asked, and the answer that is typed is checked."""
+"""`regard lesson NAME --exercise N`: asks an exercise, and checks the answer that is typed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def do_exercise(
     page: LessonPage, number: int, answer: str | None, solution: bool, as_json: bool
 ) -> None:
-    """Run the lesson, ask the exercise of that number, and judge one answer; on a terminal, answers until one is right.
+    """Run the lesson, ask the exercise of that number, and check one answer; on a terminal, ask until one is right.
 
     Raises:
         ArgumentError: the lesson has no such exercise.
@@ -57,7 +57,7 @@ def _exercise_of(page: LessonPage, number: int) -> Exercise:
     exercises = exercises_in(shown)
     if number > len(exercises):
         how_many = count_of(len(exercises), "exercises")
-        raise ArgumentError(f"lesson {page.name} has {how_many}, not one of number {number}")
+        raise ArgumentError(f"lesson {page.name} has {how_many}; there is no exercise {number}")
     return exercises[number - 1]
 
 

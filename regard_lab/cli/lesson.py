@@ -63,7 +63,7 @@ def lesson(
         Option(
             metavar="NUMBER",
             min=1,
-            help="Ask this exercise of the lesson instead, and judge the answer that is typed.",
+            help="Ask this exercise of the lesson instead, and check the answer that is typed.",
         ),
     ] = None,
     answer: Annotated[

@@ -90,19 +90,19 @@ def show(
 
 
 def _names_folder(text: str) -> bool:
-    """Whether this is the path of a folder and no pattern, which has the name first.
+    """Whether this is the path of a folder; a pattern of the same name is drawn instead of the folder.
 
     Raises:
         NotFoundError: a path that does not exist.
     """
-    if not text or text in Pattern.registry.names():  # an empty path would be this folder
+    if not text or text in Pattern.registry.names():  # an empty path would mean the current folder
         return False
     try:
         is_folder = Path(text).is_dir()
-    except (OSError, ValueError):  # too long for a path, or with a zero byte
+    except (OSError, ValueError):  # the text is too long for a path, or holds a zero byte
         return False
-    if "/" in text and not is_folder:  # which no pattern has
-        raise NotFoundError(f"{text} is the folder of no model, and a pattern has no slash")
+    if "/" in text and not is_folder:
+        raise NotFoundError(f"there is no folder {text}, and no pattern has a slash in its text")
     return is_folder
 
 

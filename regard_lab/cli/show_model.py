@@ -61,7 +61,7 @@ def read_architecture(folder: Path) -> Architecture:
     kind, settings = kind_and_config(folder)
     if kind not in CONFIGS:
         raise UnsupportedError(
-            f"{folder} is a {kind}, which has no layers of attention and feed-forward; drawn are {', '.join(CONFIGS)}"
+            f"{folder} is a {kind}, which has no layers of attention and feed-forward; this draws {', '.join(CONFIGS)}"
         )
     try:
         config = CONFIGS[kind].from_dict(settings)

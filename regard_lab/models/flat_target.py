@@ -1,4 +1,4 @@
-"""What a step of decoding that calls no module reads of the sources, and the keys and values that it writes."""
+"""What a step of decoding without calls of modules reads of the sources, and the keys and values that it writes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from regard.layers import ProjectedContext
 
 
 class Decoding(Protocol):
-    """What a state tells about its sources: the projected ones, and how many batch rows read each; see `Sources`."""
+    """The sources of a state: projected, with the number of batch rows that read each of them; see `Sources`."""
 
     contexts: list[ProjectedContext]
     readers: int
@@ -30,7 +30,7 @@ class FlatTarget:
 
     @property
     def is_fixed(self) -> bool:
-        """Whether no entry may be written, because the entries were made in inference mode, which is over."""
+        """Whether the entries are read-only: they were made in inference mode, and this thread has left it."""
         return self.entries.is_inference() and not torch.is_inference_mode_enabled()
 
     def make_room(self) -> None:

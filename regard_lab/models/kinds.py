@@ -1,4 +1,4 @@
-"""Models by kind: the Transformers, and the translation models, with loading of whichever a folder holds."""
+"""The kinds of models: Transformers, and translation models, which are loaded by the kind that a folder holds."""
 
 from pathlib import Path
 

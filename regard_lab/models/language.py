@@ -580,9 +580,8 @@ class LanguageModel(Stack):
     def _step_by_program(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor | None:
         """A step of a small model for a few texts, in one call; None where its modules have to be called."""
         if state.program == NOT_ASKED:
-            is_usual = (
-                type(self) is LanguageModel
-            )  # a derived one may compute its steps in another way
+            # A derived class may compute its steps in another way.
+            is_usual = type(self) is LanguageModel
             state.program = LanguageProgram.of(self, self._embedding_factor) if is_usual else None
         program = state.program
         if program is None or program.model is not self or len(state.groups) > 1:
@@ -594,7 +593,7 @@ class LanguageModel(Stack):
         try:
             logits = program.step(ids, caches.each)
         except IndexError:
-            check_ids(ids, self.config.vocab_size)  # names the id
+            check_ids(ids, self.config.vocab_size)  # its error names the id
             raise
         if logits is None:
             return None

@@ -1,7 +1,7 @@
-"""Modules that a step of decoding passes over: it computes what they would, and does not call them.
+"""Modules that a step of decoding does not call, because it computes itself what they would.
 
-A call of a small module takes longer than its work. It may be left out where the module does nothing but what its
-class says, and nothing looks at the call.
+A call of a small module takes longer than its work. The call may be left out where the module does only what its class
+says, and nothing watches the call.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def does_more(module: nn.Module) -> bool:
 
 
 def has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
-    """Whether all weights of the module are parameters, plain ones of this dtype, in memory."""
+    """Whether all weights of the module are plain parameters of this dtype, in the memory of the CPU."""
     if "weight" in module.__dict__ or "weight" in module._buffers:  # as copies of a model have
         return False
     for parameter in module._parameters.values():
@@ -65,7 +65,7 @@ def has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
 
 
 def needs_modules_now() -> bool:
-    """Whether autograd, a compiler, an exporter or autocast follows this thread: flat steps are not for them."""
+    """Whether autograd, a compiler, an exporter or autocast is active in this thread and needs calls of modules."""
     return (
         torch.is_grad_enabled()
         or torch.compiler.is_compiling()
@@ -75,11 +75,11 @@ def needs_modules_now() -> bool:
 
 
 class PassedModules:
-    """Modules that are passed over, as they were when a text was begun; `PassedModules.of` finds them."""
+    """The modules that are not called, as they were when a text began; `PassedModules.of` finds them."""
 
     def __init__(self, modules: list[nn.Module]) -> None:
         self._modules = modules
-        # The dictionaries themselves, in which hooks that are set later appear.
+        # The dictionaries themselves, so that hooks that are set later are noticed.
         self._hooks = [module._forward_hooks for module in modules]
         self._hooks += [module._forward_pre_hooks for module in modules]
         self._attention_layers = [
@@ -88,7 +88,7 @@ class PassedModules:
 
     @classmethod
     def of(cls, parts: Iterable[nn.Module | None], dtype: torch.dtype) -> PassedModules | None:
-        """All modules of these parts of a model; None if a call of one may do anything else, or something looks at it.
+        """All modules of these parts of a model; None if a call of one may do more, or something watches it.
 
         dtype: that of all weights.
         """
@@ -103,7 +103,7 @@ class PassedModules:
         return None if passed.are_watched() else passed
 
     def weight_count(self) -> int:
-        """How many numbers the parameters of the modules have, each of them once."""
+        """How many numbers the parameters of the modules have; a shared parameter counts once."""
         parameters = {
             parameter
             for module in self._modules

@@ -311,7 +311,7 @@ class Texts:
         return torch.cat(parts)[torch.cat(rows).argsort()]
 
 
-NOT_ASKED = "not asked"  # whether there is a program for the steps of a state
+NOT_ASKED = "not asked"  # the program of a state before its first step
 
 
 @brief
@@ -326,7 +326,8 @@ class LanguageState:
 
     groups: list[Texts]
     next_scores: torch.Tensor | None = None
-    # What computes the steps of a small model: made at the first step, and by each copy of the state for itself.
+    # The program of a small model's steps, or None. The first step makes it; each copy of a state
+    # makes its own.
     program: Any = field(default=NOT_ASKED, compare=False, repr=False)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -112,7 +112,7 @@ def test_show_says_what_a_folder_cannot_do(tmp_path, monkeypatch):
         (["run"], "run is a recurrent-translator"),
         (["run", "--keys", "3"], "--keys is for patterns"),
         (["run", "--png", "run.pdf"], "a name that ends in .svg"),
-        (["runs/demo"], "runs/demo is the folder of no model"),
+        (["runs/demo"], "there is no folder runs/demo"),
     ):
         answer = regard("show", *words)
         assert answer.returncode in (1, 2)
