@@ -434,13 +434,13 @@ class Rotary:
         return self._turn(x, cos[first:end, pairs], sin[first:end, pairs])
 
     def turns_halves(self, head_dim: int) -> bool:
-        """Whether a head becomes itself · cosines + itself with its halves exchanged · sines."""
+        """Whether a rotated head x is x · cosines + (x with its halves exchanged) · sines."""
         return self.pairs == "halves" and self.dims in (None, head_dim) and head_dim % 2 == 0
 
     def turns_around(
         self, position: int, head_dim: int
     ) -> tuple[torch.Tensor, torch.Tensor, range]:
-        """Cosines and signed sines of neighbouring positions in float32 on the CPU, and these positions.
+        """Cosines and signed sines of the positions around this one, in float32 on the CPU, and these positions.
 
         Both are (positions, head_dim), the factors of a head and of the same head with its halves exchanged.
         """

@@ -157,8 +157,8 @@ class Offer:
 
     `takes_stored`: it reads keys and values as a cache stores them; otherwise they are widened to q's dtype first.
     `steps`: computes calls that differ from the problem in k_len and q_start only, without a plan for each.
-    `growing`: what the calls of `steps` like one have in common, for a compiled library that computes them without
-    Python; None for a call where more differs.
+    `growing`: a function of a call of `steps`. It returns what all calls like it have in common, so that a compiled
+    library can compute them without Python; None where they differ in more than that library knows.
     `takes_row_keys`: it reads the keys of batch rows from the operands, so the problem's pattern may be another one of
     the same structure.
     `repeatable`: the struct of calls that differ from one in the addresses of their tensors only, which a compiled

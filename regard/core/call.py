@@ -246,7 +246,7 @@ class Call(NamedTuple):
         return "structure", kind_of_start, *sizes, *of_keys, k_len_of_bias, *of_options
 
     def _has_numbers_in_tensors(self) -> bool:
-        """Whether an option is a tensor, which a key would know by its identity while its number changes."""
+        """Whether an option is a tensor: a key would compare it by identity, but its number may change."""
         return (
             isinstance(self.scale, torch.Tensor)
             or isinstance(self.softcap, torch.Tensor)

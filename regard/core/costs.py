@@ -40,8 +40,9 @@ LSH_PAIR_BACKWARD = 1500  # operations of the same backward
 LSH_DENSE_PAIR = 60  # operations of a pair of a few queries and all keys, in either direction
 
 # The native kernel, by the instructions that it was compiled for; those with AVX-512 were measured on an AMD EPYC.
-# NEON and vectors of 16 bytes have run under emulation alone, so that their figures are assumed: the first as fast as
-# PyTorch's fused attention, the second slower, since the compiler alone chooses its instructions.
+# The figures of NEON and of vectors of 16 bytes are assumed, since both ran only under emulation:
+# NEON is as fast as PyTorch's fused attention. Vectors of 16 bytes are slower, since the compiler
+# alone chooses their instructions.
 KERNEL_PACE = {
     "vectors of 16 bytes": 4.0,
     "NEON": 1.0,

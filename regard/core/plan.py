@@ -210,9 +210,9 @@ class Plan:
         )
 
     def operands_of_layers(self, call: Call, call_grid: CallGrid | None) -> Operands | None:
-        """The operands of a call, if equal ones of other tensors are those tensors with the same positions.
+        """The operands of a call, if those of later calls like it differ only in their tensors.
 
-        None where they are prepared in each call: cut, zeroed, drawn or widened.
+        None where each call has to prepare its tensors: cut, zeroed, drawn or widened.
         """
         problem = self.problem
         if call_grid is None or call_grid.hidden is not None or not problem.checks_hidden_after:
@@ -250,7 +250,7 @@ class Plan:
 
     @property
     def growing(self) -> Callable[[Call], Any] | None:
-        """Tells what the calls of `steps` have in common for the compiled library; None where Python computes them."""
+        """As in the backend's offer: what calls of `steps` have in common; None where only Python computes them."""
         return self._offer.growing
 
     def grid_of(self, call: Call) -> tuple[CallGrid, bool]:

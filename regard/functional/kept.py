@@ -32,10 +32,10 @@ PlanOfKey = tuple[Plan, CallGrid | None]
 
 
 class Step(NamedTuple):
-    """What computes calls that differ in k_len and the positions of their queries, the steps of decoding.
+    """What computes the steps of decoding: calls that differ only in k_len and in the positions of their queries.
 
-    growing: tells what such calls have in common for the compiled library; None where only Python computes them.
-    keys: the numbers of keys for which it was chosen.
+    growing: returns what such calls have in common, for the compiled library; None where only Python computes them.
+    keys: the numbers of keys for which this step was chosen.
     """
 
     run: Callable[[Call], Result | None]
@@ -46,7 +46,7 @@ class Step(NamedTuple):
 class Kept(NamedTuple):
     """What computes a call: a step of decoding, or a plan with its grid, if that is the same in all such calls.
 
-    pattern: the pattern whose keys of batch rows the plan reads in each call; None where it computes its own.
+    pattern: given if the plan reads the keys of each batch row from the call's pattern; None if it has its own.
     """
 
     step: Step | None = None
@@ -62,7 +62,7 @@ class KeptPlans:
     unequal: likewise, for patterns that are equal only to themselves; few, since a kept plan keeps their tensors alive.
     problems: by problem and backend. Calls whose keys differ share a plan, such as those with a pattern or its text.
     steps: by the key of a step of decoding, what computes it for every k_len between two powers of two.
-    steps_of_layers: likewise those with a bias, by what layers of a model know before they look at the whole call.
+    steps_of_layers: likewise those with a bias, for layers that share a mask; by a key that is cheaper to compute.
     structures: by the structure of a pattern; calls that differ only in their padding share such a plan.
 
     Nothing is kept of a call whose key is None, nor of explicit masks. A plan is written into a table when it is
@@ -221,7 +221,7 @@ PLANS = KeptPlans()
 
 
 def _needs_a_plan(call: Call) -> Result | None:
-    """The result of a step that does not exist."""
+    """No result: these calls are not computed as steps, but by plans."""
 
 
 _seen_once = Step(_needs_a_plan)  # stands for the step of a call that was seen once

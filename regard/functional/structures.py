@@ -61,7 +61,7 @@ class StructurePlan:
         return _fits(pattern.row_keys, call.q.shape[2], call.k.shape[2])
 
     def grid_of(self, call: Call) -> CallGrid:
-        """The positions of a call, which calls with equal ones share."""
+        """The grid of a call; calls with equal positions share one."""
         q_len = call.q.shape[2]
         k_len = call.k.shape[2]
         start = k_len - q_len if call.q_start is None else call.q_start

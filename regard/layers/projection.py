@@ -104,7 +104,8 @@ def apply_projection(linear: Any, x: torch.Tensor) -> torch.Tensor:
     if not passes_over_module:
         return linear(x)
     parameters = linear._parameters
-    if "weight" not in parameters or "bias" not in parameters:  # tensors, by DataParallel or FSDP
+    # DataParallel and FSDP put plain tensors in the place of parameters.
+    if "weight" not in parameters or "bias" not in parameters:
         return linear(x)
     return project(x, parameters["weight"], parameters["bias"])
 
@@ -138,8 +139,8 @@ def project(
 ) -> torch.Tensor:
     """`x Wᵀ + b`, as `torch.nn.functional.linear`, but faster on a CPU when x has a few rows and needs no gradient.
 
-    Up to fifteen rows of float32 are multiplied by the compiled library, where it is; a row has the same bits with any
-    others of them. One row of bfloat16 uses a matrix-vector product. Every other case calls torch's own function.
+    The compiled library, if there is one, multiplies up to fifteen rows of float32; the bits of a row do not depend on
+    the others. One row of bfloat16 uses a matrix-vector product. Every other case calls torch's own function.
 
     Args:
         x: (..., in_features); weight: (out_features, in_features); bias: (out_features,).

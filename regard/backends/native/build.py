@@ -4,7 +4,7 @@
 before anything is installed: `python regard/backends/native/build.py`. The package `ziglang`, which
 `pip install 'regard[compiler]'` brings, is a compiler for systems that have none.
 
-A compiler in $CXX that makes code for another kind of machine needs that kind, and a place for what it makes:
+To build for another kind of machine, set $CXX to a cross-compiler, and name the machine and the file to write:
 `CXX=aarch64-linux-gnu-g++ python regard/backends/native/build.py --machine aarch64 --library arm.so`.
 """
 
@@ -52,8 +52,8 @@ COMMON = (
 class Architecture:
     """The flags for one kind of processor.
 
-    plain: of files that run before the processor is known.
-    kernels: of each instruction set; the first flag names its C++ namespace.
+    plain: flags of the files that run before the processor is known.
+    kernels: flags for each instruction set; the first flag names its C++ namespace.
     """
 
     plain: tuple[str, ...]
@@ -65,7 +65,7 @@ def _kernels(
 ) -> dict[str, tuple[str, ...]]:
     """The kernels for float32 with these flags, the same for bfloat16, and one for float64.
 
-    pairs: more flags of the last one, with which its kernel for bfloat16 has instructions of its own.
+    pairs: more flags for the last instruction set, for a kernel that multiplies pairs of bfloat16 numbers directly.
     """
     kernels = {}
     for name, own in flags.items():
@@ -87,8 +87,8 @@ _AVX512 = (
     "-mf16c",
     "-mprefer-vector-width=512",
 )
-# GCC would load factors of later products before there are registers for them, and keep sums in memory instead.
-# Compilers that do not know this flag would warn that they ignore it.
+# Without the first flag GCC loads the factors of later products too early, runs out of registers,
+# and keeps sums in memory. The second flag silences compilers that do not know the first.
 _IN_ORDER = ("-fno-schedule-insns", "-Wno-ignored-optimization-argument")
 ARCHITECTURES = {
     "x86_64": Architecture(
@@ -103,7 +103,7 @@ ARCHITECTURES = {
         (), _kernels({"neon": ("-DRG_WIDTH=4", *_IN_ORDER)}, double=("-DRG_WIDTH=2", *_IN_ORDER))
     ),
 }
-# Of any other processor: what its compiler makes of vectors of 16 bytes.
+# For any other processor, the compiler chooses the instructions for vectors of 16 bytes.
 OTHER = Architecture(
     ("-DRG_GENERIC",),
     _kernels(
@@ -111,7 +111,7 @@ OTHER = Architecture(
     ),
 )
 ENTRIES = ("interpreter", "kept_calls", "few_rows", "programs")  # sources beside entry.cpp
-SAME = {"AMD64": "x86_64", "arm64": "aarch64"}  # what other systems call them
+SAME = {"AMD64": "x86_64", "arm64": "aarch64"}  # names of the same machines in other systems
 # The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
 LOWERED = {
     name: tuple(
@@ -166,7 +166,7 @@ def build(
         library: where it is written.
         extra: more flags for compiler and linker.
         kernels: the flags of each instruction set; those of the machine if omitted.
-        machine: what it is built for, by a name as `platform.machine` returns it; this machine if omitted.
+        machine: what it is built for, named as by `platform.machine`; this machine if omitted.
 
     Raises:
         BuildError: no compiler, or it failed; the message holds its first lines.
@@ -213,9 +213,10 @@ def build(
 
 
 def _linker(compiler: list[str], suffix: str) -> list[str]:
-    """The command that links a library with this suffix. The kernel needs no C++ library.
+    """The command that links a library with this suffix.
 
-    Zig would compile one, which takes minutes. In macOS the functions of OpenMP are looked up when it is loaded.
+    Zig links as for C: for C++ it would first compile the standard C++ library, which takes minutes and which the
+    kernel does not need. On macOS the functions of OpenMP are looked up when the library is loaded.
     """
     linker = compiler
     if "ziglang" in compiler or Path(compiler[0]).name == "zig":
@@ -257,7 +258,7 @@ def main() -> None:
     """Build the library that the command line asks for."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument(
-        "--machine", help="what it is built for, as x86_64; this machine if omitted"
+        "--machine", help="what it is built for, such as x86_64; this machine if omitted"
     )
     options.add_argument("--library", type=Path, default=LIBRARY, help="where it is written")
     chosen = options.parse_args()

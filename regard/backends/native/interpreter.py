@@ -1,8 +1,8 @@
-"""Functions of C that Python calls like its own, for work that takes less time than the code of Python around it.
+"""Functions of C that Python calls directly, for work so small that code of Python around it would take longer.
 
-The library is built without the headers of Python and of PyTorch, so one build serves every version: it gets the
-addresses of functions of Python's stable ABI, and reads tensors by the interface that DLPack defines for C. Where one
-of these is missing there are no such functions, and Python computes everything.
+The library is built without the headers of Python and of PyTorch, so one build serves every version. At run time it
+gets the addresses of functions of Python's stable ABI, and reads tensors by the interface that DLPack defines for C.
+Where one of these is missing, the functions of C are not offered, and Python computes everything.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from torch.autograd import forward_ad
 from regard.backends.native.library import load
 from regard.core.tensors import BEFORE_AUTOGRAD
 
-UNKNOWN = "unknown"  # what a function answers for a call that it does not know
+UNKNOWN = "unknown"  # returned for a call that was not kept
 _DLPACK_MAJOR = 1
 _FUNCTIONS = (
     "PyCFunction_NewEx",
@@ -119,7 +119,7 @@ class CPython(Structure):
 
 
 class Interpreter:
-    """The compiled library, open to be called by Python itself: its functions run while Python's lock is held."""
+    """The compiled library, loaded so that its functions run under Python's lock and may use its objects."""
 
     def __init__(self, handle: Any, describe: int) -> None:
         self.handle = ctypes.PyDLL(None, handle=handle._handle)
@@ -129,22 +129,22 @@ class Interpreter:
         self.handle.rg_open.argtypes = [POINTER(CPython)]
         self.handle.rg_class_of.restype = py_object
         self.handle.rg_class_of.argtypes = [py_object]
-        # The library holds no references of its own.
+        # The library copies these addresses without references, so they are kept alive here.
         self._python = _functions_and_objects(describe)
         self.handle.rg_open(ctypes.byref(self._python))
 
     def reads_classes(self) -> bool:
-        """Whether the library finds the class of an object where this Python has it."""
+        """Whether the library reads the class of an object correctly in this Python."""
         return all(self.handle.rg_class_of(x) is type(x) for x in (None, 1.0, "", self))
 
     def function(self, name: str) -> Callable[..., Any]:
-        """A function that the library makes."""
+        """The Python function that the library's function of this name makes, such as "rg_project"."""
         return getattr(self.handle, name)()
 
 
 @cache
 def interpreter() -> Interpreter | None:
-    """The library for calls from Python itself; None where this Python or PyTorch does not offer what that needs."""
+    """The library for direct calls from Python; None where this Python or PyTorch lacks what they need."""
     library = load()
     if isinstance(library, str) or not _has_stable_objects():
         return None
@@ -153,19 +153,19 @@ def interpreter() -> Interpreter | None:
         return None
     try:
         opened = Interpreter(library.handle, describe)
-    except AttributeError:  # of a function of Python or PyTorch that another version has not
+    except AttributeError:  # this version of Python or PyTorch lacks a function
         return None
     return opened if opened.reads_classes() else None
 
 
 def _has_stable_objects() -> bool:
-    """Whether objects lie as Python's stable ABI says, and a lock keeps threads apart."""
+    """Whether objects have the memory layout of Python's stable ABI, and threads run one at a time under a lock."""
     is_locked = not sysconfig.get_config_var("Py_GIL_DISABLED")
     return sys.implementation.name == "cpython" and is_locked and struct.calcsize("P") == 8
 
 
 def _description_of_tensors() -> int | None:
-    """The address of PyTorch's function that describes a tensor; None if there is none, or one that does otherwise."""
+    """The address of PyTorch's function that describes a tensor; None if it is missing, or is wrong for an example."""
     capsule = getattr(torch.Tensor, "__dlpack_c_exchange_api__", None)
     if type(capsule).__name__ != "PyCapsule":
         return None

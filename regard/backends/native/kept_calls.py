@@ -87,7 +87,7 @@ class KeptCalls:
             must_be_sound: whether Python computes a call again whose output is not finite.
             first_key: how many bytes behind the first number of k the kernel begins to read.
             first_value: the same of v.
-            growth: of a call that stands for those with other numbers of keys.
+            growth: given if the call stands for all calls like it with other numbers of keys.
         """
         layout = output_layout(kernel_call.problem)
         kind = {"dtype": kernel_call.problem.dtype, "device": torch.device("cpu")}
@@ -106,7 +106,7 @@ class KeptCalls:
         self._handle.rg_keep_call(ctypes.byref(kept))
 
     def keep_growing(self, arguments: Sequence[Any], growing: Growing, keys: range) -> None:
-        """Keep a call for all that differ in the number of keys, one of `keys`, and in their first position."""
+        """Keep one call for all calls like it, with any number of keys in `keys` and any first position."""
         window = growing.window
         growth = CGrowth(
             least_keys=keys.start,
@@ -118,7 +118,7 @@ class KeptCalls:
             products_per_key=growing.struct.products_per_key,
             products_per_thread=PRODUCTS_PER_THREAD,
         )
-        # An output that is not finite may come from keys that no query looks at.
+        # Keys that no query looks at may make an output that is not finite; Python computes it then.
         self.keep(arguments, growing.struct, must_be_sound=True, growth=growth)
 
     def leave(self, arguments: Sequence[Any]) -> None:

@@ -315,7 +315,7 @@ class Library:
 
 
 def refusal(code: int) -> RegardError:
-    """The error of a function of the library that returned this code."""
+    """The error for a code that a function of the library returned."""
     return RegardError(
         f"the native kernel refused a call: {_WRONG.get(code, f'code {code}')}; name another backend"
     )

@@ -219,7 +219,7 @@ def _output_by_mask(
     scale: float,
     softcap: float | None,
 ) -> torch.Tensor | None:
-    """The output of a layer by what computed an earlier one with its mask; None where it has to take the usual way.
+    """The output of a layer, computed as that of an earlier layer with its mask; None where it takes the usual way.
 
     Every layer passes here, so it calls as few functions as it can.
     """
@@ -261,7 +261,7 @@ def _is_special(module: nn.Module, key: Any) -> bool:
 def _following(
     module: nn.Module, call: ModuleCall, first: Call
 ) -> tuple[NextLayers, float, float | None] | None:
-    """What computes the calls of later layers with the mask of this one, for which regard was called as it is."""
+    """What computes the calls of later layers that share this layer's mask; None where this call was special."""
     if _is_special(module, first.k) or type(call.scale) is not float:
         return None
     if type(call.softcap) not in (float, NoneType):

@@ -74,7 +74,7 @@ class PatternMask(torch.Tensor):
     dropped: range  # the keys that a cache left out, see `without`
     # What computes calls with this mask, which is looked up once instead of for each layer.
     plans: dict[Any, Any]
-    # What computes the calls of layers like the first one, with the scale and the softcap that they have.
+    # What computes the calls of later layers that have this scale and this softcap.
     following: tuple[NextLayers, Any, Any] | None = None
     # The processes that share the sequence, where its queries are those of this process.
     shared: Shared | None = None

@@ -330,10 +330,10 @@ class Cache(Owned):
         return keys, values, bias
 
     def reserve(self) -> HeldEntries | None:
-        """The entries held, with room for one more, into which the caller writes the next keys and values itself.
+        """The entries with a free slot behind them, into which the caller writes the next keys and values itself.
 
-        It writes the last slot of the planes "k" and "v", and then calls `hold`; until then this cache holds what it
-        held. None where entries are stored in another way, or autograd may record them.
+        The caller writes the last slot of the planes "k" and "v", and then calls `hold`; until then the cache keeps the
+        entries that it had. None where entries are stored in another way, or autograd may record them.
         """
         held = self._held
         is_plain = self.reserves and not self.first_entries and held.places is None
@@ -347,7 +347,7 @@ class Cache(Owned):
         return HeldEntries(held.planes, held.start, held.stop + 1, held.dropped, held.free_slots)
 
     def hold(self, reserved: HeldEntries) -> None:
-        """Hold what `reserve` gave, now that its last entry is written."""
+        """Add to the cache the entry that the caller wrote into the slot of `reserve`."""
         self._held = self._kept_after_append(reserved)
 
     def crop(self, length: int) -> None:
