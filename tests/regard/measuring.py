@@ -1,4 +1,4 @@
-"""What a call holds in memory, and how many functions it enters."""
+"""What a call holds in memory, which operations run, and how many functions it enters."""
 
 import sys
 import weakref
@@ -14,6 +14,18 @@ from torch.utils._pytree import tree_iter
 import regard
 
 ROOT = Path(regard.__file__).parent
+
+
+class NotedOperations(TorchDispatchMode):
+    """The names of the operations that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
 class NotedResults(TorchDispatchMode):

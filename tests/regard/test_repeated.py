@@ -13,13 +13,13 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from measuring import entered, frames
+from measuring import NotedOperations, entered, frames
+from repeated_calls import by_python
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.overrides import TorchFunctionMode
 from torch.profiler import profile
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import regard as rg
@@ -28,7 +28,6 @@ from regard.backends.native.kept_calls import kept_calls
 from regard.core.tensors import BEFORE_AUTOGRAD
 from regard.errors import RegardError
 from regard.functional.kept import PLANS
-from regard.functional.repeated import REPEATED
 
 pytestmark = [
     pytest.mark.skipif(kept_calls() is None, reason="only Python computes calls here"),
@@ -43,16 +42,6 @@ def tensors(q_len: int = 5, k_len: int = 7, dtype: torch.dtype = torch.float32) 
     k = torch.randn(3, 2, k_len, 16, dtype=dtype)
     v = torch.randn(3, 2, k_len, 11, dtype=dtype)
     return [q, k, v]
-
-
-def by_python(*qkv: Tensor, **options: Any) -> Tensor:
-    """The output of a call as it is computed where there is no function of C."""
-    repeat = REPEATED.repeat
-    REPEATED.repeat = None
-    try:
-        return rg.attention(*qkv, **options)
-    finally:
-        REPEATED.repeat = repeat
 
 
 def is_repeated(*qkv: Tensor, **options: Any) -> bool:
@@ -134,20 +123,6 @@ def test_a_nan_in_a_repeated_call_reaches_only_queries_that_may_look_at_it():
 # ---- what PyTorch must see
 
 
-class Operations(TorchDispatchMode):
-    """The names of the operations that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.names.append(str(function))
-        return function(*args, **kwargs or {})
-
-
 class Functions(TorchFunctionMode):
     """The names of the functions that run."""
 
@@ -196,7 +171,7 @@ def test_a_flop_counter_counts_the_call(warm):
 
 
 def test_a_dispatch_mode_sees_operations(warm):
-    with Operations() as operations:
+    with NotedOperations() as operations:
         rg.attention(*warm)
     assert operations.names
 
@@ -520,7 +495,7 @@ def test_threads_compute_while_another_one_forgets_all_plans():
     assert all(computed_in_threads(calls, 0.6))
 
 
-class Interruption(BaseException):
+class Alarm(BaseException):
     pass
 
 
@@ -530,7 +505,7 @@ def test_calls_after_interruptions_have_the_same_bits():
     assert is_repeated(*qkv, pattern=p.Causal())
 
     def interrupt(*_: Any) -> None:
-        raise Interruption
+        raise Alarm
 
     before = signal.signal(signal.SIGALRM, interrupt)
     interruptions = 0
@@ -541,7 +516,7 @@ def test_calls_after_interruptions_have_the_same_bits():
                 signal.setitimer(signal.ITIMER_REAL, 1e-4)
                 while True:
                     rg.attention(*qkv, pattern=p.Causal())
-            except Interruption:
+            except Alarm:
                 interruptions += 1
             assert torch.equal(rg.attention(*qkv, pattern=p.Causal()), expected)
     finally:

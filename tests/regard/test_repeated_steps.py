@@ -3,12 +3,11 @@
 import math
 import random
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from measuring import ROOT, entered
+from repeated_calls import by_python, is_without_python
 from torch import Tensor
 
 import regard as rg
@@ -25,7 +24,7 @@ ROOM = 67  # entries of a cache
 DTYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 
 
-class Cache:
+class RoomForText:
     """Keys and values in memory that is larger than the text, as a cache holds them."""
 
     def __init__(
@@ -40,22 +39,6 @@ class Cache:
 
 def queries(q_len: int = 1, dtype: torch.dtype = torch.float32, batch: int = 3) -> Tensor:
     return torch.randn(batch, 4, q_len, 16, dtype=dtype)
-
-
-def by_python(*qkv: Tensor, **options: Any) -> Tensor:
-    """The output of a call as it is computed where there is no function of C."""
-    repeat = REPEATED.repeat
-    REPEATED.repeat = None
-    try:
-        return rg.attention(*qkv, **options)
-    finally:
-        REPEATED.repeat = repeat
-
-
-def is_without_python(*qkv: Tensor, **options: Any) -> bool:
-    """Whether this one call enters no function of regard but `attention`."""
-    paths = entered(lambda: rg.attention(*qkv, **options))
-    return len([path for path in paths if Path(path).is_relative_to(ROOT)]) == 1
 
 
 PATTERNS: dict[str, Any] = {
@@ -74,7 +57,7 @@ def test_steps_over_keys_that_were_never_counted_have_the_bits_of_python(name, d
     pattern = PATTERNS[name]
     draw = random.Random(7)
     for q_len in (1, 3):
-        cache = Cache(dtype)
+        cache = RoomForText(dtype)
         for k_len in (35, 36, 37):  # the first is planned, the second is a step, the third is kept
             rg.attention(queries(q_len, dtype), *cache.first(k_len), pattern=pattern)
         for _ in range(12):
@@ -94,7 +77,7 @@ def test_steps_over_keys_that_were_never_counted_have_the_bits_of_python(name, d
     ids=str,
 )
 def test_steps_of_several_windows_are_left_to_python(pattern):
-    cache = Cache()
+    cache = RoomForText()
     for k_len in range(35, 50):
         q = queries()
         options = {"pattern": pattern, "q_start": k_len - 5}
@@ -107,7 +90,7 @@ def test_steps_of_several_windows_are_left_to_python(pattern):
         )
 
 
-def decode(lengths: range, cache: Callable[[int], Cache], **options: Any) -> list[bool]:
+def decode(lengths: range, cache: Callable[[int], RoomForText], **options: Any) -> list[bool]:
     """For each length whether the step was computed without Python."""
     found = []
     for k_len in lengths:
@@ -120,15 +103,15 @@ def decode(lengths: range, cache: Callable[[int], Cache], **options: Any) -> lis
 
 
 def test_a_text_passes_python_at_its_first_steps_and_between_two_powers_of_two():
-    cache = Cache(room=64)
+    cache = RoomForText(room=64)
     found = decode(range(9, 64), lambda k_len: cache, pattern="causal")
     assert [9 + place for place, done in enumerate(found) if not done] == [9, 10, 16, 17, 32, 33]
 
 
 def test_a_cache_that_grows_changes_strides_and_no_more():
-    caches = {room: Cache(room=room) for room in (40, 50, 63)}
+    caches = {room: RoomForText(room=room) for room in (40, 50, 63)}
 
-    def cache(k_len: int) -> Cache:
+    def cache(k_len: int) -> RoomForText:
         return next(caches[room] for room in caches if k_len <= room)
 
     assert all(decode(range(33, 64), cache, pattern="causal")[2:])
@@ -136,7 +119,7 @@ def test_a_cache_that_grows_changes_strides_and_no_more():
 
 def test_a_single_text_may_have_any_strides_of_its_axes_of_one():
     for room in (40, 50):
-        cache = Cache(room=room, batch=1)
+        cache = RoomForText(room=room, batch=1)
         for k_len in range(33, 40):
             q = queries(batch=1)
             keys, values = cache.first(k_len)
@@ -144,8 +127,8 @@ def test_a_single_text_may_have_any_strides_of_its_axes_of_one():
             assert torch.equal(rg.attention(q, keys, values, pattern="causal"), expected)
 
 
-def warmed(**options: Any) -> Cache:
-    cache = Cache()
+def warmed(**options: Any) -> RoomForText:
+    cache = RoomForText()
     for k_len in (35, 36, 37):
         rg.attention(queries(), *cache.first(k_len), **options)
     assert is_without_python(queries(), *cache.first(50), **options)

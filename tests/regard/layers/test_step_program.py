@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import torch
+from measuring import NotedOperations
+from program_steps import assert_close, note_computed
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import record_attention
 from regard.backends.native.library import load
@@ -46,20 +47,10 @@ def layer_of(**options: Any) -> MultiHeadAttention:
 
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each step that a program was asked for, whether it computed the step."""
-    steps: list[bool] = []
-    run = StepProgram.run
-
-    def watched_run(self: StepProgram, *arguments: Any) -> Tensor | None:
-        output = run(self, *arguments)
-        steps.append(output is not None)
-        return output
-
-    monkeypatch.setattr(StepProgram, "run", watched_run)
-    return steps
+    return note_computed(monkeypatch, StepProgram, "run")
 
 
-class Pair:
+class LayerPair:
     """A layer and its float64 copy, which no program computes, with a cache for each."""
 
     def __init__(self, layer: MultiHeadAttention, batch: int = 3, **cache: Any) -> None:
@@ -73,7 +64,7 @@ class Pair:
         x = torch.randn(self.batch, length, 24)
         output = self.layer(x, cache=self.cache)
         expected = self.exact(x.double(), cache=self.other)
-        torch.testing.assert_close(output.double(), expected, rtol=1e-4, atol=1e-5)
+        assert_close(output, expected)
         assert self.cache.length == self.other.length
         return output
 
@@ -86,7 +77,7 @@ class Pair:
 def test_steps_have_the_numbers_of_the_parts(
     options: dict[str, Any], cache: dict[str, Any], computed: list[bool]
 ) -> None:
-    pair = Pair(layer_of(**options), **cache)
+    pair = LayerPair(layer_of(**options), **cache)
     pair.step(length=5)
     for _ in range(20):
         pair.step()
@@ -103,7 +94,7 @@ def test_steps_have_the_numbers_of_the_parts(
 @pytest.mark.parametrize("options", LEFT_TO_PYTORCH, ids=str)
 @torch.no_grad()
 def test_other_layers_are_left_to_pytorch(options: dict[str, Any], computed: list[bool]) -> None:
-    pair = Pair(layer_of(**options))
+    pair = LayerPair(layer_of(**options))
     for _ in range(3):
         pair.step()
     assert computed == []
@@ -126,20 +117,10 @@ def test_other_inputs_and_caches_are_left_to_pytorch(computed: list[bool]) -> No
     assert computed == []
 
 
-class Operations(TorchDispatchMode):
-    count = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.count += 1
-        return function(*args, **(kwargs or {}))
-
-
 def count_operations(step: Callable[[], Any], layer: MultiHeadAttention) -> None:
-    with Operations() as operations:
+    with NotedOperations() as operations:
         step()
-    assert operations.count > 5
+    assert len(operations.names) > 5
 
 
 def record(step: Callable[[], Any], layer: MultiHeadAttention) -> None:
@@ -169,7 +150,7 @@ def hook_all_modules(step: Callable[[], Any], layer: MultiHeadAttention) -> None
 def test_whoever_looks_at_the_parts_sees_them(
     look: Callable[[Callable[[], Any], MultiHeadAttention], None], computed: list[bool]
 ) -> None:
-    pair = Pair(layer_of(pattern="causal", positions="rotary"))
+    pair = LayerPair(layer_of(pattern="causal", positions="rotary"))
     pair.step()
     look(pair.step, pair.layer)
     pair.step()
@@ -178,7 +159,7 @@ def test_whoever_looks_at_the_parts_sees_them(
 
 @torch.no_grad()
 def test_what_changes_in_a_layer_counts_at_once(computed: list[bool]) -> None:
-    pair = Pair(layer_of(pattern="causal"))
+    pair = LayerPair(layer_of(pattern="causal"))
     pair.step()
     for layer in (pair.layer, pair.exact):
         layer.to_q.weight.data.copy_(layer.to_q.weight * 0.5)
@@ -216,7 +197,7 @@ def test_dropout_in_training_is_left_to_pytorch(computed: list[bool]) -> None:
 def test_a_step_with_nan_is_computed_by_the_parts_and_the_cache_goes_on(
     computed: list[bool],
 ) -> None:
-    pair = Pair(layer_of(pattern="causal"))
+    pair = LayerPair(layer_of(pattern="causal"))
     pair.step()
     kept = copy.copy(pair.cache)
     x = torch.randn(3, 1, 24)

@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 import torch
+from measuring import NotedOperations
+from program_steps import assert_close, note_computed
 from torch import nn
-from torch.utils._python_dispatch import TorchDispatchMode
-from translators import translator
+from translators import ORDERS, SOURCES, begin, translator
 
 from regard.backends.native.library import load
 from regard.errors import ArgumentError
@@ -15,13 +16,11 @@ from regard_lab.models.decoder_program import DecoderProgram
 from regard_lab.models.flat_decoder import FIRST_ROOM
 from regard_lab.models.text_program import MOST_ROWS_OF_A_STEP
 from regard_lab.text import BEGIN
-from regard_lab.text.batches import pad
 
 pytestmark = pytest.mark.skipif(
     isinstance(load(), str), reason="the compiled library computes programs"
 )
 
-SOURCES = [[5, 6, 7, 8, 3], [9, 3], [11, 12, 13, 3]]
 COMPILED: list[dict[str, Any]] = [
     {},
     {"norm": "post", "activation": "gelu"},
@@ -38,28 +37,9 @@ LEFT_TO_PYTORCH: list[dict[str, Any]] = [
 ]
 
 
-def begin(model: Any, sources: list[list[int]] = SOURCES) -> Any:
-    return model.start(pad(sources))
-
-
 @pytest.fixture
 def compiled_steps(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each step that a program was asked for, whether it computed the step."""
-    steps: list[bool] = []
-    step = DecoderProgram.step
-
-    def watched_step(self: DecoderProgram, *arguments: Any) -> torch.Tensor | None:
-        logits = step(self, *arguments)
-        steps.append(logits is not None)
-        return logits
-
-    monkeypatch.setattr(DecoderProgram, "step", watched_step)
-    return steps
-
-
-def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
+    return note_computed(monkeypatch, DecoderProgram, "step")
 
 
 @pytest.mark.parametrize("changes", COMPILED, ids=str)
@@ -68,14 +48,12 @@ def test_logits_are_those_of_the_modules_after_any_reordering_and_in_a_long_targ
 ) -> None:
     exact = translator(**changes)
     model = translator(**changes).float()
-    # rows leave, a beam of 5 grows and is mixed, and texts get unequal numbers of rows
-    orders = [[0, 2], [0] * 5 + [1] * 5, [4, 4, 0, 1, 3, 9, 8, 8, 5, 6], [0, 7, 7]]
     with torch.inference_mode():
         state = begin(model)
         other = begin(exact)
         assert other.caches  # through modules
         ids = torch.tensor([BEGIN] * len(SOURCES))
-        for order in [None, *orders]:
+        for order in [None, *ORDERS]:
             if order is not None:
                 index = torch.tensor(order)
                 state.reorder(index)
@@ -100,22 +78,10 @@ def test_patterns_that_a_program_does_not_know_are_left_to_pytorch(
     assert compiled_steps == []
 
 
-class Operations(TorchDispatchMode):
-    """Counts the operations of PyTorch that it sees."""
-
-    count = 0
-
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.count += 1
-        return function(*args, **(kwargs or {}))
-
-
 def count_operations(step: Callable[[], Any]) -> None:
-    with Operations() as operations:
+    with NotedOperations() as operations:
         step()
-    assert operations.count > 50
+    assert len(operations.names) > 50
 
 
 def profile(step: Callable[[], Any]) -> None:

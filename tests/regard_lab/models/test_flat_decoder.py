@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
-from translators import TRANSFORMERS, translator
+from translators import ORDERS, SOURCES, TRANSFORMERS, begin, translator
 
 from regard import record_attention
 from regard.errors import ArgumentError
@@ -17,12 +17,7 @@ from regard_lab.models.flat_decoder import FIRST_ROOM
 from regard_lab.text import BEGIN
 from regard_lab.text.batches import pad
 
-SOURCES = [[5, 6, 7, 8, 3], [9, 3], [11, 12, 13, 3]]
 SHORT_CONTEXTS = [*TRANSFORMERS[:-1], {"norm": "post", "activation": "swiglu", "tied": False}]
-
-
-def begin(model: Any, sources: list[list[int]] = SOURCES) -> Any:
-    return model.start(pad(sources))
 
 
 def is_flat(model: Any, state: Any) -> bool:
@@ -42,14 +37,12 @@ def test_flat_steps_have_the_bits_of_steps_through_modules_after_any_reordering(
 ) -> None:
     monkeypatch.setattr(decoder_program, "library_of_programs", lambda: None)
     model = translator(**changes).to(dtype)
-    # rows leave, a beam of 5 grows and is mixed, and texts get unequal numbers of rows
-    orders = [[0, 2], [0] * 5 + [1] * 5, [4, 4, 0, 1, 3, 9, 8, 8, 5, 6], [0, 7, 7]]
     with torch.inference_mode():
         flat = begin(model)
         assert is_flat(model, flat)
         other = through_modules(begin(model))
         ids = torch.tensor([BEGIN] * len(SOURCES))
-        for order in [None, *orders]:
+        for order in [None, *ORDERS]:
             if order is not None:
                 index = torch.tensor(order)
                 flat.reorder(index)

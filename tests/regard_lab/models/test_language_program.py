@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from measuring import NotedOperations
+from program_steps import assert_close, note_computed
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard import record_attention
 from regard.backends.native.library import load
@@ -50,27 +51,12 @@ def exact_model(model: LanguageModel) -> LanguageModel:
     return copy.deepcopy(model).double()
 
 
-def assert_close(found: Tensor, expected: Tensor) -> None:
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), expected, rtol=1e-4, atol=1e-5)
-
-
 @pytest.fixture
 def computed(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """For each step that a program was asked for, whether it computed the step."""
-    steps: list[bool] = []
-    step = LanguageProgram.step
-
-    def watched_step(self: LanguageProgram, *arguments: Any) -> Tensor | None:
-        logits = step(self, *arguments)
-        steps.append(logits is not None)
-        return logits
-
-    monkeypatch.setattr(LanguageProgram, "step", watched_step)
-    return steps
+    return note_computed(monkeypatch, LanguageProgram, "step")
 
 
-class Pair:
+class ModelPair:
     """A text that a model and its float64 copy write together."""
 
     def __init__(self, model: LanguageModel, prompts: Tensor = PROMPTS, **options: Any) -> None:
@@ -99,7 +85,7 @@ def test_logits_are_those_of_the_modules_in_long_texts_that_are_reordered_and_cr
     changes: dict[str, Any], cache: str | None, computed: list[bool]
 ) -> None:
     options = {"cache": cache, "capacity": 80} if cache == "static" else {"cache": cache}
-    pair = Pair(model_of(**changes), **options)
+    pair = ModelPair(model_of(**changes), **options)
     for _ in range(21):
         pair.step()
     for order in ([0, 0, 2, 1, 1], [4, 1], [1, 0, 0]):
@@ -125,7 +111,7 @@ def test_logits_are_those_of_the_modules_in_long_texts_that_are_reordered_and_cr
 def test_other_layers_are_left_to_their_modules(
     changes: dict[str, Any], computed: list[bool]
 ) -> None:
-    pair = Pair(model_of(**changes))
+    pair = ModelPair(model_of(**changes))
     for _ in range(3):
         pair.step()
     assert computed == []
@@ -151,24 +137,15 @@ def test_other_caches_are_left_to_the_modules(
 def test_texts_that_begin_at_different_places_are_left_to_the_modules(
     computed: list[bool],
 ) -> None:
-    pair = Pair(model_of(), torch.tensor([[0, 0, 5, 6], [7, 8, 9, 10]]))
+    pair = ModelPair(model_of(), torch.tensor([[0, 0, 5, 6], [7, 8, 9, 10]]))
     pair.step()
     assert computed == []
 
 
 def count_operations(step: Callable[[], Any], model: LanguageModel) -> None:
-    class Operations(TorchDispatchMode):
-        count = 0
-
-        def __torch_dispatch__(
-            self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            self.count += 1
-            return function(*args, **(kwargs or {}))
-
-    with Operations() as operations:
+    with NotedOperations() as operations:
         step()
-    assert operations.count > 30
+    assert len(operations.names) > 30
 
 
 def record(step: Callable[[], Any], model: LanguageModel) -> None:
@@ -191,7 +168,7 @@ def hook_a_projection(step: Callable[[], Any], model: LanguageModel) -> None:
 def test_whoever_looks_at_a_step_sees_it(
     look: Callable[[Callable[[], Any], LanguageModel], None], computed: list[bool]
 ) -> None:
-    pair = Pair(model_of(positions="rotary"))
+    pair = ModelPair(model_of(positions="rotary"))
     pair.step()
     look(pair.step, pair.model)
     pair.step()
@@ -200,7 +177,7 @@ def test_whoever_looks_at_a_step_sees_it(
 
 @torch.no_grad()
 def test_weights_that_change_count_at_once(computed: list[bool]) -> None:
-    pair = Pair(model_of())
+    pair = ModelPair(model_of())
     pair.step()
     for model in (pair.model, pair.exact):
         for parameter in model.blocks.parameters():
@@ -241,7 +218,7 @@ def test_a_copy_of_a_state_goes_on_by_itself(copied: Callable[[Any], Any]) -> No
 
 @torch.no_grad()
 def test_after_an_error_a_state_is_unchanged() -> None:
-    pair = Pair(model_of())
+    pair = ModelPair(model_of())
     pair.step()
     with pytest.raises(ArgumentError, match="41"):
         pair.model.step(torch.tensor([5, 6, 41]), pair.state)

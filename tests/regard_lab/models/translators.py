@@ -8,6 +8,7 @@ import torch
 from hypothesis import strategies as st
 
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
+from regard_lab.text.batches import pad
 
 TRANSFORMER: dict[str, Any] = {
     "vocab_size": 41,
@@ -51,6 +52,9 @@ RECURRENTS: list[dict[str, Any]] = [
     {"attention": "none"},
     {"attention": "none", "cell": "lstm", "encoder_layers": 2, "decoder_layers": 2},
 ]
+SOURCES = [[5, 6, 7, 8, 3], [9, 3], [11, 12, 13, 3]]
+# Of the rows of SOURCES: rows leave, a beam of 5 grows and is mixed, and texts get unequal numbers of rows.
+ORDERS = [[0, 2], [0] * 5 + [1] * 5, [4, 4, 0, 1, 3, 9, 8, 8, 5, 6], [0, 7, 7]]
 texts = st.lists(st.integers(4, 40), min_size=1, max_size=9)
 
 
@@ -62,6 +66,11 @@ def translator(**changes: Any) -> Any:
 def shared_translator(**changes: Any) -> Any:
     """The same model for all callers, which do not change it."""
     return _made(tuple(changes.items()))
+
+
+def begin(model: Any, sources: list[list[int]] = SOURCES) -> Any:
+    """The state of a translator that has read the sources."""
+    return model.start(pad(sources))
 
 
 @cache
