@@ -338,8 +338,8 @@ W = learned_by(decoders["Luong"])["weight"]  # (HIDDEN, HIDDEN)
 
 
 @exercise(
-    "The input of step 4 is replaced. From which step on do Bahdanau's weights change, and from "
-    "which Luong's? Type two numbers.",
+    "The input of step 4 is replaced. From which step on do the weights of Bahdanau's decoder change, "
+    "and from which step on those of Luong's? Type two numbers.",
     WHOLE_NUMBERS,
     hint="One decoder attends before it reads the input of its step, the other afterwards.",
     answer="5 4",

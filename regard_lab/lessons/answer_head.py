@@ -289,10 +289,10 @@ from regard_lab.teaching import CODE, exercise
 
 
 @exercise(
-    "`distances` says for each product atom how far its origin is away. Compute the share of the atoms "
-    "whose origin is inside of a window of 32: 16 on each side.",
+    "`distances` holds, for each product atom, how far away its origin is. Compute the share of the "
+    "atoms whose origin lies inside a window of 32 atoms, which has 16 on each side.",
     CODE,
-    hint="A mean of booleans, as numbers, is a share.",
+    hint="The mean of booleans, read as 0 and 1, is a share.",
     answer="(distances.abs() <= 16).double().mean()",
 )
 def origins_inside_of_32(share):
@@ -314,7 +314,7 @@ def heads_above_one_half(count):
     counted = 0
     for shares in figures["shares"]:
         counted += sum(share > 0.5 for share in shares)
-    holds("So many are.", int(count) == counted, f"{counted}, you say {int(count)}")
+    holds("That many are.", int(count) == counted, f"{counted}, you say {int(count)}")
 
 
 # %% [markdown]

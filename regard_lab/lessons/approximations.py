@@ -318,7 +318,7 @@ from regard_lab.teaching import NUMBER, exercise, one_of
     "With 16 features a Performer has some error for flat weights. How many features does it need for "
     "a quarter of this error?",
     NUMBER,
-    hint="The error falls like one over the square root of the features.",
+    hint="The error falls as one over the square root of the number of features.",
     answer="256",
 )
 def features_for_a_quarter(count):

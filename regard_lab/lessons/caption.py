@@ -292,7 +292,7 @@ from regard_lab.teaching import NUMBER, WHOLE_NUMBERS, exercise
 
 @exercise(
     "A picture of 12 × 12 pixels is cut into patches of 2 × 2, and its caption has 8 words. How many "
-    "rows and columns has the matrix of weights of cross-attention? Type two numbers.",
+    "rows and columns does the matrix of cross-attention weights have? Type two numbers.",
     WHOLE_NUMBERS,
     hint="The queries come from the picture, the keys from the text.",
     answer="36 8",
@@ -303,10 +303,10 @@ def shape_of_the_weights(shape):
 
 
 @exercise(
-    "A patch may look at no word. Which number does its attention return before the output bias is "
-    "added?",
+    "A patch is not allowed to look at any word. Which number does its attention return, before the "
+    "output bias is added?",
     NUMBER,
-    hint="A sum over no values.",
+    hint="It is a sum of no values.",
     answer="0",
 )
 def without_words(number):

@@ -220,10 +220,10 @@ from regard_lab.teaching import CODE, NUMBER, exercise
 
 
 @exercise(
-    "Chosen keys hold 0.9 of the weight, and all values have length 1. How far can the output move "
+    "The chosen keys hold 0.9 of the weight, and all values have length 1. How far can the output move "
     "at most if the other keys are left out?",
     NUMBER,
-    hint="Twice the weight that is left out. It moves so far if the values point in opposite directions.",
+    hint="Twice the weight that is left out, if the values point in opposite directions.",
     answer="0.2",
 )
 def farthest_move(distance):
@@ -234,15 +234,15 @@ def farthest_move(distance):
     of_chosen = rg.attention(one, scores[:, :, :1], opposite[:, :, :1], scale=1.0)
     measured = float((of_chosen - of_both).norm())
     holds(
-        "It moves so far for opposite values.",
+        "It moves that far for opposite values.",
         abs(distance - measured) < 1e-3,
         f"{measured:.3f}, you say {distance:g}",
     )
 
 
 @exercise(
-    "`weights` (1, 1, 32, 128) are those of all keys. Write the places of the 4 keys with the largest "
-    "weight for each query, (1, 1, 32, 4), as `p.ChosenKeys` takes them.",
+    "`weights` (1, 1, 32, 128) holds the weights of all keys. Compute for each query the places of the "
+    "4 keys with the largest weights, (1, 1, 32, 4), as `p.ChosenKeys` takes them.",
     CODE,
     hint="`torch.topk` returns values and indices.",
     answer="weights.topk(4).indices",

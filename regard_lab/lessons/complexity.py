@@ -341,8 +341,8 @@ from regard_lab.teaching import NUMBER, exercise
 
 
 @exercise(
-    "A text gets 4 times as long. How many times as many pairs has the strided pattern with "
-    "$s = \\sqrt{n}$?",
+    "A text gets 4 times as long. By which factor does the number of pairs of the strided pattern grow, "
+    "with $s = \\sqrt{n}$?",
     NUMBER,
     hint="Its pairs grow as $n \\sqrt{n}$.",
     answer="8",
@@ -350,7 +350,7 @@ from regard_lab.teaching import NUMBER, exercise
 def growth_of_strided(times):
     measured = count_work("strided", 4096) / count_work("strided", 1024)
     holds(
-        "So many times, within 5 %.",
+        "It grows by this factor, within 5 %.",
         abs(times / measured - 1) < 0.05,
         f"{measured:.2f}, you say {times:g}",
     )
@@ -358,14 +358,14 @@ def growth_of_strided(times):
 
 @exercise(
     "How many layers of `sliding_window(256)` does it take until the last of 1,024 words depends on "
-    "all?",
+    "all of them?",
     NUMBER,
     hint="Each layer reaches 128 words back, and the first word is 1,023 words away.",
     answer="8",
 )
 def layers_of_windows(count):
     counted = count_layers("window", 1024)
-    holds("It takes so many.", count == counted, f"{counted}, you say {count:g}")
+    holds("It takes that many.", count == counted, f"{counted}, you say {count:g}")
 
 
 # %% [markdown]

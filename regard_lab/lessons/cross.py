@@ -211,8 +211,8 @@ from regard_lab.teaching import NUMBER, WHOLE_NUMBERS, exercise
 
 
 @exercise(
-    "An image of 6 × 5 cells attends to a sentence of 7 words. How many rows and columns has the "
-    "matrix of weights? Type two numbers.",
+    "An image of 6 × 5 cells attends to a sentence of 7 words. How many rows and columns does "
+    "the matrix of weights have? Type two numbers.",
     WHOLE_NUMBERS,
     hint="A row for each query, a column for each key.",
     answer="30 7",
@@ -225,14 +225,14 @@ def shape_of_the_weights(shape):
 
 
 @exercise(
-    "A layer has `dim=32` and `context_dim=48`. How many weights has the projection of its keys?",
+    "A layer has `dim=32` and `context_dim=48`. How many weights does the projection of its keys have?",
     NUMBER,
     hint="Keys are made of the context, and all heads together have 32 numbers.",
     answer="1536",
 )
 def weights_of_the_key_projection(count):
     counted = layer_of_image.to_k.weight.numel()
-    holds("It has so many.", count == counted, f"{counted:,}, you say {count:g}")
+    holds("It has that many.", count == counted, f"{counted:,}, you say {count:g}")
 
 
 # %% [markdown]

@@ -255,11 +255,11 @@ def positions_without_a_cache(count):
 
     inputs = watch({"first layer": model.blocks[0]}, write)["first layer"].inputs
     counted = sum(x.shape[1] for x in inputs)
-    holds("It computes so many.", count == counted, f"{counted}, you say {count:g}")
+    holds("It computes that many.", count == counted, f"{counted}, you say {count:g}")
 
 
 @exercise(
-    "`logits` (n, vocabulary) are those of one pass, and `wanted` (n,) the ids of the words that "
+    "`logits` (n, vocabulary) come from one pass, and `wanted` (n,) holds the ids of the words that "
     "follow. Compute the probability of the whole sentence.",
     CODE,
     hint="It is the product of the probabilities of its words.",

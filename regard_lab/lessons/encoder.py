@@ -209,7 +209,7 @@ x = torch.randn(1, 5, 32, dtype=torch.float64)  # five words
 
 
 @exercise(
-    "The vector of the last of five words is replaced, words counted from 0. Which outputs of the "
+    "Five words are counted from 0, and the vector of the last one is replaced. Which outputs of the "
     "feed-forward network move?",
     WHOLE_NUMBERS,
     hint="The feed-forward network computes each word alone.",

@@ -275,15 +275,15 @@ from regard_lab.teaching import NUMBER, exercise, one_of
 
 
 @exercise(
-    "A source of 12 words enters as 8 numbers for each word. How many independent changes of it can "
-    "reach a decoder that reads one vector of 8 numbers?",
+    "A source of 12 words enters as 8 numbers for each word. How many independent changes of the "
+    "source can reach a decoder that reads one vector of 8 numbers?",
     NUMBER,
     hint="What reaches the decoder passes through the vector.",
     answer="8",
 )
 def directions_through_a_vector(count):
     counted = directions["none"][LENGTHS.index(12)]
-    holds("So many directions pass.", count == counted, f"{counted}, you say {count:g}")
+    holds("That many directions pass.", count == counted, f"{counted}, you say {count:g}")
 
 
 @exercise(

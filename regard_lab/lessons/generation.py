@@ -265,7 +265,7 @@ from regard_lab.teaching import NUMBER, exercise
     "A text of 5 words is read, and 12 words are written with a cache. How many words are projected "
     "to keys in all?",
     NUMBER,
-    hint="The last word that is written is not read any more.",
+    hint="The last word is written, but the model never reads it.",
     answer="16",
 )
 def projected_words(count):
@@ -273,7 +273,7 @@ def projected_words(count):
     layer = {"keys": model.blocks[0].attention.to_k}
     watched = watch(layer, partial(write_with_cache, model, five))
     counted = sum(x.shape[1] for x in watched["keys"].inputs)
-    holds("So many are projected.", count == counted, f"{counted}, you say {count:g}")
+    holds("That many are projected.", count == counted, f"{counted}, you say {count:g}")
 
 
 @exercise(
@@ -286,7 +286,7 @@ def projected_words(count):
 def bytes_of_a_word(count):
     layer = rg.MultiHeadAttention(dim=1024, heads=8)
     counted = 32 * layer.new_cache(1, "static", 64, "float16").nbytes // 64
-    holds("It keeps so many.", count == counted, f"{counted:,}, you say {count:,.0f}")
+    holds("It keeps that many.", count == counted, f"{counted:,}, you say {count:,.0f}")
 
 
 # %% [markdown]

@@ -291,7 +291,8 @@ projections = normal(SEED + 3, 8, 32, 256)  # of eight key heads, (heads, head_d
 
 
 @exercise(
-    "Of 8 query heads and 2 key/value heads, counted from 0: which query heads read key/value head 1?",
+    "There are 8 query heads and 2 key/value heads, counted from 0. Which query heads read key/value "
+    "head 1?",
     WHOLE_NUMBERS,
     hint="Query head h reads key/value head h // 4.",
     answer="4 5 6 7",

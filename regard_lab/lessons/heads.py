@@ -149,10 +149,10 @@ from regard_lab.teaching import NUMBER, exercise
 
 
 @exercise(
-    "How many of the 16 heads look from *it* to its referent more often than the fixed offset that "
-    "is right most often?",
+    "The best fixed offset from *it* finds its referent in a share of the sentences. How many of the "
+    "16 heads find it more often?",
     NUMBER,
-    hint="The right map of the figure, and the number below it.",
+    hint="Compare the right map of the figure with the number below it.",
     answer="0",
 )
 def heads_beyond_the_offset(count):
@@ -160,15 +160,15 @@ def heads_beyond_the_offset(count):
     shares = torch.tensor(relation["shares"])
     counted = int((shares > relation["by_offset"]).sum())
     holds(
-        "So many heads do.",
+        "That many heads do.",
         count == counted,
         f"{counted}; the best has {float(shares.max()):.3f}, the offset {relation['by_offset']:.3f}",
     )
 
 
 @exercise(
-    "A sentence has 13 words with punctuation. *it* chooses one of the others at random. How often "
-    "is it the referent?",
+    "A sentence has 13 words, with punctuation. A head looks from *it* at one of the other words at "
+    "random. In which share of the cases is this word the referent?",
     NUMBER,
     hint="There are 12 others, and one of them is right.",
     answer="1/12",
@@ -177,7 +177,7 @@ def random_choice_of_twelve(share):
     drawn = torch.randint(12, (100_000,), generator=torch.Generator().manual_seed(SEED))
     measured = float((drawn == 0).double().mean())
     holds(
-        "It is so often, within 0.005.",
+        "It is in this share, within 0.005.",
         abs(share - measured) < 0.005,
         f"{measured:.4f} of 100,000 choices, you say {share:.4f}",
     )

@@ -678,8 +678,8 @@ from regard_lab.teaching import NUMBER, WHOLE_NUMBERS, exercise
 
 
 @exercise(
-    "Which words influence the output at position 3 of six in causal attention? They are counted from "
-    "0.",
+    "Six words are counted from 0, and attention is causal. Which words influence the output at "
+    "position 3?",
     WHOLE_NUMBERS,
     hint="Position 3 may look at itself and at the words before it.",
     answer="0 1 2 3",

@@ -175,8 +175,9 @@ from regard_lab.teaching import NUMBER, exercise
 
 
 @exercise(
-    "A multi-head layer keeps a key and a value of 32 numbers for each of 8 heads. How many times as "
-    "many numbers is this as a latent of 128 numbers and a rotated key of 16?",
+    "A multi-head layer keeps, for each word, a key and a value of 32 numbers in each of 8 heads. A "
+    "latent layer keeps a latent of 128 numbers and a rotated key of 16. How many times as many numbers "
+    "does the multi-head layer keep?",
     NUMBER,
     hint="$2 \\cdot 8 \\cdot 32$ against $128 + 16$.",
     answer="3.56",
@@ -184,7 +185,7 @@ from regard_lab.teaching import NUMBER, exercise
 def times_as_many_numbers(ratio):
     measured = nbytes["multi-head"] / nbytes["latent"]
     holds(
-        "It is so many times as large.",
+        "It keeps that many times as many.",
         abs(ratio - measured) < 0.01,
         f"{measured:.3f} by the bytes of both caches, you say {ratio:g}",
     )
@@ -200,7 +201,7 @@ def times_as_many_numbers(ratio):
 def numbers_of_16_heads(count):
     layer_of_16 = rg.LatentAttention(DIM, 16, **sizes)
     counted = cache_nbytes(layer_of_16) // CAPACITY // 4  # 4 bytes a number
-    holds("It keeps so many.", count == counted, f"{counted}, you say {count:g}")
+    holds("It keeps that many.", count == counted, f"{counted}, you say {count:g}")
 
 
 # %% [markdown]

@@ -293,7 +293,7 @@ def length_of_equal_cost(n):
 
 
 @exercise(
-    "Compute linear attention without a mask for `q`, `k` and `v` (1, 1, n, 64), with `phi` and "
+    "Compute linear attention without a mask for `q`, `k` and `v` (1, 1, n, 64), with `phi` but "
     "without an n × n matrix.",
     CODE,
     hint="First the sums over all words, of keys with their values and of keys alone.",

@@ -325,7 +325,7 @@ from regard_lab.teaching import NUMBER, exercise
     "A head gives three words the weights 0.5, 0.25 and 0.25. Their values are 8, 4 and 0. What does "
     "it return?",
     NUMBER,
-    hint="The mean of the values, each multiplied by its weight.",
+    hint="Multiply each value by its weight, and add.",
     answer="5",
 )
 def mean_of_three(number):
@@ -337,15 +337,15 @@ def mean_of_three(number):
 
 
 @exercise(
-    "How many separate facts about 8 words of 4 numbers does a layer of 16 numbers pass if it has "
-    "8 heads?",
+    "A layer of 8 heads reads 8 words of 4 numbers each. Its output has 16 numbers. How many separate "
+    "facts about the words can the output hold?",
     NUMBER,
-    hint="The output of the layer has 16 numbers, however many heads it has.",
+    hint="Each number of the output can hold one fact, however many heads there are.",
     answer="16",
 )
 def facts_of_eight_heads(count):
     counted = facts(8)
-    holds("It passes so many.", count == counted, f"{counted}, you say {count:g}")
+    holds("It can hold that many.", count == counted, f"{counted}, you say {count:g}")
 
 
 # %% [markdown]

@@ -269,7 +269,7 @@ from regard_lab.teaching import CODE, NUMBER, exercise
     answer="28",
 )
 def numbers_of_a_context(count):
-    holds("It has so many numbers.", count == len(z), f"z has {len(z)}, you say {count:g}")
+    holds("It has that many numbers.", count == len(z), f"z has {len(z)}, you say {count:g}")
 
 
 @exercise(

@@ -296,7 +296,7 @@ from regard_lab.teaching import NUMBER, exercise
 
 
 @exercise(
-    "A memory keeps 0.7 from one fact to the next. How strong is a value after three more facts, "
+    "A memory keeps 0.7 of itself from one fact to the next. How strong is a value after three more facts, "
     "whose keys are at right angles to its own?",
     NUMBER,
     hint="Each of the three facts multiplies the memory by 0.7.",
@@ -306,7 +306,7 @@ def after_three_facts(strength):
     S = remember(RULES["forgets"], directions[:4], torch.eye(4, dtype=torch.float64))
     measured = float((directions[0] @ S)[0])
     holds(
-        "It is so strong.",
+        "It is that strong.",
         abs(strength - measured) < 1e-3,
         f"{measured:.3f}, you say {strength:g}",
     )
@@ -316,14 +316,16 @@ def after_three_facts(strength):
     "A memory that corrects with a strength of 0.5 is told the same fact twice. Which share of the "
     "value does it return?",
     NUMBER,
-    hint="The second time half of the missing half is written.",
+    hint="The first time, half of the value is written. The second time, half of what is missing is added.",
     answer="0.75",
 )
 def told_twice(share):
     twice = directions[:1].expand(2, -1)
     one = torch.ones(2, 1, dtype=torch.float64)
     measured = float(directions[0] @ remember(RULES["corrects"], twice, one, b=0.5))
-    holds("It returns so much.", abs(share - measured) < 1e-3, f"{measured:.3f}, you say {share:g}")
+    holds(
+        "It returns that much.", abs(share - measured) < 1e-3, f"{measured:.3f}, you say {share:g}"
+    )
 
 
 # %% [markdown]

@@ -232,7 +232,7 @@ from regard_lab.teaching import CODE, NUMBER, exercise
 )
 def wave_of_pair_16(length):
     holds(
-        "The wave is so long, within a hundredth.",
+        "The wave is that long, within a hundredth.",
         abs(length / wavelengths[16] - 1) < 0.01,
         f"{wavelengths[16]:.1f} words, you say {length:g}",
     )
@@ -240,7 +240,7 @@ def wave_of_pair_16(length):
 
 @exercise(
     "Which matrix $M$ gives $\\text{PE}(\\text{pos} + 3) = M \\, \\text{PE}(\\text{pos})$ for every "
-    "position? `pe` and `shift_matrix` may be used.",
+    "position? You may use `pe` and `shift_matrix`.",
     CODE,
     hint="`shift_matrix(pe, k)` is $M_k$.",
     answer="shift_matrix(pe, 3)",

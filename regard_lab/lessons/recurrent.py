@@ -336,7 +336,7 @@ from regard_lab.teaching import NUMBER, exercise
 )
 def layers_of_convolutions(layers):
     counted = steps["convolution"][LENGTHS.index(64)]
-    holds("So many layers connect them.", layers == counted, f"{counted}, you say {layers:g}")
+    holds("That many layers connect them.", layers == counted, f"{counted}, you say {layers:g}")
 
 
 @exercise(
@@ -348,7 +348,7 @@ def layers_of_convolutions(layers):
 )
 def layers_of_dilated_convolutions(layers):
     counted = steps["dilated"][LENGTHS.index(64)]
-    holds("So many layers connect them.", layers == counted, f"{counted}, you say {layers:g}")
+    holds("That many layers connect them.", layers == counted, f"{counted}, you say {layers:g}")
 
 
 # %% [markdown]

@@ -99,7 +99,7 @@ for sentence in cross_attention["examples"]:
     words = sentence["words"]
     weights = sentence["weights"]
     looks_at = words[weights.index(max(weights))]
-    text = " ".join(words[:-1])  # without <end>
+    text = " ".join(words[:-2]) + words[-2]  # the mark follows the last word, and <end> is left out
     rows.append((text, sentence["pronoun"], looks_at, words[sentence["referent"]]))
 layer, head = cross_attention["head"]
 table(
@@ -312,7 +312,7 @@ from regard_lab.text.pronouns.sentences import PRONOUN_OF_GENDER
 @exercise(
     "In how many of the three sentences of the table is the word two places before *it* the referent?",
     NUMBER,
-    hint="It is *street* in all three. In which of them does *it* mean the street?",
+    hint="This word is *street* in all three. In which of them does *it* mean the street?",
     answer="2",
 )
 def right_by_the_rule(count):
@@ -320,16 +320,16 @@ def right_by_the_rule(count):
     for sentence in articles:
         rule_is_right.append(sentence["it"] - 2 == sentence["referent"])
     counted = sum(rule_is_right)
-    holds("In so many.", count == counted, f"{counted} of {len(articles)}, you say {count:g}")
+    holds("In that many.", count == counted, f"{counted} of {len(articles)}, you say {count:g}")
 
 
 @exercise(
     "In “The animal didn't cross the street because it was too tired.” *dog* (der Hund) takes the "
-    "place of *animal* (das Tier). Which pronoun does a right translation have?",
+    "place of *animal* (das Tier). Which pronoun does a right translation use?",
     one_of("er", "es", "sie"),
     hint="The pronoun has the gender of its referent, and der is masculine.",
     answer="er",
 )
 def pronoun_of_the_dog(pronoun):
     right_pronoun = PRONOUN_OF_GENDER[NOUN_BY_ENGLISH["dog"].gender]
-    holds("It has this pronoun.", pronoun == right_pronoun, f"{right_pronoun}, you say {pronoun}")
+    holds("It uses this pronoun.", pronoun == right_pronoun, f"{right_pronoun}, you say {pronoun}")

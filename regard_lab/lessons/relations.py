@@ -380,8 +380,8 @@ from regard_lab.teaching import CODE, NUMBER, exercise
 
 
 @exercise(
-    "Each of 72 heads is right about one sentence with a probability of 1 / 10, by chance. How many "
-    "of them are right on average?",
+    "By chance, each of 72 heads is right about a sentence with a probability of 1 / 10. How many "
+    "heads are right on average?",
     NUMBER,
     hint="This is why a picture of one sentence is no evidence.",
     answer="7.2",
@@ -391,7 +391,7 @@ def right_by_chance(count):
     drawn = torch.rand(2000, 72, generator=generator) < 0.1
     measured = float(drawn.double().sum(1).mean())
     holds(
-        "So many, within 0.5.",
+        "That many are, within 0.5.",
         abs(count - measured) < 0.5,
         f"{measured:.2f} on average of 2,000 draws, you say {count:g}",
     )

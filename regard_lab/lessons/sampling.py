@@ -46,7 +46,7 @@ for name, setting in SETTINGS.items():
 # %% tags=["folded"]
 caption = (
     f"Bars: how often each word is drawn in {DRAWS:,} draws. Marks: the probability that the setting "
-    "gives it. Without a bar, a word cannot be drawn."
+    "gives it. Top-k and top-p remove words, which then have no bar."
 )
 with figure("One model, five ways to draw its next word", 8, 3.0, caption) as drawing:
     panels = drawing.subplots(1, len(SETTINGS), sharey=True)
@@ -62,7 +62,7 @@ with figure("One model, five ways to draw its next word", 8, 3.0, caption) as dr
 # %% [markdown]
 # A language model gives every word of its vocabulary a **logit** $s_i$. The softmax makes probabilities of the logits,
 # and the next word is drawn from them. Here the model is a table of counts: of 100 texts, 40 go on with *tired*, 25
-# with *hungry* and so on. Three settings change what is drawn.
+# with *hungry* and so on. Three settings change how often each word is drawn.
 #
 # The **temperature** $T$ divides the logits before the softmax:
 #
@@ -70,11 +70,13 @@ with figure("One model, five ways to draw its next word", 8, 3.0, caption) as dr
 # p_i = \frac{\exp(s_i / T)}{\sum_j \exp(s_j / T)}
 # $$
 #
-# With $T = 1$ the probabilities are those of the model. Below 1 frequent words become more frequent, above 1 rare words
-# do. The ratio of two probabilities is raised to the power $1 / T$. At $T = 0$ the most probable word is always taken.
+# With $T = 1$ the probabilities are those of the model. Below 1, frequent words become more probable; above 1, rare
+# words do. The ratio of two probabilities is raised to the power $1 / T$. At $T = 0$ the most probable word is always
+# taken.
 #
 # **Top-k** keeps the $k$ most probable words. **Top-p** keeps the most probable words until their probabilities add up
-# to $p$: few words where the model is sure, many where it is not. Both divide what is left by its sum.
+# to $p$: few words where the model is sure, many where it is not. Both then divide the
+# probabilities that are left by their sum.
 
 # %%
 probable = torch.tensor([[0.40, 0.25, 0.15, 0.10, 0.06, 0.03, 0.01]])  # (batch, words)
@@ -83,7 +85,7 @@ print(filtered_probabilities(probable.log(), top_k=3).numpy().round(2))
 print(filtered_probabilities(probable.log(), top_p=0.6).numpy().round(2))
 
 # %% [markdown]
-# The difference between top-k and top-p shows where the model is sure. Here the first word has 0.9 of the probability:
+# Top-k and top-p differ most where the model is sure. Here the first word has a probability of 0.9:
 
 # %%
 sure = torch.tensor([[0.90, 0.04, 0.03, 0.02, 0.01]])
@@ -98,7 +100,7 @@ for place, word in enumerate(WORDS):
 table(f"How often each word is drawn, of {DRAWS:,} draws", ("word", "count", *SETTINGS), rows)
 
 # %% [markdown]
-# `regard generate RUN "text" --temperature 0.5 --top-p 0.9` takes these settings for a model of your own.
+# `regard generate RUN "text" --temperature 0.5 --top-p 0.9` draws in this way from a model of your own.
 #
 # ## Claims
 
@@ -170,7 +172,7 @@ def ratio_at_a_quarter(ratio):
     p = filtered_probabilities(logits[None], temperature=0.25)[0]
     measured = float(p[TIRED] / p[HUNGRY])
     holds(
-        "It is so many times as probable.",
+        "It is that many times as probable.",
         abs(ratio - measured) < 0.05,
         f"{measured:.3f}, you say {ratio:g}",
     )
@@ -184,11 +186,11 @@ def ratio_at_a_quarter(ratio):
 )
 def words_of_top_p_85(count):
     counted = int((filtered_probabilities(logits[None], top_p=0.85) > 0).sum())
-    holds("It keeps so many.", count == counted, f"{counted}, you say {count:g}")
+    holds("It keeps that many.", count == counted, f"{counted}, you say {count:g}")
 
 
 @exercise(
-    "Compute the probabilities of top-k 2 from `logits` (7,): the others become 0.",
+    "Compute the probabilities of the words with top-k 2, from `logits` (7,). All but two of them are 0.",
     CODE,
     hint="Set the other logits to minus infinity before the softmax, as a mask does.",
     answer="logits.masked_fill(logits < logits.topk(2).values[-1], -torch.inf).softmax(-1)",

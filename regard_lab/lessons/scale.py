@@ -180,7 +180,7 @@ def spread_of_1024(spread):
     q, k = normal(SEED + 3, 2, 2000, 1024)
     measured = float((q * k).sum(-1).std())
     holds(
-        "The scores spread by so much, within a tenth.",
+        "The scores spread by that much, within a tenth.",
         abs(spread / measured - 1) < 0.1,
         f"measured {measured:.1f} on 2,000 pairs, you say {spread:g}",
     )
@@ -195,7 +195,7 @@ def spread_of_1024(spread):
 def entropy_of_equal_weights(nats):
     equal = torch.zeros(1, 1, 12, 4)  # (batch, heads, words, head_dim)
     measured = float(rg.attention_detail(equal, equal, equal, want=["entropy"]).entropy[0, 0, 0])
-    holds("It is so large.", abs(nats - measured) < 0.01, f"{measured:.3f}, you say {nats:g}")
+    holds("It is that large.", abs(nats - measured) < 0.01, f"{measured:.3f}, you say {nats:g}")
 
 
 @exercise(

@@ -347,12 +347,12 @@ from regard_lab.teaching import CODE, NUMBER, exercise
 @exercise(
     "How many pairs does `sliding_window(8)` keep among 1,000 words?",
     NUMBER,
-    hint="9 for each word, less those beyond both ends: 1 + 2 + 3 + 4 at each.",
+    hint="9 for each word, minus those that would lie beyond the ends: 1 + 2 + 3 + 4 at each end.",
     answer="8980",
 )
 def pairs_of_a_window(count):
     counted = p.SlidingWindow(8).count(1000, 1000)
-    holds("It keeps so many.", count == counted, f"{counted:,}, you say {count:,.0f}")
+    holds("It keeps that many.", count == counted, f"{counted:,}, you say {count:,.0f}")
 
 
 @exercise(

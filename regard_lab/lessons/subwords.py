@@ -1,7 +1,7 @@
 # %% [markdown]
 # # Pieces of words
 #
-# **Why may *Straße* be two pieces, and *street* one?**
+# **Why may *Straße* be two pieces, and the longer *Straßenbahn* one?**
 
 # %% tags=["parameters"]
 SEED = 0
@@ -61,13 +61,13 @@ with figure("Words become pieces", 8, 3.0, caption) as drawing:
     right.set(xlim=(0, 1), ylim=(-len(SHOWN) + 0.5, 1.6))
 
 # %% [markdown]
-# A model reads ids, and its vocabulary is finite. If every word had an id, new words would have none, and the
-# vocabulary would be large. If every letter had one, texts would be long. **Byte pair encoding** is between them. It
+# A model reads ids of a finite vocabulary. If every word had an id, the vocabulary would be large, and a new word
+# would have no id. If every letter had one, texts would become long. **Byte pair encoding** lies between the two. It
 # begins with single bytes, and counts how often each pair of neighbours occurs in the texts. The most frequent pair
-# becomes a piece of its own, and the counting begins again:
+# $(a, b)$ becomes a piece $ab$ of its own, and the counting begins again:
 #
 # $$
-# (a, b) = \operatorname{argmax}_{(x, y)} \text{count}(x, y), \qquad a, b \to ab
+# (a, b) = \operatorname{argmax}_{(x, y)} \text{count}(x, y)
 # $$
 #
 # So frequent words become one piece early, and rare words stay in pieces that they share with others. Here are four
@@ -90,16 +90,21 @@ print(split)
 
 # %% [markdown]
 # The letters of *Straß* meet in both *Straße* and *Straßenbahn*, so they are joined first. What is joined next depends
-# on all words of the texts. In the table *e* and *n* are joined early, because many words end in *en*. So *Straß* and
-# *e* meet in *Straße* alone, and the vocabulary is full before this rare pair is joined. *Straßenbahn*, which is more
-# frequent in these texts, becomes one piece.
+# on all words of the texts. The pieces of the table below come from 3,000 sentences. There *e* and *n* are joined
+# early, because many words end in *en*. So in *Straßenbahn* the *e* belongs to *en*, and *Straß* and *e* meet in
+# *Straße* alone. The vocabulary is full before this rare pair is joined. *Straßenbahn*, which is more frequent here,
+# becomes one piece.
+#
+# In the table `␣` is the space before a word where it is a piece of its own, and `\xc3` and `\x9f` are the two bytes of
+# *ß* before they are joined.
 
 # %% tags=["folded"]
 rows = []
 for word in SHOWN:
-    pieces = [" ".join(pieces_of(word, size)) for size in SIZES]
-    rows.append((word, counts[word], *pieces))
-table("Pieces by the size of the vocabulary", ("word", "count", *SIZES), rows)
+    pieces = ["\N{NO-BREAK SPACE}".join(pieces_of(word, size)) for size in SIZES]
+    rows.append((word, f"{counts[word]:,}", *pieces))
+sizes = [f"{size:,}" for size in SIZES]
+table("Pieces by the size of the vocabulary", ("word", "count", *sizes), rows)
 
 # %% [markdown]
 # A tokeniser of your own: `Tokeniser.train(lines, vocab_size=2000)` of `regard_lab.text`.
@@ -125,7 +130,7 @@ for text in read_back:
 
 # %% tags=["claims"]
 holds(
-    "The pieces of a text give the text back, also if it has words that were never seen.",
+    "The pieces of a text give the text back, also if it has words that the tokeniser has never seen.",
     unchanged == len(read_back) and counts["Xylophon"] == 0,
     f"{unchanged} of {len(read_back)} texts",
 )
@@ -170,7 +175,7 @@ def one_piece(word):
 @exercise(
     "The words are *aab* (3 times) and *ab* (2 times). How often does the pair *a, b* occur?",
     NUMBER,
-    hint="Once in each of the words.",
+    hint="Once in each word, and a word counts as often as it occurs.",
     answer="5",
 )
 def count_of_a_pair(count):
@@ -179,7 +184,7 @@ def count_of_a_pair(count):
         for pair in pairwise(word):
             pairs[pair] += times
     counted = pairs["a", "b"]
-    holds("It occurs so often.", count == counted, f"{counted}, you say {count:g}")
+    holds("It occurs that often.", count == counted, f"{counted}, you say {count:g}")
 
 
 # %% [markdown]

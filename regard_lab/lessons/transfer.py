@@ -344,12 +344,12 @@ from regard_lab.teaching import NUMBER, exercise
 )
 def copied_numbers(count):
     counted = copied["embedding"]
-    holds("It takes over so many.", count == counted, f"{counted:,}, you say {count:,.0f}")
+    holds("It takes over that many.", count == counted, f"{counted:,}, you say {count:,.0f}")
 
 
 @exercise(
-    "From how many labels on is the model from random weights better than the table of last words with "
-    "every seed?",
+    "What is the smallest number of labels with which the model from random weights is better than the "
+    "table of last words, for every seed?",
     NUMBER,
     hint="Compare two columns of the table, for 20, 100, 300 and 500 labels.",
     answer="300",
@@ -361,7 +361,7 @@ def labels_beyond_the_table(labels):
         by_table = shares_of(trainings, "last_word", number)
         if all(share > of_table for share, of_table in zip(by_model, by_table)):
             better.append(number)
-    holds("From so many on.", labels == min(better), f"{min(better)}, you say {labels:g}")
+    holds("It is this number.", labels == min(better), f"{min(better)}, you say {labels:g}")
 
 
 # %% [markdown]

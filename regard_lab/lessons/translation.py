@@ -239,7 +239,7 @@ def runs_of_both_stacks(counts):
 
     stacks = {"encoder": model.encoder[0], "decoder": model.decoder[0].self_attention}
     measured = [watched.calls for watched in watch(stacks, write_ten_words).values()]
-    holds("They run so often.", counts == measured, f"{measured}, you say {counts}")
+    holds("They run that often.", counts == measured, f"{measured}, you say {counts}")
 
 
 @exercise(

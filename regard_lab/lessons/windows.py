@@ -182,7 +182,7 @@ def layers_for_22_words(count):
     layers = 1
     while p.CausalWindow(4).reach(layers).back < 21:
         layers += 1
-    holds("It takes so many.", count == layers, f"{layers}, you say {count:g}")
+    holds("It takes that many.", count == layers, f"{layers}, you say {count:g}")
 
 
 @exercise(
