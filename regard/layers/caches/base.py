@@ -330,10 +330,27 @@ class Cache(Owned):
         return keys, values, bias
 
     def reserve(self) -> HeldEntries | None:
-        """The entries with a free slot behind them, into which the caller writes the next keys and values itself.
+        """Room for one more entry of each text, which the caller writes instead of calling `append`.
 
-        The caller writes the last slot of the planes "k" and "v", and then calls `hold`; until then the cache keeps the
-        entries that it had. None where entries are stored in another way, or autograd may record them.
+        The caller writes slot `stop - 1` of the planes "k" and "v", (batch, kv_heads, room, dim), and then calls `hold`.
+        Until then this cache holds what it held.
+
+        Returns:
+            The entries held and the new one behind them; None where entries are stored in another way (rounded to int8,
+            joined, paged, with forget gates, with gaps), or where gradients are recorded.
+
+        Raises:
+            ArgumentError: the capacity is used up.
+
+        >>> from regard.layers.caches import new_cache
+        >>> cache = new_cache("dynamic", batch=1, kv_heads=2, head_dim=4)
+        >>> with torch.no_grad():
+        ...     reserved = cache.reserve()
+        >>> for plane in reserved.planes.values():
+        ...     plane[:, :, reserved.stop - 1] = 1.0
+        >>> cache.hold(reserved)
+        >>> cache.length, float(cache.keys.sum())
+        (1, 8.0)
         """
         held = self._held
         is_plain = self.reserves and not self.first_entries and held.places is None
