@@ -1,9 +1,9 @@
-"""The calls of the next layers of a model, which differ from that of the first in the numbers of their tensors alone.
+"""Calls of the later layers of a model, which differ from that of the first only in the numbers of their tensors.
 
-Layers of a model share the mask of a forward pass. What computes the call of the first layer is looked up once for all
-of them, and the compiled library computes as many as it can: between the products of a model no code of Python is in
-the processor's cache, so a line takes ten times as long as in a loop. A call that anything else sees or changes, such
-as gradients, a transform, a mode or a profiler, takes the usual way.
+The layers of a model share the mask of a forward pass. What computes the call of the first layer is looked up once for
+all of them, and the compiled library computes as many of the calls as it can. This matters because a line of Python
+between the products of a model takes ten times as long as in a loop: it is no longer in the processor's cache. A call
+takes the usual way where gradients, a transform, a mode, a profiler or a compiler needs to see it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class NextLayers(Protocol):
 
 
 def first_layers(call: Call) -> NextLayers | None:
-    """What computes a call that was made before with another mask of its pattern; None where it is new."""
+    """What computed calls like this one under an earlier mask of the same pattern; None if there were none."""
     pattern: Any = call.pattern
     if not pattern.by_value or pattern.row_keys is not None:
         return None
@@ -58,7 +58,7 @@ def first_layers(call: Call) -> NextLayers | None:
 
 
 def next_layers(call: Call) -> NextLayers | None:
-    """What computes the calls of the layers after this one, once it was computed; None if nothing does.
+    """What computes the calls of later layers, after this call was computed; None if they take the usual way.
 
     call: of plain tensors, without gradients, parameters, dropout and sinks.
     """
@@ -85,7 +85,7 @@ def next_layers(call: Call) -> NextLayers | None:
 
 
 def is_seen() -> bool:
-    """Whether something sees the operations of this thread or changes what they mean."""
+    """Whether a mode, a transform, a profiler or a compiler watches this thread's operations or changes them."""
     return (
         torch._C._is_torch_function_mode_enabled()
         or is_transformed()
@@ -95,7 +95,7 @@ def is_seen() -> bool:
 
 
 def _is_plain(call: Call) -> bool:
-    """Whether a call has plain tensors, and no option that is read in each call."""
+    """Whether a call has plain tensors, and no option that each call must read again."""
     bias = call.bias
     if not type(call.q) is type(call.k) is type(call.v) is torch.Tensor:
         return False
@@ -107,7 +107,7 @@ def _is_plain(call: Call) -> bool:
 
 
 def _name_of_steps(call: Call) -> tuple[Any, ...]:
-    """What the steps of layers with a bias have in common between two powers of two of k_len."""
+    """The key of the steps of layers with a bias: the same for every k_len between two powers of two."""
     q = call.q
     k: Any = call.k
     v: Any = call.v
@@ -122,7 +122,7 @@ def _name_of_steps(call: Call) -> tuple[Any, ...]:
 
 
 class _Repeated:
-    """Calls that the compiled library repeats, which makes all checks itself."""
+    """Calls that the compiled library repeats; it makes all checks itself."""
 
     def __init__(self, call: Call) -> None:
         self._options = options_of(call)
@@ -147,7 +147,7 @@ class _Equal:
 
     def _fits(self, q: Any, k: Any, v: Any, bias: torch.Tensor | None) -> bool:
         """Whether the usual way would compute this call as the earlier one."""
-        # First: a mode must not see what is asked below.
+        # This comes first, since a mode would see the questions below.
         if not type(q) is type(k) is type(v) is torch.Tensor or is_seen():
             return False
         if _kind_of(q, k, v) != self._kind or q.is_neg() or k.is_neg() or v.is_neg():
@@ -195,12 +195,12 @@ class _Steps(_Equal):
 
 
 class _Planned(_Equal):
-    """Calls by a kept plan, with the positions and the padding of the first of them."""
+    """Calls that a kept plan computes, with the positions and the padding of the first call."""
 
     def __init__(self, call: Call, plan: Plan, operands: Operands) -> None:
         super().__init__(call)
         self._run = plan.run_operands
-        # Without its tensors, which are those of the first layer.
+        # The operands after q, k, v and bias, which belong to the first layer.
         self._others = operands[4:]
 
     def compute(

@@ -1,7 +1,7 @@
 """Warm calls: those that repeat an earlier one with other tensors, and are computed without Python.
 
-The compiled library looks such a call up and checks it. What it does not know, and every call that PyTorch must see,
-such as one with gradients, inside a transform or beside a profiler, takes the usual way, with the same bits.
+The compiled library looks such a call up and checks it. A call that it does not know takes the usual way, with the same
+bits. So does a call that PyTorch must see: with gradients, inside a transform, or under a profiler.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class RepeatedCalls:
         )
 
     def keep_growing(self, call: Call, growing: Callable[[Call], Any], keys: range) -> None:
-        """Keep a step of decoding for all steps like it with so many keys, which `repeat` does not know."""
+        """Keep a step that `repeat` does not know, for all steps like it with any number of keys in `keys`."""
         if self._calls is not None:
             common = growing(call)
             if common is not None:

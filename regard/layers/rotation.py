@@ -1,4 +1,4 @@
-"""Rotary positions of heads in a step of decoding, without a call of PyTorch for each operation."""
+"""Rotary positions of heads in a step of decoding, by one function of C instead of several calls of PyTorch."""
 
 from __future__ import annotations
 

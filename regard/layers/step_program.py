@@ -1,7 +1,7 @@
 """A step of a simple attention layer with a cache as one program: projections, positions, attention and output.
 
-PyTorch takes longer to be called for the parts of a step than the processor to compute them. The program computes the
-same formulas in float32; its sums have another order than those of PyTorch.
+For a small layer, the calls of PyTorch take longer than the computation. The program computes the same formulas in
+float32, with sums in another order than PyTorch's.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from regard.layers.projection import Projection, has_hooks, hooks_of_all_modules
 from regard.patterns import Pattern
 from regard.positions import Rotary
 
-MOST_ROWS = 24  # more are multiplied sooner by PyTorch
+MOST_ROWS = 24  # PyTorch multiplies more in less time
 MOST_WEIGHTS = 1 << 21  # of a layer; PyTorch multiplies by more with several threads
 PROJECTIONS = ("to_q", "to_k", "to_v", "to_output")
 
@@ -52,7 +52,7 @@ def turn_to(program: Program, rotary: Rotary, position: int, head_dim: int) -> N
 
 
 class StepProgram:
-    """The program of a layer as it was when the program was made; `is_of` tells whether it still is."""
+    """The program of a layer. `is_of` says whether the layer has changed since the program was made."""
 
     def __init__(self, layer: Any, program: Program) -> None:
         self._program = program
@@ -116,7 +116,7 @@ class StepProgram:
         return True
 
     def is_watched(self) -> bool:
-        """Whether the projections have to be called, for what hooks or compilers do there."""
+        """Whether the projections have to be called, because of hooks, compilers or another `forward`."""
         if hooks_of_all_modules():
             return True
         for linear in self._linears:
@@ -150,8 +150,8 @@ class StepProgram:
         return output
 
 
-# Programs that no call uses, by their layers; None for a layer without one. A call takes one by `pop`, which no other
-# thread can divide, and gives it back when it is computed.
+# Programs that no call is using, by layer; None for a layer without a program. A call takes one by
+# `pop`, which is atomic, and puts it back when it has finished.
 _SPARE: weakref.WeakKeyDictionary[Any, list[StepProgram | None]] = weakref.WeakKeyDictionary()
 
 

@@ -26,7 +26,7 @@ NOTHING = (None, None, None)
 
 
 class DecoderProgram(TextProgram):
-    """The program of a decoder whose modules are passed over; `DecoderProgram.of` makes it."""
+    """The program of a decoder, which does not call its modules; `DecoderProgram.of` makes it."""
 
     def __init__(self, model: Any, table: torch.Tensor, program: Program) -> None:
         first = model.decoder[0]
@@ -36,7 +36,7 @@ class DecoderProgram(TextProgram):
         )
         self._norm_first: bool = model.config.norm == "pre"
         self._source_attentions: list[Attending] = []
-        # What the attentions read now.
+        # The keys and values that the attentions read now.
         self._entries: torch.Tensor | None = None
         self._source: tuple[Any, ...] = NOTHING
 
@@ -54,7 +54,7 @@ class DecoderProgram(TextProgram):
 
     @classmethod
     def of(cls, model: Any, table: torch.Tensor, weight_count: int) -> DecoderProgram | None:
-        """The program of a decoder; None where there is no library, or the decoder computes anything else."""
+        """The program of a decoder; None where there is no library, or the decoder needs more than a program has."""
         library = library_of_programs()
         if library is None or table.dtype != torch.float32:
             return None
@@ -95,7 +95,7 @@ class DecoderProgram(TextProgram):
         return self._normed
 
     def _end_part(self, buffer: int, to_output: nn.Module, norm: nn.Module) -> None:
-        """Add the projected output of a part to x, before its norm where norms come last."""
+        """Add the projected output of a part to x. Where norms come last, x is normalised after that."""
         self._add_projection(to_output, buffer, self._x, adds=True)
         if not self._norm_first:
             self._add_norm(norm, self._x, self._x)
@@ -103,7 +103,7 @@ class DecoderProgram(TextProgram):
     def step(self, ids: torch.Tensor, target: FlatTarget, sources: Decoding) -> torch.Tensor | None:
         """Logits (batch, vocab_size) after `ids` (batch,), whose keys and values the target gets.
 
-        None where PyTorch has to compute the step; see `_prepare`, or where an attention is not finite.
+        None where PyTorch has to compute the step: as in `_prepare`, and where an attention is not finite.
         """
         place = target.length
         logits = self._prepare(ids, place)

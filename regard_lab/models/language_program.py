@@ -22,10 +22,10 @@ from regard_lab.models.text_program import (
 
 
 class LanguageProgram(TextProgram):
-    """The program of a language model whose modules are passed over; `LanguageProgram.of` makes it.
+    """The program of a language model, which does not call its modules; `LanguageProgram.of` makes it.
 
-    It reads the parameters of the model themselves, so that changed weights count at once. A module that is exchanged
-    counts for texts that are begun later.
+    It reads the parameters of the model themselves, so changed weights take effect at once. A module that is replaced
+    takes effect for texts that begin later.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class LanguageProgram(TextProgram):
 
     @classmethod
     def of(cls, model: Any, factor: float) -> LanguageProgram | None:
-        """The program of a language model; None if its steps do anything else, or there is no library.
+        """The program of a language model; None if its steps need more than a program has, or there is no library.
 
         factor: what multiplies the embeddings.
         """
@@ -78,8 +78,8 @@ class LanguageProgram(TextProgram):
     def step(self, ids: torch.Tensor, caches: list[Any]) -> torch.Tensor | None:
         """Logits (batch, vocab_size) after `ids` (batch,), which the caches then hold.
 
-        None where PyTorch has to compute the step: for other kinds of caches, see `_prepare`, or where an attention is
-        not finite. The caches are as before then.
+        None where PyTorch has to compute the step: as in `_prepare`, for other kinds of caches, and where an attention
+        is not finite. The caches are unchanged then.
         """
         if self._modules.are_watched() or not _are_alike(caches, len(ids)):
             return None
@@ -97,7 +97,7 @@ class LanguageProgram(TextProgram):
         return logits
 
     def _reserve(self, caches: list[Cache]) -> list[HeldEntries] | None:
-        """Room for an entry in each cache, which the attentions then write; None where a cache has it elsewhere."""
+        """A free slot in each cache, into which the attentions write; None unless it is the same slot in all caches."""
         reserved: list[HeldEntries] = []
         for layer, cache, back in zip(self._layers, caches, self._backs, strict=True):
             cache.refuse_other(layer)
@@ -116,7 +116,8 @@ class LanguageProgram(TextProgram):
 def _are_alike(caches: list[Any], rows: int) -> bool:
     """Whether all caches store float32 numbers for so many texts, and keep and move their entries in step.
 
-    A slot that is reserved in vain makes the next append move all entries, so this is asked before.
+    This is checked before slots are reserved, since a slot that is reserved and not used makes the next append move all
+    entries.
     """
     first = caches[0]
     for cache in caches:

@@ -1,8 +1,7 @@
-"""What programs of the compiled library have in common that continue texts: their buffers, and the parts of a layer.
+"""The base of programs of the compiled library that continue texts: their buffers, and the parts of a layer.
 
-A model whose weights fit a processor's caches computes a step in less time than PyTorch needs to be called for each
-product. A program computes the same formulas in float32; its sums have another order than those of PyTorch, so logits
-differ by rounding.
+Where the weights of a model fit a processor's caches, the calls of PyTorch take longer than the products of a step. A
+program computes the same formulas in float32, with sums in another order than PyTorch's, so logits differ by rounding.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class TextProgram:
     Args:
         program: one without operations.
         attention: the self-attention of a layer; all layers have its sizes.
-        feed_forward: likewise.
+        feed_forward: the feed-forward of a layer; all layers have its sizes.
         table: the embeddings (vocab_size, dim), which are multiplied by `factor`.
         positions: the module whose vectors are added to them, or None.
     """
@@ -56,7 +55,7 @@ class TextProgram:
         self._rotary: Rotary | None = attention.positions
         self._positions = positions
         self._text_attentions: list[Attending] = []
-        self._backs: list[int] = []  # how many entries before its own each looks at
+        self._backs: list[int] = []  # by layer: how many entries before its own a query looks at
 
         self._x = program.buffer(attention.dim)
         self._normed = program.buffer(attention.dim)
@@ -118,8 +117,8 @@ class TextProgram:
     def _prepare(self, ids: torch.Tensor, position: int) -> torch.Tensor | None:
         """Room for the logits (batch, vocab_size) of the ids after `ids` (batch,), which stand at this position.
 
-        None where PyTorch has to compute the step: for many rows, for who looks at its operations, and with weights
-        that a program does not read.
+        None where PyTorch has to compute the step: for many rows, where something watches its operations, and for
+        weights that a program cannot read.
         """
         if ids.dtype != torch.int64 or not 1 <= len(ids) <= MOST_ROWS_OF_A_STEP:
             return None
@@ -131,7 +130,7 @@ class TextProgram:
         if self._rotary is not None:
             turn_to(program, self._rotary, position, self._head_dim)
         if self._positions is not None:
-            # It lives as long as this object, or until the next step.
+            # Kept as an attribute, since the program reads its memory when it runs.
             self._vector = self._positions(torch.tensor([position])).to(torch.float32)
             program.add_to_rows(self._embedding, self._vector)
         logits = torch.empty(len(ids), program.width(self._logits))

@@ -16,7 +16,7 @@ from regard.patterns import Pattern
 from regard.patterns.band import EVERY_PAIR, Band
 from regard.patterns.bands import row_span
 
-EVERY_KEY_BEFORE = 2**31 - 1  # of how many keys before its own a query looks at
+EVERY_KEY_BEFORE = 2**31 - 1  # returned by `entries_before` where a query looks at all earlier keys
 NO_STOP = 2**31 - 1  # the stop of a span that ends with the keys of the call, however many they are
 
 Entry = TypeVar("Entry")
@@ -135,7 +135,7 @@ def row_band_of(pattern: Pattern) -> RowBand | None:
 
 
 def entries_before(pattern: Pattern) -> int | None:
-    """How many keys before its own the last query looks at; None if that is not what the pattern says."""
+    """How many keys before its own the last query looks at; None if its keys are not exactly these."""
     band = row_band_of(pattern.canonical())
     if band is None or band.spans != [(0, NO_STOP)] or band.window.is_empty:
         return None
@@ -174,7 +174,7 @@ def entry_of(row: int, entries: Sequence[Entry]) -> Entry:
 def _each(
     choose: Callable[[int, int], int], numbers: list[int], more_numbers: list[int]
 ) -> list[int]:
-    """The larger or smaller of each two numbers; a single one stands for all rows."""
+    """`choose` of each pair of numbers; a list of one number stands for all rows."""
     rows = max(len(numbers), len(more_numbers))
     return [*map(choose, _for_rows(numbers, rows), _for_rows(more_numbers, rows))]
 

@@ -1,8 +1,8 @@
 """Functions of C for a few rows on the CPU: products with a matrix, sums of exponentials, and rotations of heads.
 
-PyTorch takes longer to be called for so little than the processor to compute it, and reads a large matrix at half of
-the speed of memory. The functions return None where PyTorch has to compute: for more rows, other dtypes and layouts,
-derivatives, and wherever something looks at PyTorch's operations.
+For so few rows, a call of PyTorch takes longer than the computation, and PyTorch reads a large matrix at half the speed
+of memory. The functions return None where PyTorch has to compute: for more rows, for other dtypes and layouts, for
+derivatives, and wherever something watches PyTorch's operations.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ FEW_ROWS = 15  # RG_FEW_ROWS
 
 @cache
 def product_of_few_rows() -> Callable[..., Any] | None:
-    """A function of x (.., in), weight (out, in) and bias (out,) or None; x weightᵀ + bias is (.., out).
+    """A function of x (.., in), weight (out, in) and bias (out,) or None that returns x weightᵀ + bias (.., out).
 
-    A row has the same bits with up to 14 others beside it, with any number of threads.
+    The bits of a row do not depend on the other rows (14 at most) or on the number of threads.
     """
     opened = interpreter()
     return None if opened is None else opened.function("rg_project")
@@ -28,7 +28,7 @@ def product_of_few_rows() -> Callable[..., Any] | None:
 
 @cache
 def log_sum_exp_of_few_rows() -> Callable[..., Any] | None:
-    """A function of float32 numbers (rows, n): log Σ exp of each row, (rows, 1)."""
+    """A function of float32 numbers (rows, n) that returns log Σ exp of each row, (rows, 1)."""
     opened = interpreter()
     return None if opened is None else opened.function("rg_log_sum_exp")
 
@@ -37,7 +37,7 @@ def log_sum_exp_of_few_rows() -> Callable[..., Any] | None:
 def rotation_of_few_rows() -> Callable[..., Any] | None:
     """A function of heads x (batch, heads, length, dim), cosines and sines (positions, dim), and the first position.
 
-    x · cosines + (x with its halves exchanged) · sines, with the bits of these operations of PyTorch.
+    It returns x · cosines + (x with its halves exchanged) · sines, with the bits that PyTorch's operations give.
     """
     opened = interpreter()
     return None if opened is None else opened.function("rg_rotate")

@@ -1,8 +1,8 @@
 """Programs: the layers of a network over a few rows, which the compiled library computes in one call.
 
 Such layers take less time than the code of Python that calls them. A program is a list of operations on buffers
-(rows, width) of float32 numbers. It reads the weights where they lie, so changed weights count at once. Every row has
-the bits that it would have alone.
+(rows, width) of float32 numbers. It reads the memory of the weights itself, so changed weights take effect at once. The
+bits of a row do not depend on the other rows.
 """
 
 from __future__ import annotations
@@ -111,13 +111,13 @@ class Attending:
         self.struct.schedules = 1
         self.struct.schedule = ctypes.addressof(self._schedule)
         self._read: tuple[Any, ...] = ()  # what the struct points at
-        # The keys and values of the text that the struct describes, which other code keeps alive.
+        # The keys and values that the struct describes now; the caller keeps them alive.
         self._text: tuple[Any, Any] = (_gone, _gone)
 
     def read(
         self, k: torch.Tensor, v: torch.Tensor, readers: int, mask: torch.Tensor | None = None
     ) -> None:
-        """Let the queries of `readers` neighbouring rows look at all keys of one text.
+        """Let the queries of `readers` neighbouring rows look at all keys of each text.
 
         Args:
             k: (texts, kv_heads, keys, head_dim); v: (texts, kv_heads, keys, v_dim).
@@ -144,7 +144,7 @@ class Attending:
         self._read = (k, v, mask, first_entries)
 
     def read_text(self, k: torch.Tensor, v: torch.Tensor) -> None:
-        """Let the query of each row look at its own text, of which k and v hold all entries and room for more.
+        """Let the query of each row look at its own text; k and v hold its entries and free slots behind them.
 
         The caller keeps both alive until the program has run.
         """
@@ -169,7 +169,7 @@ class Attending:
 
 
 def _gone() -> None:
-    """Stands for a weak reference to a tensor that is no more."""
+    """Stands for a weak reference whose tensor was deleted."""
 
 
 def _write_rows(struct: Any, batch: int, q_len: int, width: int, dim: int) -> None:
@@ -182,9 +182,9 @@ def _write_rows(struct: Any, batch: int, q_len: int, width: int, dim: int) -> No
 
 
 class Program:
-    """Operations one after the other; the methods named after operations add one.
+    """A list of operations; each method that is named after an operation adds one.
 
-    A program is made for one state of texts, which one thread at a time continues.
+    A program belongs to one state of texts. Only one thread at a time may run it.
     """
 
     def __init__(self, library: Library) -> None:
@@ -199,7 +199,7 @@ class Program:
         self._addresses: list[tuple[int, bool]] = []
         self._read: list[torch.Tensor] = []
         self._turns: tuple[torch.Tensor, ...] = ()
-        self._rows_given: dict[int, int] = {}  # of the tensors that are buffers
+        self._rows_given: dict[int, int] = {}  # by buffer: the rows of the tensor that serves as it
         self._held: list[Any] = []  # what else the structs point at
 
     def buffer(self, width: int) -> int:
@@ -211,7 +211,7 @@ class Program:
         return self._widths[buffer]
 
     def embed(self, table: torch.Tensor, factor: float, into: int) -> int:
-        """into = rows of the table · factor, plus what `add_to_rows` gives; returns the number of the operation."""
+        """into = rows of the table · factor, plus the vector of `add_to_rows`; returns the number of the operation."""
         operation = self._add(Kind.EMBED, into, into, number=factor, bias_size=table.shape[1])
         self._point(operation, "weight", table)
         return operation
@@ -265,7 +265,7 @@ class Program:
     def attend_to_text(
         self, queries: int, keys: int, values: int, into: int, attending: Attending, back: int
     ) -> None:
-        """Append keys and values to the text of each row; into = attention over its last entries.
+        """Append keys and values to the text of each row; into = attention over the last entries of that text.
 
         back: how many entries before its own a query looks at.
         """
@@ -304,12 +304,13 @@ class Program:
         return self.follow_weights()
 
     def follow_weights(self) -> bool:
-        """Read again where the weights lie; returns whether all are still float32 tensors as the program reads them."""
+        """Read the addresses of the weights again; returns whether the program can still read all of them."""
         addresses = [(weight.data_ptr(), weight.is_contiguous()) for weight in self._weights]
         if addresses == self._addresses:
             return True
         self._addresses = []
-        # Other tensors of the same memory: it stays while the program runs, although a thread gives a weight another.
+        # These share the memory of the weights and keep it alive, even if another thread gives a
+        # weight other memory while the program runs.
         self._read = [weight.detach() for weight in self._weights]
         if not all(map(_is_read, self._weights)):
             return False
@@ -336,11 +337,11 @@ class Program:
         self._rows_given[buffer] = tensor.numel() // self._widths[buffer]
 
     def run(self, rows: int, place: int, ids: torch.Tensor | None = None) -> bool:
-        """Run all operations for so many rows, whose next vector is at position `place`.
+        """Run all operations for this number of rows, whose vectors stand at position `place`.
 
         Returns:
-            Whether the numbers are finite where an attention was computed. If not, other code has to compute them: what
-            the buffers then hold is unfinished.
+            Whether all attentions gave finite numbers. If not, the buffers hold unfinished numbers, and other code has
+            to compute the step.
 
         Raises:
             IndexError: an id is not in the table.
@@ -365,7 +366,7 @@ class Program:
 
 
 def _is_read(weight: torch.Tensor) -> bool:
-    """Whether a program reads this weight where it lies."""
+    """Whether a program can read the memory of this weight directly."""
     return (
         type(weight) in (torch.Tensor, nn.Parameter)
         and weight.dtype == torch.float32

@@ -332,8 +332,8 @@ class Cache(Owned):
     def reserve(self) -> HeldEntries | None:
         """Room for one more entry of each text, which the caller writes instead of calling `append`.
 
-        The caller writes slot `stop - 1` of the planes "k" and "v", (batch, kv_heads, room, dim), and then calls `hold`.
-        Until then this cache holds what it held.
+        The caller writes slot `stop - 1` of the planes "k" and "v", (batch, kv_heads, room, dim), and then calls
+        `hold`. Until then the cache keeps the entries that it had.
 
         Returns:
             The entries held and the new one behind them; None where entries are stored in another way (rounded to int8,

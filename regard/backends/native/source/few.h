@@ -77,7 +77,7 @@ static inline __attribute__((always_inline)) void score_keys_of(const Vectors &k
     for (int i = 0; i < M; i++) store(s + (long)i * LDS + lane + g * W, HALF ? sum[g][i] * all(by) : sum[g][i]);
 }
 
-// Where a panel has four registers, as many of them at once as give a processor enough sums that do not wait for each other.
+// The registers of a panel that are computed at once where it has four: enough sums that do not wait for each other.
 template <int M>
 constexpr int TOGETHER_OF = NV < 4 ? 1 : M <= 2 ? 4 : M <= 4 ? 2 : 1;
 

@@ -1,15 +1,15 @@
-// Functions of Python that compute with a few rows in less time than PyTorch takes to be called: a product with a matrix, and
-// the rotation of heads. They return None where PyTorch has to compute, or must see the computation.
+// Functions for Python that compute with a few rows in less time than a call of PyTorch takes: a product with a matrix, the
+// log-sum-exp of rows, and the rotation of heads. They return None where PyTorch has to compute, or must see the computation.
 #include "few_rows.h"
 #include "programs.h"
 
 namespace {
-constexpr int64_t PRODUCTS_PER_THREAD = 1 << 20;  // fewer are not worth waking another thread
+constexpr int64_t PRODUCTS_PER_THREAD = 1 << 20;  // for fewer, waking another thread takes longer
 constexpr int64_t MOST_NUMBERS = INT64_C(1) << 40;
 constexpr int MOST_AXES = 8;
 constexpr uint8_t FLOATING = 2;  // kDLFloat
 
-// Whether these are tensors of PyTorch's own classes which nothing looks at, and of which no derivative is wanted.
+// Whether these are plain tensors or parameters on the CPU that nothing watches, and no derivative is wanted.
 bool may_compute(rg_object *const *tensors, int count) {
   for (int i = 0; i < count; i++)
     if (tensors[i] != py.none && class_of(tensors[i]) != py.tensor && class_of(tensors[i]) != py.parameter) return false;
@@ -34,7 +34,7 @@ struct Numbers {
     for (int axis = 0; axis < x.axes; axis++) product *= x.size[axis];
     return product;
   }
-  bool is_table(int64_t columns, int64_t rows) const {  // with so many rows or more
+  bool is_table(int64_t columns, int64_t rows) const {  // whether it has these columns, and at least these rows
     return x.axes == 2 && x.size[1] == columns && x.size[0] >= rows && is_dense();
   }
   bool is_dense() const {  // its numbers follow each other
@@ -104,7 +104,7 @@ rg_object *project(rg_object *, rg_object *const *arguments, intptr_t count) {
   product.rows = (int32_t)rows, product.in = (int32_t)in, product.out = (int32_t)out;
   product.parts = threads_of(threads < INT32_MAX ? (int32_t)threads : INT32_MAX);
   product.x = x.data, product.y = y.data;
-  // Neither tensor is given back meanwhile: the caller holds its arguments, and this function the output.
+  // No tensor is freed while the lock is released: the caller holds the arguments, and this function the output.
   void *const state = py.PyEval_SaveThread();
   in_threads(product.parts, Product::work, &product);
   py.PyEval_RestoreThread(state);

@@ -2,9 +2,9 @@
 #pragma once
 #include "interpreter.h"
 
-#define RG_FEW_ROWS 15        // of a product; more are multiplied sooner by PyTorch
+#define RG_FEW_ROWS 15        // of a product; PyTorch multiplies more in less time
 #define RG_MOST_ROTATED 8192  // numbers; more are rotated as fast by PyTorch
-#define RG_MOST_SCORES 65536  // numbers whose exponentials are added; of more the sum takes PyTorch no longer
+#define RG_MOST_SCORES 65536  // numbers whose exponentials are added; PyTorch is as fast for more
 
 #ifdef __cplusplus
 extern "C" {

@@ -8,7 +8,7 @@ rg_python py;
 namespace {
 constexpr int32_t CPU = 1;       // kDLCPU
 constexpr int FAST_CALL = 0x80;  // METH_FASTCALL
-// A tensor without memory lies at its offset in bytes, far below this; the memory of most programs lies above.
+// The address of a tensor without memory is its offset in bytes, far below this; most real addresses lie above.
 constexpr uint64_t LOW = UINT64_C(1) << 44;
 
 // PyObject: in every version of the stable ABI the class follows the count of references.
@@ -60,7 +60,7 @@ bool is_quiet() {
   return number < 0;
 }
 
-// Asking takes time, so tensors whose memory can only be real are not asked about.
+// These functions take time, so they are not called for an address that must be real.
 bool has_no_memory(rg_object *x, const void *data) {
   if ((uint64_t)data >= LOW) return false;
   for (rg_object *function : py.has_no_memory)

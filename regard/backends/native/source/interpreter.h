@@ -22,7 +22,7 @@ typedef struct {
   uint64_t offset;  // in bytes
 } rg_described;
 
-// Functions of Python, by their names there, and objects, of which the caller holds a reference for ever.
+// Functions of Python by their names, and objects, which the caller keeps alive for ever.
 typedef struct {
   rg_object *(*PyCFunction_NewEx)(const void *, rg_object *, rg_object *);
   rg_object *(*PyObject_CallNoArgs)(rg_object *);
@@ -46,18 +46,18 @@ typedef struct {
   rg_object *none, *unknown, *any_exception;
   rg_object *tensor, *parameter, *integer;  // the classes torch.Tensor, torch.nn.Parameter and int
   rg_object *is_cpu, *requires_grad;     // names of attributes
-  rg_object *is_neg;                     // functions of a tensor: whether numbers are the negatives of those in memory,
-  rg_object *has_no_memory[2];           // and whether there is no memory
+  rg_object *is_neg;                     // functions of a tensor: whether its numbers are the negatives of those in memory,
+  rg_object *has_no_memory[2];           // and two that say whether it has no memory
   rg_object *empty_strided, *new_empty, *empty_like, *get_num_threads, *is_grad_enabled;
-  rg_object *transforms, *function_modes;  // return None outside of torch.func, and whether a mode sees functions of tensors
+  rg_object *transforms, *function_modes;  // None outside of torch.func; whether a mode sees functions of tensors
   rg_object *quiet[RG_QUIET];            // return None, False or 0 where nothing looks at a call or changes it
-  rg_object *is_included, *before_autograd;  // whether a dispatch key is included, and the one of tracers
+  rg_object *is_included, *before_autograd;  // a function: whether a dispatch key is included; and the key that tracers use
   rg_object *forward_mode, *level;       // a module and the name of its number, below 0 outside of forward-mode derivatives
 } rg_python;
 
-// Keep what is asked, before any function is made.
+// Store these functions and objects; called once, before any function is made.
 void rg_open(const rg_python *);
-rg_object *rg_class_of(rg_object *);  // a new reference to the class of an object, read as all of this does
+rg_object *rg_class_of(rg_object *);  // a new reference to the class of an object, to test how `class_of` reads it
 
 #ifdef __cplusplus
 }
@@ -67,7 +67,7 @@ extern rg_python py;
 
 rg_object *class_of(rg_object *);
 rg_object *shared(rg_object *);         // the same object, with a reference more
-bool says_something(rg_object *);       // whether an answer is anything but None, False or 0, such as an exception
+bool says_something(rg_object *);       // whether a result is not None, False or 0; also true for an exception
 bool is_true(rg_object *, rg_object *name);
 bool is_seen_by_functions();            // whether a mode sees functions of tensors, or a transform of torch.func runs
 bool is_quiet();                        // whether nothing looks at calls of this thread, or changes what they mean

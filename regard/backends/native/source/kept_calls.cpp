@@ -97,7 +97,7 @@ int equal(rg_object *kept, rg_object *given) {
   return answer;
 }
 
-// What calls have in common whose keys grow.
+// A layout without what differs between calls whose keys grow.
 Layout without_growth(Layout layout) {
   for (int i = 1; i < TENSORS; i++) {
     layout.size[i][2] = 0;
@@ -106,8 +106,8 @@ Layout without_growth(Layout layout) {
   return layout;
 }
 
-// The kept call of this layout and these options; NULL if there is none. If `grows`, that for any number of keys from
-// its least to its most. `failed` says that there is an exception.
+// The kept call of this layout and these options; NULL if there is none. With `grows`, only kept calls that hold for a range
+// of numbers of keys are searched. `failed`: an exception of Python is set.
 Kept *find(const Layout &layout, int64_t keys, rg_object *const *options, bool grows, bool &failed) {
   failed = false;
   const uint64_t hash = hash_of(layout), before = changes;
@@ -159,8 +159,8 @@ struct Window {
   static int64_t within(int64_t x, int64_t least, int64_t most) { return x < least ? least : x > most ? most : x; }
 };
 
-// Describe k or v of a call whose keys grow. An axis of one number may have any stride: with the extent as its stride, a
-// second number would lie outside.
+// Describe k or v of a call whose keys grow. An axis of size 1 may have any stride. Here it gets the size of the
+// whole tensor, so that a second entry would lie outside of it.
 void describe_growing(rg_tensor &x, const Layout &layout, int place) {
   const int64_t *const size = layout.size[place], *const stride = layout.stride[place];
   x.size = 1;
@@ -170,7 +170,7 @@ void describe_growing(rg_tensor &x, const Layout &layout, int place) {
   x.row = size[2] > 1 ? stride[2] : x.size;
 }
 
-// The position of the first query; -1 where it is no number that is computed here.
+// The position of the first query; -1 where it is no integer, negative, or too large.
 int64_t position_of(rg_object *q_start, int64_t rows, int64_t keys) {
   constexpr int64_t FAR = INT64_C(1) << 40;
   if (q_start == py.none) return keys - rows < 0 ? -1 : keys - rows;

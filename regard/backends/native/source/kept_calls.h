@@ -8,9 +8,9 @@ extern "C" {
 
 #define RG_OPTIONS 13  // arguments of a call after q, k and v
 
-// Calls of few queries that differ from a kept one in the number of keys, the strides of k and v from row to row of a batch
-// and from head to head, and the position of the first query, as the steps of a text do. A query looks at the keys of one
-// window, within a span of all keys.
+// What holds for the steps of a text: calls of few queries that differ from a kept call only in the number of keys, in the
+// strides of k and v between batch rows and between heads, and in the position of the first query. A query looks at one
+// window of keys, within a span of all keys.
 typedef struct {
   int32_t least_keys, most_keys;
   int64_t left, right;                  // a query at position p looks at p - left <= key <= p + right; RG_NO_LIMIT: no limit

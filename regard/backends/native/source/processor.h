@@ -17,8 +17,8 @@ DECLARE(wide)  // float64: those for calls and recurrences alone
 int instructions();  // the best of those below that this processor has, or that was chosen
 
 namespace {
-// As `rg_instructions` gives them. NONE: the kernel was built for more than the processor has. GENERIC: vectors without
-// instructions of their own. Each file says which is the LEAST that its kernels need.
+// The numbers that `rg_instructions` returns. NONE: the processor lacks what the kernel was built for. GENERIC: plain C++,
+// without special instructions. Each file defines LEAST, the smallest number that its kernels need.
 constexpr int NONE = 0, GENERIC = 1, AVX2 = 2, AVX512 = 3, AVX512_BF16 = 4, NEON = 5;
 }  // namespace
 

@@ -1,4 +1,4 @@
-// Processors of other architectures: the kernel has no instruction of its own there, and runs on each.
+// Processors of other architectures: the kernel is plain C++ there, without special instructions.
 #pragma once
 #include "processor.h"
 

@@ -39,8 +39,8 @@ int check_rotation(const rg_program &p, const rg_operation &o) {
   return p.rotated == o.head_dim ? RG_OK : RG_BAD_SIZES;
 }
 
-// The call of an attention, whose queries and outputs are rows of buffers. `keeps`: it reads the text that is written, whose
-// last position is the place of the program.
+// The call of an attention, whose queries and outputs are rows of buffers. `keeps`: its keys and values are appended to a
+// text, as the entry at the program's place, before it reads that text.
 struct Attending {
   rg_call call;
   rg_schedule schedule;

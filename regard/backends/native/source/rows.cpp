@@ -1,7 +1,7 @@
 // Layers over a few rows: products with matrices that are read where they lie, norms and activations.
 //
-// A row has the bits that it has alone, whatever other rows are beside it, and with any width of registers. This file is
-// compiled once for each width, like kernel.cpp.
+// The bits of a row depend neither on the other rows nor on the width of registers. This file is compiled once for each
+// width, like kernel.cpp.
 #include "vectors.h"
 
 namespace RG_SPACE {
@@ -88,7 +88,7 @@ static void project_all(const rg_operation &p, int rows, const real *x, int in, 
     project_rest(p, std::min(rows, ROWS_AT_ONCE), x, in, y, out, begin, end);
 }
 
-// The sum of f(i) for registers at i = 0, W, 2 W, ...; f gets how many numbers are left, and returns zeros behind them.
+// The sum of f(i, count) over i = 0, W, 2 W, ... below n, with count = min(W, n - i) lanes; f returns zeros in the others.
 template <class F>
 static real sum_of(int n, F f) {
   Lanes sum;
@@ -209,7 +209,7 @@ void log_sum_exps(const float *x, int64_t rows, int32_t n, float *out) {
   for (int64_t row = 0; row < rows; row++) out[row] = (float)log_sum_exp((const real *)x + row * n, n);
 }
 
-// An operation but rotations and attention on all rows of its buffers; `programs.cpp` has checked it.
+// Any operation except rotation and attention, on all rows of its buffers; `programs.cpp` has checked it.
 void operate(const rg_operation *p, const rg_program *program, float *const *memory) {
   const int rows = program->rows, width = program->width[p->into];
   real *into = (real *)memory[p->into];

@@ -6,10 +6,10 @@ namespace RG_SPACE {
 namespace {
 // Calls task(0) .. task(count - 1), which return false if memory is missing, and returns how many did.
 //
-// Relaxed order is enough, also on processors that reorder memory more than x86 does, such as Arm. A number is one thread's turn
-// alone. A task reads what was written before the threads began, and what it writes itself; what others write is read when all
-// threads have ended: the pool's threads begin and end at barriers. Only the counts here and `rg_call.unsound` are written by
-// several of them, and those are read behind the last barrier too.
+// Relaxed order is enough, even on processors such as Arm that reorder memory more than x86. Each task number goes to one
+// thread only. A task reads only what was written before the threads began and what it wrote itself. What tasks write is read
+// after all threads have ended, and the pool's threads begin and end at barriers. Several threads write only the counts here
+// and `rg_call.unsound`, which are also read after the last barrier.
 template <class Task>
 static int run_tasks(int threads, long count, const Task &task) {
   struct Turns {

@@ -3,8 +3,8 @@
 // Every sum here has a fixed order that does not depend on the width of a register, so all instruction sets give equal bits.
 // Products are added by `madd`, which rounds once; the compiler is told not to fuse others (-ffp-contract=off).
 //
-// What an architecture does in its own way stands in one file: vectors_x86.h, vectors_arm.h. Any other has the functions of
-// vectors_generic.h; -DRG_GENERIC chooses them everywhere, for tests.
+// vectors_generic.h has a version of each function for any processor; vectors_x86.h and vectors_arm.h have their own of some.
+// All other architectures use vectors_other.h, which tests choose on any processor by -DRG_GENERIC.
 #pragma once
 #include "vectors_generic.h"
 
@@ -98,7 +98,7 @@ static inline vf shown(vf s, uint32_t bits) {
   return set ? s : all(-INF);
 }
 
-// The lanes of x moved on by one: the last lane of `before` comes first, and the last of x is gone.
+// The lanes of x, each moved to the next lane; the last lane of `before` becomes the first, and the last of x is dropped.
 template <class V, int... LANE>
 static inline V moved_on(V before, V x, std::integer_sequence<int, LANE...>) {
 #if defined(__clang__)

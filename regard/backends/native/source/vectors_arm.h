@@ -1,7 +1,7 @@
 // Vectors of 64-bit Arm: NEON, in registers of four numbers, or of two in float64.
 //
-// The instructions that multiply bfloat16 numbers (bfdot, bfmmla) round otherwise than those of AVX-512, so they are not used:
-// calls in bfloat16 have the bits of other processors, by two `fmla` for a pair.
+// The instructions that multiply bfloat16 numbers (bfdot, bfmmla) round differently from those of AVX-512, so they are not
+// used. Two `fmla` for each pair give calls in bfloat16 the bits of other processors.
 #pragma once
 #include "vectors_generic.h"
 
@@ -17,8 +17,8 @@ namespace {
 constexpr int VECTOR_REGISTERS = 32;
 typedef __fp16 half_number;
 
-// While it lives, denormal numbers count as 0, as inputs and as results. Results are flushed before they are rounded, those of
-// x86 after it, so a result that only rounding lifts to the smallest normal number differs.
+// While an object of it lives, denormal inputs and results count as 0. Arm flushes a result before it is rounded, x86 after
+// that. So they differ for a result that becomes the smallest normal number only by rounding.
 struct FlushToZero {
   static constexpr uint64_t FLUSHES = 1 << 24;
   uint64_t before;

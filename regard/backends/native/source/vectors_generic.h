@@ -1,8 +1,8 @@
-// The functions of vectors that an instruction set may have a form of its own for, in the form that any processor runs.
+// Vector functions that run on any processor. An instruction set may have its own version of each.
 //
-// They are templates, and a function of `vectors_x86.h` or `vectors_arm.h` with the same name and types is preferred to them.
-// Registers of float64 use most of them. So does the kernel of AVX-512 where it is built for AVX2: tests run its tiles so on
-// processors without AVX-512.
+// These are templates, so the compiler prefers a function of `vectors_x86.h` or `vectors_arm.h` with the same name and types.
+// float64 uses most of these templates. So does the kernel of AVX-512 when a test builds it for AVX2, to run its tiles on a
+// processor without AVX-512.
 #pragma once
 #include "registers.h"
 

@@ -1,4 +1,4 @@
-// Vectors of processors that no other file is for: the compiler makes of them what the processor has.
+// Vectors of processors that have no file of their own: the compiler chooses the instructions.
 #pragma once
 #include "vectors_generic.h"
 
@@ -6,7 +6,7 @@ namespace RG_SPACE {
 namespace {
 constexpr int VECTOR_REGISTERS = 32;
 
-// Denormal numbers stay what they are: how a processor is told to flush them differs, and some cannot.
+// Denormal numbers are not flushed here: each kind of processor has its own way to do so, and some have none.
 struct FlushToZero {
   FlushToZero() {}
 };
