@@ -40,7 +40,7 @@ def make_qkv(
 
     def draw(*shape: int, gain: float = 1.0) -> torch.Tensor:
         x = torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
-        return _in_layout(gain * x, layout).detach().requires_grad_(requires_grad)
+        return in_layout(gain * x, layout).detach().requires_grad_(requires_grad)
 
     q = draw(batch, heads, q_len, head_dim, gain=gain)
     k = draw(batch, kv_heads, k_len, head_dim)
@@ -48,7 +48,8 @@ def make_qkv(
     return q, k, v
 
 
-def _in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
+def in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
+    """The numbers of x (batch, heads, length, dim) in one of the `LAYOUTS`; "expanded" repeats the first batch row."""
     if layout == "transposed":
         return x.transpose(1, 2).contiguous().transpose(1, 2)
     if layout == "expanded":

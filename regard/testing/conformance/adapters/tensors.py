@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from regard.reprs import brief
+from regard.testing.cases import in_layout
 from regard.testing.conformance.call import Array, NeutralCall, Results
 
 TRANSFORMS = ("vmap", "jvp", "second derivatives", "functional gradient", "compile")
@@ -153,14 +154,4 @@ def _tensor(x: Array, dtype: torch.dtype) -> torch.Tensor:
 
 
 def _in_layout(x: torch.Tensor, layout: str) -> torch.Tensor:
-    if layout == "transposed":
-        return x.transpose(1, 2).contiguous().transpose(1, 2)
-    if layout == "expanded":
-        return x[:1].expand(x.shape)
-    if layout == "sliced":
-        return torch.stack([x, torch.full_like(x, torch.nan)], -1).flatten(-2)[..., ::2]
-    if layout == "offset":
-        return torch.cat([x.new_full((3,), torch.nan), x.flatten()])[3:].view(x.shape)
-    if layout == "negated":
-        return torch._neg_view(-x)
-    return x
+    return torch._neg_view(-x) if layout == "negated" else in_layout(x, layout)
