@@ -47,7 +47,7 @@ values = torch.stack([value_of[state] for _, state in FACTS])  # (facts, states)
 
 
 @dataclass(frozen=True)
-class Rule:
+class MemoryRule:
     """How a memory is changed before and while a fact is written."""
 
     a: float  # the decay
@@ -55,10 +55,10 @@ class Rule:
 
 
 RULES = {
-    "adds": Rule(1.0, corrects=False),
-    "forgets": Rule(DECAY, corrects=False),
-    "corrects": Rule(1.0, corrects=True),
-    "does both": Rule(DECAY, corrects=True),
+    "adds": MemoryRule(1.0, corrects=False),
+    "forgets": MemoryRule(DECAY, corrects=False),
+    "corrects": MemoryRule(1.0, corrects=True),
+    "does both": MemoryRule(DECAY, corrects=True),
 }
 
 

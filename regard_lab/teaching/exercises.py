@@ -37,7 +37,7 @@ class AnswerKind(Protocol):
 
 
 @dataclass(frozen=True)
-class Number:
+class OneNumber:
     """A number, which may have separators of thousands, a fraction bar or a percent sign."""
 
     asks = "a number"
@@ -112,7 +112,7 @@ class Code:
             raise ArgumentError(f"the answer raised {type(error).__name__}: {error}") from error
 
 
-NUMBER = Number()
+NUMBER = OneNumber()
 WHOLE_NUMBERS = WholeNumbers()
 CODE = Code()
 

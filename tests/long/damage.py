@@ -91,7 +91,7 @@ def most_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
-class Reader:
+class ReadRun:
     """The run with what was read from each file before anything changed."""
 
     def __init__(self, folder: Path) -> None:
@@ -144,7 +144,7 @@ class Reader:
 def flips(numbers: Sequence[int], folder: Path) -> Found:
     """A case is one bit of one file: files in turn, the bit drawn."""
     found = Found()
-    reader = Reader(folder)
+    reader = ReadRun(folder)
     for number in numbers:
         draw = random.Random(f"flip {number}")
         name = reader.names[number % len(reader.names)]

@@ -38,7 +38,7 @@ class Layer(nn.Module):
     """A module that calls attention."""
 
 
-class Tensors:
+class LayerTensors:
     """The tensors of one layer's call, whose mask is new, and what formulas give for it."""
 
     def __init__(self, name, seed=0, k_len=None, dtype=torch.float64):
@@ -109,7 +109,7 @@ def usual(monkeypatch):
 def warm(name, k_len=None, times=3):
     """Calls of earlier forward passes, each with a mask of its own."""
     for seed in range(times):
-        tensors = Tensors(name, seed, k_len)
+        tensors = LayerTensors(name, seed, k_len)
         mask = tensors.mask()
         tensors.attend(mask)
         tensors.attend(mask)
@@ -120,10 +120,10 @@ def test_layers_of_one_mask_have_the_numbers_of_softmax_and_only_the_first_takes
     name, usual
 ):
     warm(name)
-    mask = Tensors(name).mask()
+    mask = LayerTensors(name).mask()
     for layer in range(4):
         usual.clear()
-        tensors = Tensors(name, 100 + layer)
+        tensors = LayerTensors(name, 100 + layer)
         output = tensors.attend(mask)
         torch.testing.assert_close(output, tensors.expected(), rtol=1e-12, atol=1e-12)
         assert output.is_contiguous()
@@ -136,9 +136,9 @@ def test_steps_over_growing_keys_have_the_numbers_of_softmax_and_the_library_kno
     warm("a step", 19)
     usual.clear()
     for k_len in (*range(20, 32), 23, 20):
-        mask = Tensors("a step", k_len=k_len).mask()
+        mask = LayerTensors("a step", k_len=k_len).mask()
         for layer in range(3):
-            tensors = Tensors("a step", layer, k_len)
+            tensors = LayerTensors("a step", layer, k_len)
             output = tensors.attend(mask)
             torch.testing.assert_close(output, tensors.expected(), rtol=1e-12, atol=1e-12)
     assert not usual
@@ -147,7 +147,7 @@ def test_steps_over_growing_keys_have_the_numbers_of_softmax_and_the_library_kno
 @pytest.mark.parametrize("name", CASES)
 def test_a_nan_in_a_later_layer_reaches_the_queries_that_may_look_at_it_and_no_others(name):
     warm(name)
-    tensors = Tensors(name)
+    tensors = LayerTensors(name)
     mask = tensors.mask()
     tensors.attend(mask)
     number = 3  # a key of the second batch row, which its padding and its holes hide
@@ -171,7 +171,7 @@ def test_a_nan_in_a_later_layer_reaches_the_queries_that_may_look_at_it_and_no_o
 @pytest.mark.parametrize("name", ["a text", "a step", "padding", "a step with a bias"])
 def test_gradients_of_layers_that_share_a_mask_are_those_of_softmax(name):
     warm(name)
-    tensors = Tensors(name)
+    tensors = LayerTensors(name)
     mask = tensors.mask()
     tensors.attend(mask)
     leaves = [tensors.q, tensors.k, tensors.v, *([] if tensors.bias is None else [tensors.bias])]
@@ -186,7 +186,7 @@ def test_gradients_of_layers_that_share_a_mask_are_those_of_softmax(name):
 @pytest.mark.parametrize("name", CASES)
 def test_a_profiler_sees_the_call_of_every_layer(name):
     warm(name)
-    tensors = Tensors(name)
+    tensors = LayerTensors(name)
     mask = tensors.mask()
     tensors.attend(mask)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
@@ -209,7 +209,7 @@ class Seeing(TorchFunctionMode):
 @pytest.mark.parametrize("name", ["a step with a bias", "padding"])
 def test_beside_a_mode_and_in_autocast_a_layer_takes_the_usual_way(name, usual):
     warm(name)
-    tensors = Tensors(name)
+    tensors = LayerTensors(name)
     mask = tensors.mask()
     tensors.attend(mask)
     for block in (Seeing(), torch.autocast("cpu", torch.bfloat16)):
@@ -223,7 +223,7 @@ def test_beside_a_mode_and_in_autocast_a_layer_takes_the_usual_way(name, usual):
 def test_a_mask_for_other_sizes_is_refused_by_later_layers_too(name):
     warm(name)
     warm(name, 13) if name != "padding" else None
-    tensors = Tensors(name)
+    tensors = LayerTensors(name)
     mask = tensors.mask()
     tensors.attend(mask)
     tensors.k = torch.cat((tensors.k, tensors.k[:, :, :2]), 2)
@@ -234,7 +234,7 @@ def test_a_mask_for_other_sizes_is_refused_by_later_layers_too(name):
 
 def test_a_bias_that_is_changed_in_place_is_read_again():
     warm("a step with a bias")
-    tensors = Tensors("a step with a bias")
+    tensors = LayerTensors("a step with a bias")
     mask = tensors.mask()
     tensors.attend(mask)
     tensors.bias.mul_(-2)
@@ -242,7 +242,7 @@ def test_a_bias_that_is_changed_in_place_is_read_again():
 
 
 def test_padding_that_is_changed_in_place_between_forward_passes_is_read_again():
-    tensors = Tensors("holes")
+    tensors = LayerTensors("holes")
     tensors.unpadded = HOLES.clone()
     tensors.attend(tensors.mask())
     tensors.attend(tensors.mask())
@@ -255,7 +255,7 @@ def test_padding_that_is_changed_in_place_between_forward_passes_is_read_again()
 @pytest.mark.parametrize("name", ["a text", "a step", "a step with a bias"])
 def test_another_scale_or_softcap_of_a_later_layer_is_computed_as_it_is(name):
     warm(name)
-    tensors = Tensors(name)
+    tensors = LayerTensors(name)
     mask = tensors.mask()
     tensors.attend(mask)
     capped = tensors.attend(mask, softcap=0.5)
@@ -266,7 +266,7 @@ def test_another_scale_or_softcap_of_a_later_layer_is_computed_as_it_is(name):
 
 def test_an_interrupted_layer_leaves_the_next_one_right(monkeypatch):
     warm("a step with a bias")
-    tensors = Tensors("a step with a bias")
+    tensors = LayerTensors("a step with a bias")
     mask = tensors.mask()
     tensors.attend(mask)
     whole = Library.forward
@@ -284,8 +284,8 @@ def test_an_interrupted_layer_leaves_the_next_one_right(monkeypatch):
 @pytest.mark.parametrize("name", ["a step", "a step with a bias", "padding"])
 def test_threads_that_share_a_mask_get_the_bits_of_one(name):
     warm(name)
-    mask = Tensors(name).mask()
-    layers = [Tensors(name, seed) for seed in range(6)]
+    mask = LayerTensors(name).mask()
+    layers = [LayerTensors(name, seed) for seed in range(6)]
     alone = [layer.attend(mask) for layer in layers]
 
     def attend(layer):

@@ -45,7 +45,7 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor) -> None:
     )
 
 
-class Stack:
+class RandomFeedForward:
     """Norm, projection, activation, product with a gate, and a projection that is added to x: a feed-forward."""
 
     def __init__(self, draw: random.Random) -> None:
@@ -94,7 +94,7 @@ class Stack:
 def test_a_feed_forward_has_the_numbers_of_its_formula(native: Library) -> None:
     draw = random.Random(3)
     for _ in range(60):
-        stack = Stack(draw)
+        stack = RandomFeedForward(draw)
         rows = draw.choice([1, 2, 3, 4, 5, 11, MOST_ROWS])
         program, buffer = stack.program(native)
         x = torch.randn(rows, stack.dim)
@@ -107,7 +107,7 @@ def test_a_feed_forward_has_the_numbers_of_its_formula(native: Library) -> None:
 def test_a_row_has_the_bits_that_it_has_alone_with_any_registers(native: Library) -> None:
     draw = random.Random(4)
     for _ in range(30):
-        stack = Stack(draw)
+        stack = RandomFeedForward(draw)
         program, buffer = stack.program(native)
         x = torch.randn(7, stack.dim)
         together = x.clone()
@@ -123,7 +123,7 @@ def test_a_row_has_the_bits_that_it_has_alone_with_any_registers(native: Library
         assert torch.equal(narrow, together)
 
 
-class Text:
+class RandomText:
     """Attention to the entries of each row's own text, position after position."""
 
     def __init__(self, draw: random.Random) -> None:
@@ -180,7 +180,7 @@ def heads_of(x: torch.Tensor, head_dim: int) -> torch.Tensor:
 def test_steps_of_a_text_append_rotated_keys_and_look_at_the_last_entries(native: Library) -> None:
     draw = random.Random(5)
     for _ in range(40):
-        text = Text(draw)
+        text = RandomText(draw)
         program, buffers = text.program(native)
         widths = [program.width(buffer) for buffer in buffers]
         vectors = [torch.randn(text.rows, text.room, width) for width in widths[:3]]

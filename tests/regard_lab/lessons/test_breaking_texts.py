@@ -307,9 +307,9 @@ def test_overwriting():
             S = S + b * torch.outer(k, v - known)
         return S
 
-    def other_decays(RULES, Rule):
-        adds = Rule(0.9, corrects=False)
-        forgets = Rule(1.0, corrects=False)
+    def other_decays(RULES, MemoryRule):
+        adds = MemoryRule(0.9, corrects=False)
+        forgets = MemoryRule(1.0, corrects=False)
         return RULES | {"adds": adds, "forgets": forgets}
 
     assert starting(
