@@ -21,7 +21,6 @@ from regard_lab.cli.interrupts import heed_interrupts
 # What the help of every command shows. Options take their defaults from functions and Configs whose modules import
 # torch, which takes seconds; so `make figures` writes the help here, and a test keeps it current.
 HELP_FILE = Path(__file__).with_name("help.json")
-LONE_SURROGATES = re.compile("[\ud800-\udfff]")  # bytes of a word that are not UTF-8
 # What messages of Typer say.
 OUTSIDE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")
 LEFT_OVER = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.*)\)")
@@ -57,9 +56,18 @@ class CheckedCommand(TyperCommand):
         return left_over
 
 
+def is_in_utf8(text: str) -> bool:
+    """Whether a text as it was typed is UTF-8; Python reads other bytes as lone surrogates."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
 def fault_of(value: object, *, is_option: bool) -> str | None:
     """What an option cannot take: a text that is not UTF-8, a number that is not finite or does not fit 64 bits."""
-    if is_option and isinstance(value, str) and LONE_SURROGATES.search(value):
+    if is_option and isinstance(value, str) and not is_in_utf8(value):
         return f"{value!r}, which is not text in UTF-8"
     if isinstance(value, float) and not math.isfinite(value):
         return f"{value}; it needs a finite number"
