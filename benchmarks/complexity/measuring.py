@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from benchmarks.complexity.rows import ROWS, CostRow
 from regard.errors import RegardError, UnsupportedError
 from regard_lab.bench.measuring import take_turns, threads
 from regard_lab.bench.running import begin, chosen_of, measure_missing
+from regard_lab.text.remarks import Tell, silent
 
 # Squares, so that a stride of sqrt(n) divides the length.
 SIDES = (16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024, 1536)
@@ -23,7 +24,6 @@ LARGEST_ERROR = 1e-4  # relative to the largest number of the output
 SHORTEST_HELD = 1024  # the memory of shorter calls is too small to measure
 
 Record = dict[str, Any]
-Tell = Callable[[str], None]
 
 
 @dataclass
@@ -93,7 +93,7 @@ def run_complexity(
     quick: bool = False,
     out: Path | None = None,
     resume: bool = False,
-    tell: Tell = lambda line: None,
+    tell: Tell = silent,
 ) -> CostTable:
     """Measure rows on the CPU; after each, write `complexity.json` and `complexity.md`.
 

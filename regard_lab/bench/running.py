@@ -22,9 +22,9 @@ from regard_lab.bench.report import write_report
 from regard_lab.bench.results import Results, environment
 from regard_lab.bench.whole import WholeContest
 from regard_lab.bench.work import Case, Contender, Contest, Promise, make_tensors
+from regard_lab.text.remarks import Tell, silent
 
 Record = dict[str, Any]
-Tell = Callable[[str], None]
 CPU_PACE = Pace()  # of CPU time, and of time on a GPU
 WALL_PACE = Pace(rounds=7)
 QUICK_CPU_PACE = Pace(rounds=7, shortest=0.002)
@@ -229,7 +229,7 @@ def run_bench(
     out: Path | None = None,
     resume: bool = False,
     device: str = "cpu",
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = silent,
 ) -> Results:
     """Measure cases; after each, write `bench.json` and `bench.md`.
 

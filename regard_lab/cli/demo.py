@@ -40,6 +40,7 @@ from regard_lab.seeing.lens_study import (
 from regard_lab.seeing.maps import Kind
 from regard_lab.seeing.picture import draw_heads
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, make_split
+from regard_lab.text.remarks import Tell
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard_lab.text.writing import duration
 from regard_lab.training import TrainingResult
@@ -47,7 +48,7 @@ from regard_lab.training.folders import check_run_folder
 from regard_lab.training.recipes import TranslationTraining, read_settings
 from regard_lab.training.recipes.continuing import continued_config
 from regard_lab.training.recipes.evaluation import PronounReport, judge_pronouns
-from regard_lab.training.recipes.run_folder import Tell, explain_run
+from regard_lab.training.recipes.run_folder import explain_run
 
 # Chosen on validation sentences. Twins differ in one adjective, which moves the referent, and share a batch. The
 # decoder sees three of its own words, so the gender has to come from the source. With four heads instead of eight, a

@@ -44,6 +44,7 @@ from regard_lab.models.storage import kind_of_model
 from regard_lab.seeing.lens_study import study_lenses
 from regard_lab.text import Pair, read_lines
 from regard_lab.text.pairs import read_each
+from regard_lab.text.remarks import silent
 from regard_lab.text.tables import EMPTY_LINE, LineFault
 from regard_lab.training.recipes import comparing
 from regard_lab.training.recipes.evaluation import (
@@ -56,7 +57,7 @@ from regard_lab.training.recipes.evaluation import (
     evaluate_text,
     uncounted,
 )
-from regard_lab.training.recipes.run_folder import keeps_placeholders, silent
+from regard_lab.training.recipes.run_folder import keeps_placeholders
 
 OUT = Option(
     "--out",

@@ -31,6 +31,7 @@ from regard_lab.decoding.loading import TOKENISER_FILE
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.kinds import Transformer
 from regard_lab.text import PAD, Tokeniser
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import load_translation_data
 from regard_lab.training import Task, TrainingConfig, TrainingResult, train
 from regard_lab.training.config import setting
@@ -43,7 +44,7 @@ from regard_lab.training.recipes.language import (
     read_running_text,
 )
 from regard_lab.training.recipes.masked_words import MaskedWordTask, read_lines_of_text
-from regard_lab.training.recipes.recipe import RunConfig, Tell, silent
+from regard_lab.training.recipes.recipe import RunConfig
 from regard_lab.training.recipes.run_folder import read_settings
 from regard_lab.training.recipes.translation import TranslationTask
 

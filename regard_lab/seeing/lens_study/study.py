@@ -39,6 +39,7 @@ from regard_lab.seeing.lenses.explaining import DEFAULT
 from regard_lab.seeing.referents import choose_head, it_weights
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text.pronouns import PronounSentence, make_split
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import LEARNED
 
 JSON = "lenses.json"
@@ -302,7 +303,7 @@ def study_lenses(
     seed: int = 0,
     out: Path | None = None,
     name: str = "RUN",
-    tell: Callable[[str], None] = lambda line: None,
+    tell: Tell = silent,
 ) -> LensReport:
     """Verify by swaps what the pronouns depend on, and measure each lens on the verified sentences.
 
@@ -360,7 +361,7 @@ def study_lenses(
 
 
 def lenses_of(
-    translator: Translator, report: LensReport, seed: int, tell: Callable[[str], None]
+    translator: Translator, report: LensReport, seed: int, tell: Tell
 ) -> dict[str, MeasureLens]:
     """The lenses that a translator has, by the keys of `LENS_ROWS`; heads are chosen on validation sentences."""
     model = translator.model

@@ -24,6 +24,7 @@ from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import BEGIN, END, Pair, Tokeniser, split_by_hash
 from regard_lab.text.batches import TokenBatches, in_order, pad
 from regard_lab.text.documents import read_labelled
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
@@ -33,7 +34,7 @@ from regard_lab.training.recipes.masked_words import EncoderRunConfig
 from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.reading import tell_of_equal
 from regard_lab.training.recipes.recipe import FINE_TUNING_RATE, Recipe, Requested, Training
-from regard_lab.training.recipes.run_folder import Tell, goes_on, silent
+from regard_lab.training.recipes.run_folder import goes_on
 
 CLASSES_FILE = "classes.json"
 LONGEST_FILE = "longest.json"  # the ids of a text that a classifier reads

@@ -14,11 +14,11 @@ from regard.errors import ArgumentError, NotFoundError
 from regard.storage.files import replace_file
 from regard_lab.models import LanguageModel
 from regard_lab.models.storage import kind_of_model, load_model
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.writing import markdown_table
 from regard_lab.training.checkpoint import read_run
 from regard_lab.training.folders import make_folder
 from regard_lab.training.recipes.evaluation import Counting, evaluate_run, evaluate_text, uncounted
-from regard_lab.training.recipes.recipe import Tell, silent
 
 MARKDOWN = "compare.md"
 JSON = "compare.json"

@@ -26,6 +26,7 @@ from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
 from regard_lab.text.batches import TokenBatches
 from regard_lab.text.cleaning import tidy
 from regard_lab.text.documents import read_documents
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.training.config import setting
 from regard_lab.training.loop import TrainingResult
@@ -34,7 +35,6 @@ from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.reading import TextParts, pronoun_sentences, read_parts
 from regard_lab.training.recipes.recipe import SOME, Recipe, Requested, Training
 from regard_lab.training.recipes.run_config import RunConfig, StackConfig
-from regard_lab.training.recipes.run_folder import Tell, silent
 
 HELD_OUT = 0.05  # share of the characters
 MOST_HELD_OUT = 1_000_000  # characters

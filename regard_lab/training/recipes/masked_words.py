@@ -23,6 +23,7 @@ from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.batches import TokenBatches, in_order, pad
 from regard_lab.text.documents import read_texts
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import PRONOUNS
 from regard_lab.text.vocabularies import SPECIALS, UNKNOWN
 from regard_lab.training.config import setting
@@ -33,7 +34,6 @@ from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.reading import TextParts, pronoun_sentences, read_parts
 from regard_lab.training.recipes.recipe import Recipe, Requested, Training
 from regard_lab.training.recipes.run_config import RunConfig, StackConfig
-from regard_lab.training.recipes.run_folder import Tell, silent
 
 HELD_OUT = 0.05  # share of the characters
 MOST_HELD_OUT = 200_000  # characters

@@ -9,9 +9,9 @@ from regard.arguments import count_of
 from regard_lab.text.documents import TextFile, split_tail
 from regard_lab.text.pronouns import make_split
 from regard_lab.text.pronouns.splits import Split
+from regard_lab.text.remarks import Tell
 from regard_lab.text.translation_data import PRONOUN_COUNTS
 from regard_lab.training.recipes.run_config import RunConfig
-from regard_lab.training.recipes.run_folder import Tell
 
 SHOWN_CHARACTERS = 60  # of a line that is in both texts
 

@@ -20,6 +20,7 @@ from regard_lab.models.base import Storable
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Pair, Tokeniser
 from regard_lab.text.lines import check_there
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.seen_words import remark_on_scripts
 from regard_lab.text.tables import table_of
 from regard_lab.text.translation_data import PRONOUNS
@@ -40,12 +41,10 @@ from regard_lab.training.recipes.continuing import continued_config
 from regard_lab.training.recipes.run_config import RunConfig
 from regard_lab.training.recipes.run_folder import (
     Samples,
-    Tell,
     draw_run,
     goes_on,
     read_settings,
     show_each,
-    silent,
     write_run,
 )
 from regard_lab.training.recipes.starting import (

@@ -21,6 +21,7 @@ from regard_lab.models.encoder import TextEncoder
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Pair, read_pairs
 from regard_lab.text.cleaning import tidy
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.terminal import printable
 from regard_lab.training.checkpoint import SAVED, read_training
 from regard_lab.training.curves import draw_curves
@@ -50,15 +51,8 @@ FILES_OF_SOME = {
     "words.txt": "the English words that the demo's model knows",
 }
 
-Tell = Callable[[str], None]
-"""A function that receives each remark, one sentence at a time."""
-
 Samples = Callable[[torch.nn.Module, Path], list[str]]
 """A function of a model and a path. It returns lines of sample output and may draw a picture at the path."""
-
-
-def silent(remark: str) -> None:
-    """The default of `tell`: ignore the remark."""
 
 
 def explain_run(run: Path) -> None:

@@ -12,10 +12,11 @@ from regard.errors import NotFoundError, UnsupportedError
 from regard_lab.decoding.loading import load_with_tokeniser, seen_words_of, with_pieces
 from regard_lab.models import SavedModel
 from regard_lab.text import Tokeniser
+from regard_lab.text.remarks import Tell
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.recipes.continuing import unknown_settings
 from regard_lab.training.recipes.run_config import RunConfig
-from regard_lab.training.recipes.run_folder import SETTINGS_FILE, Tell, read_settings, run_of
+from regard_lab.training.recipes.run_folder import SETTINGS_FILE, read_settings, run_of
 
 FOREIGN = 0.01  # new data are refused if this share of their characters or more is in no piece of a run's vocabulary
 NAMED_CHARACTERS = 3  # of those that are in no piece

@@ -36,6 +36,7 @@ from regard_lab.text.batches import (
     make_batch,
 )
 from regard_lab.text.cleaning import tidy, tidy_target
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
@@ -52,7 +53,7 @@ from regard_lab.training.recipes.choosing import (
 from regard_lab.training.recipes.preparation import Preparation
 from regard_lab.training.recipes.recipe import Recipe, Requested, Training
 from regard_lab.training.recipes.run_config import RunConfig
-from regard_lab.training.recipes.run_folder import Samples, Tell, reason_of, silent
+from regard_lab.training.recipes.run_folder import Samples, reason_of
 
 RECURRENT: dict[str, Any] = {
     "dim": RecurrentConfig.dim,

@@ -13,6 +13,7 @@ from regard.storage.sealed_json import render_sealed
 from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import read_pairs
+from regard_lab.text.remarks import silent
 from regard_lab.training import Started
 from regard_lab.training.recipes import (
     ClassifierTraining,
@@ -23,7 +24,7 @@ from regard_lab.training.recipes import (
     run_folder,
 )
 from regard_lab.training.recipes.evaluation import evaluate_run
-from regard_lab.training.recipes.run_folder import count_trained, read_test, silent
+from regard_lab.training.recipes.run_folder import count_trained, read_test
 
 # What settings.json held before betas, epsilon, gradient_clip, save_every and log_every were settings of a run.
 OLD = {

@@ -15,6 +15,7 @@ from regard.errors import ArgumentError, DataError
 from regard.reprs import brief
 from regard_lab.text import Pair
 from regard_lab.text.documents import read_labelled
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.training.recipes.classification import Classifier
 from regard_lab.training.recipes.evaluation.counting import (
     Counting,
@@ -28,7 +29,6 @@ from regard_lab.training.recipes.evaluation.lines import (
     rate,
     training_lines,
 )
-from regard_lab.training.recipes.recipe import Tell, silent
 from regard_lab.training.recipes.run_folder import count_trained, read_test
 
 BINS = 10  # of probabilities, for a classifier's calibration

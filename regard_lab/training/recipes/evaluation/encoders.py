@@ -16,6 +16,7 @@ from regard.errors import ArgumentError, NotFoundError
 from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.models.encoder import TextEncoder
 from regard_lab.text.documents import read_texts
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.training.recipes.evaluation.counting import (
     Counting,
     telling_what_was_done,
@@ -28,7 +29,6 @@ from regard_lab.training.recipes.evaluation.lines import (
     rate,
 )
 from regard_lab.training.recipes.masked_words import MaskedWordsTraining, MaskedWordTask
-from regard_lab.training.recipes.recipe import Tell, silent
 
 
 @dataclass(frozen=True)

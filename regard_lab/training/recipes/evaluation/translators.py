@@ -29,6 +29,7 @@ from regard_lab.text.pronouns import (
     make_split,
     pronoun_accuracy,
 )
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import PRONOUN_COUNTS, PRONOUNS
 from regard_lab.training.recipes.evaluation.counting import (
     Counting,
@@ -43,7 +44,6 @@ from regard_lab.training.recipes.evaluation.lines import (
     rate,
     training_lines,
 )
-from regard_lab.training.recipes.recipe import Tell, silent
 from regard_lab.training.recipes.run_folder import (
     LearnedLoss,
     count_trained,

@@ -16,6 +16,7 @@ from regard_lab.decoding.lines import SharedWork
 from regard_lab.decoding.loading import load_with_tokeniser
 from regard_lab.models import LanguageModel
 from regard_lab.text.documents import read_documents
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.training.recipes.evaluation.counting import (
     Counting,
     telling_what_was_done,
@@ -28,7 +29,6 @@ from regard_lab.training.recipes.evaluation.lines import (
     training_lines,
 )
 from regard_lab.training.recipes.language import LanguageModelTraining, LanguageTask, lines_of
-from regard_lab.training.recipes.recipe import Tell, silent
 from regard_lab.training.recipes.run_folder import LearnedLoss, count_trained, read_settings
 
 BATCH_IDS = 2048  # at least one block
