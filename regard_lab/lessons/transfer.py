@@ -284,16 +284,21 @@ holds(
 )
 
 
+def is_better_with_every_seed(shares, others):
+    """Whether every share of the test sentences is above the other of the same seed."""
+    verdicts = []
+    for share, other in zip(shares, others):
+        verdicts.append(share_of_test(share).above(share_of_test(other)))
+    return every(*verdicts)
+
+
 def compare_with_table(check, sentence, model, labels):
     """Check that a model is better than the table of last words with every seed."""
     by_model = shares_of(trainings, model, labels)
     by_table = shares_of(trainings, "last_word", labels)
-    verdicts = []
-    for share, share_of_table in zip(by_model, by_table):
-        verdicts.append(share_of_test(share).above(share_of_test(share_of_table)))
     check(
         sentence,
-        every(*verdicts),
+        is_better_with_every_seed(by_model, by_table),
         f"{listed(by_model)}; the last word {listed(by_table)}",
     )
 
@@ -309,12 +314,9 @@ def compare_with_english(check, sentence, labels):
     """Check that our encoder is better than the English model with every seed."""
     ours = shares_of(trainings, "transfer", labels)
     english = shares_of(english_trainings, "english", labels)
-    verdicts = []
-    for share, english_share in zip(ours, english):
-        verdicts.append(share_of_test(share).above(share_of_test(english_share)))
     check(
         sentence,
-        every(*verdicts),
+        is_better_with_every_seed(ours, english),
         f"{min(ours):.3f} or more; the English model {max(english):.3f} or less",
     )
 
