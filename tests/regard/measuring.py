@@ -1,4 +1,4 @@
-"""What a call holds in memory, which operations run, and how many functions it enters."""
+"""What a call holds in memory, which operations and functions of PyTorch run, and which of Python it enters."""
 
 import sys
 import weakref
@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 import torch
+from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_iter
 
@@ -17,7 +18,7 @@ ROOT = Path(regard.__file__).parent
 
 
 class NotedOperations(TorchDispatchMode):
-    """The names of the operations that run."""
+    """The names of the operations of PyTorch that run."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -25,6 +26,18 @@ class NotedOperations(TorchDispatchMode):
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class NotedFunctions(TorchFunctionMode):
+    """The names of the functions of PyTorch that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        self.names.append(getattr(func, "__name__", ""))
         return func(*args, **(kwargs or {}))
 
 

@@ -13,12 +13,11 @@ from typing import Any, ClassVar
 
 import pytest
 import torch
-from measuring import NotedOperations, entered, frames
+from measuring import NotedFunctions, NotedOperations, entered, frames
 from repeated_calls import by_python
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
-from torch.overrides import TorchFunctionMode
 from torch.profiler import profile
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -123,20 +122,6 @@ def test_a_nan_in_a_repeated_call_reaches_only_queries_that_may_look_at_it():
 # ---- what PyTorch must see
 
 
-class Functions(TorchFunctionMode):
-    """The names of the functions that run."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.names: list[str] = []
-
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        self.names.append(getattr(function, "__name__", ""))
-        return function(*args, **kwargs or {})
-
-
 class Subclass(Tensor):
     """A tensor that notes the functions it is given to."""
 
@@ -177,9 +162,9 @@ def test_a_dispatch_mode_sees_operations(warm):
 
 
 def test_a_function_mode_sees_what_it_sees_of_a_call_that_python_computes(warm):
-    with Functions() as functions:
+    with NotedFunctions() as functions:
         rg.attention(*warm)
-    with Functions() as functions_of_python:
+    with NotedFunctions() as functions_of_python:
         by_python(*warm)
     assert functions.names == functions_of_python.names
 

@@ -7,10 +7,9 @@ from typing import Any
 import pytest
 import torch
 import torch.nn.functional as F
+from measuring import NotedFunctions, NotedOperations
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from regard.backends.native import few_rows
 from regard.backends.native.few_rows import FEW_ROWS
@@ -108,27 +107,13 @@ def test_sums_of_exponentials_are_those_of_pytorch() -> None:
         assert sum_exponentials(torch.randn(3, 8, requires_grad=True)) is None
 
 
-class Seen(TorchDispatchMode):
-    def __torch_dispatch__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return function(*args, **(kwargs or {}))
-
-
-class SeenFunctions(TorchFunctionMode):
-    def __torch_function__(
-        self, function: Any, types: Any, args: Any = (), kwargs: Any = None
-    ) -> Any:
-        return function(*args, **(kwargs or {}))
-
-
 class Subclass(Tensor):
     pass
 
 
 WATCHED: dict[str, Callable[[], Any]] = {
-    "a mode of operations": Seen,
-    "a mode of functions": SeenFunctions,
+    "a mode of operations": NotedOperations,
+    "a mode of functions": NotedFunctions,
     "autocast": lambda: torch.autocast("cpu", torch.bfloat16),
     "a profiler": lambda: torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]),
     "derivatives": torch.enable_grad,
