@@ -4,6 +4,7 @@ Up to `EXACT` parameters are stored as float32; a larger model as int8, each row
 """
 
 import json
+import math
 import zlib
 from base64 import b64decode, b64encode
 from collections.abc import Sequence
@@ -224,11 +225,21 @@ def differences(model: Computed, tokeniser: Tokeniser, text: str, target_ids: Se
     ids = [torch.tensor([row]) for row in ids_read(model, tokeniser, text, target_ids)]
     chances = model(*ids).softmax(-1)
     chances_of_int8 = int8(*ids).softmax(-1)
+    of_weights = float((weights - weights_of_int8).abs().max())
+    of_chances = float((chances - chances_of_int8).abs().max())
     return (
         f"int8 rounds the weights of the model: on this text the attention weights differ from those in float32 by at "
-        f"most {(weights - weights_of_int8).abs().max():.3f}, and the probabilities by at most "
-        f"{(chances - chances_of_int8).abs().max():.3f}."
+        f"most {_rounded_up(of_weights)}, and the probabilities by at most {_rounded_up(of_chances)}."
     )
+
+
+def _rounded_up(difference: float) -> str:
+    """Three decimals that are no smaller than the difference.
+
+    >>> _rounded_up(0.0292), _rounded_up(0.00004)
+    ('0.030', '0.001')
+    """
+    return f"{math.ceil(1000 * difference) / 1000:.3f}"
 
 
 def _weights_on(

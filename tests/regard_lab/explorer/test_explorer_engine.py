@@ -517,8 +517,8 @@ def test_a_page_in_int8_computes_the_rounded_model_and_states_its_difference(pag
     )
     one, other = (look(each, TOKENISER, SOURCE, translation.ids) for each in (model, rounded))
     apart = (getattr(one, kind) - getattr(other, kind) for kind in ("cross", "encoder", "decoder"))
-    assert float(said[1]) == pytest.approx(max(float(each.abs().max()) for each in apart), abs=6e-4)
-    assert float(said[1]) > 0
+    farthest = max(float(each.abs().max()) for each in apart)
+    assert 0 < farthest <= float(said[1]) < farthest + 1e-3
 
 
 @pytest.mark.parametrize("part", ["model", "tensors"])
