@@ -188,8 +188,13 @@ class Plan:
             result = result._replace(output=result.output.to(problem.dtype))
         return result.on_all_keys(self.keys, problem.k_len) if problem.want else result
 
-    def repeatable(self, call: Call, call_grid: CallGrid | None) -> Repeatable | None:
-        """What equal calls have in common that a compiled library computes; None if only Python computes them."""
+    def repeatable(
+        self, call: Call, call_grid: CallGrid | None, pattern: Pattern | None = None
+    ) -> Repeatable | None:
+        """What equal calls have in common that a compiled library computes; None if only Python computes them.
+
+        `pattern`: given where the calls share no more than its structure.
+        """
         if self._offer.repeatable is None or call_grid is None or call_grid.hidden is not None:
             return None
         if self._has_parameters or not self._takes_prepared:
@@ -199,6 +204,8 @@ class Plan:
         if not type(call.q) is type(call.k) is type(call.v) is torch.Tensor:
             return None
         operands = prepare(self.problem, call_grid, call)
+        if pattern is not None:
+            operands = operands._replace(pattern=pattern)
         struct = self._offer.repeatable(operands)
         if struct is None:
             return None

@@ -144,7 +144,7 @@ def attention(
     if open_modes() or profiling():  # C functions, so fast that a warm call takes no longer
         return measured(call, _output_of_new)
     if isinstance(pattern, Pattern) and pattern.row_keys is not None:
-        output = PLANS.output_by_structure(call)
+        output = PLANS.output_by_structure(call, is_unknown)
         if output is not None:
             return output
     known = PLANS.find(call)

@@ -83,13 +83,20 @@ class KeptPlans:
         for table in (self.calls, self.unequal, self.problems, self.steps, self.steps_of_layers):
             table.clear()
 
-    def output_by_structure(self, call: Call) -> torch.Tensor | None:
-        """The output of a call by the plan of its pattern's structure; None if it needs a plan of its own."""
-        plan = self.structures.find(call)
-        if plan is None:
+    def output_by_structure(self, call: Call, is_unknown: bool = False) -> torch.Tensor | None:
+        """The output of a call by the plan of its pattern's structure; None if it needs a plan of its own.
+
+        `is_unknown`: whether the compiled library was asked, and does not know such calls yet.
+        """
+        structure = self.structures.find(call)
+        if structure is None:
             return None
-        result = plan.compute(call)
-        return None if result is None else result.output
+        result = structure.compute(call)
+        if result is None:
+            return None
+        if is_unknown:
+            REPEATED.keep_by_row(call, structure.plan, structure.grid_of(call))
+        return result.output
 
     def find(self, call: Call) -> PlanOfKey | None:
         """The plan of an equal call, or None.

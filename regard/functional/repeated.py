@@ -14,6 +14,7 @@ from regard.backends.native.kept_calls import KeptCalls, kept_calls
 from regard.core.call import Call
 from regard.core.hidden import CallGrid
 from regard.core.plan import Plan
+from regard.patterns import Pattern
 
 __all__ = ["REPEATED", "UNKNOWN", "options_of"]
 
@@ -57,6 +58,22 @@ class RepeatedCalls:
             common = growing(call)
             if common is not None:
                 self._calls.keep_growing((call.q, call.k, call.v, *options_of(call)), common, keys)
+
+    def keep_by_row(self, call: Call, plan: Plan, call_grid: CallGrid) -> None:
+        """Keep a call that `repeat` does not know, for all whose patterns differ in the keys of batch rows only."""
+        if self._calls is None or plan.problem.needs_grad:
+            return
+        pattern = call.pattern
+        assert isinstance(pattern, Pattern)
+        row_keys = pattern.row_keys
+        assert row_keys is not None
+        of_structure = call._replace(pattern=row_keys.structure)  # ty: ignore[invalid-argument-type]
+        arguments = (call.q, call.k, call.v, *options_of(of_structure))
+        repeatable = plan.repeatable(call, call_grid, pattern)
+        if repeatable is None:
+            self._calls.leave(arguments, keys_by_row=True)
+        else:
+            self._calls.keep_by_row(arguments, repeatable.struct, row_keys.window)
 
     def forget(self) -> None:
         if self._calls is not None:

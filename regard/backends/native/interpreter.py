@@ -55,6 +55,10 @@ _FUNCTIONS = (
 )
 
 
+# Attributes of a pattern and of its RowKeys.
+_ROW_KEYS = ("row_keys", "structure", "starts", "stops", "mask", "of_call")
+
+
 class CDescribed(Structure):
     """rg_described."""
 
@@ -96,6 +100,7 @@ class CPython(Structure):
                 "tensor",
                 "parameter",
                 "integer",
+                "text",
                 "is_cpu",
                 "requires_grad",
                 "is_neg",
@@ -115,6 +120,7 @@ class CPython(Structure):
             (name, py_object)
             for name in ("is_included", "before_autograd", "forward_mode", "level")
         ),
+        *((name, py_object) for name in _ROW_KEYS),
     ]
 
 
@@ -203,6 +209,7 @@ def _functions_and_objects(describe: int) -> CPython:
         tensor=torch.Tensor,
         parameter=torch.nn.Parameter,
         integer=int,
+        text=str,
         is_cpu=sys.intern("is_cpu"),
         requires_grad=sys.intern("requires_grad"),
         is_neg=torch.Tensor.is_neg,
@@ -220,6 +227,8 @@ def _functions_and_objects(describe: int) -> CPython:
         forward_mode=forward_ad,
         level=sys.intern("_current_level"),
     )
+    for name in _ROW_KEYS:
+        setattr(python, name, sys.intern(name))
     for name in _FUNCTIONS:
         address = ctypes.cast(getattr(ctypes.pythonapi, name), c_void_p)
         setattr(python, name, address.value)

@@ -18,9 +18,11 @@ from regard.backends.native.filling import PRODUCTS_PER_THREAD, KernelCall, outp
 from regard.backends.native.interpreter import Interpreter, interpreter
 from regard.backends.native.library import NO_LIMIT
 from regard.backends.native.steps import Growing
+from regard.patterns.band import Band
 
 TENSORS = 3
 OPTIONS = 13  # RG_OPTIONS
+ANY_KEYS = range(1, 1 << 31)  # their numbers that the library can count
 
 
 class CGrowth(Structure):
@@ -55,6 +57,7 @@ class CKeptCall(Structure):
         ("first_key", c_int64),
         ("first_value", c_int64),
         ("growth", POINTER(CGrowth)),
+        ("keys_by_row", c_int32),
     ]
 
 
@@ -79,6 +82,7 @@ class KeptCalls:
         first_key: int = 0,
         first_value: int = 0,
         growth: CGrowth | None = None,
+        keys_by_row: bool = False,
     ) -> None:
         """Keep a call with these arguments of `repeat`.
 
@@ -88,6 +92,7 @@ class KeptCalls:
             first_key: how many bytes behind the first number of k the kernel begins to read.
             first_value: the same of v.
             growth: given if the call stands for all calls like it with other numbers of keys.
+            keys_by_row: whether the pattern among the arguments is the structure of `RowKeys`.
         """
         layout = output_layout(kernel_call.problem)
         kind = {"dtype": kernel_call.problem.dtype, "device": torch.device("cpu")}
@@ -102,32 +107,60 @@ class KeptCalls:
             first_key=first_key,
             first_value=first_value,
             growth=None if growth is None else ctypes.pointer(growth),
+            keys_by_row=keys_by_row,
         )
         self._handle.rg_keep_call(ctypes.byref(kept))
 
     def keep_growing(self, arguments: Sequence[Any], growing: Growing, keys: range) -> None:
         """Keep one call for all calls like it, with any number of keys in `keys` and any first position."""
-        window = growing.window
-        growth = CGrowth(
-            least_keys=keys.start,
-            most_keys=keys.stop - 1,
-            left=NO_LIMIT if window.left is None else window.left,
-            right=NO_LIMIT if window.right is None else window.right,
-            start=growing.start,
-            stop=growing.stop,
-            products_per_key=growing.struct.products_per_key,
-            products_per_thread=PRODUCTS_PER_THREAD,
-        )
+        growth = _growth_of(growing.struct, growing.window, keys)
+        growth.start = growing.start
+        growth.stop = growing.stop
         # Keys that no query looks at may make an output that is not finite; Python computes it then.
         self.keep(arguments, growing.struct, must_be_sound=True, growth=growth)
 
-    def leave(self, arguments: Sequence[Any]) -> None:
+    def keep_by_row(self, arguments: Sequence[Any], kernel_call: KernelCall, window: Band) -> None:
+        """Keep one call for all calls like it, whatever the keys of their batch rows, their number and first position.
+
+        Among the arguments, the structure of the pattern's `RowKeys` stands for the pattern.
+        """
+        growth = _growth_of(kernel_call, window, ANY_KEYS)
+        self.keep(arguments, kernel_call, must_be_sound=True, growth=growth, keys_by_row=True)
+
+    def leave(self, arguments: Sequence[Any], keys_by_row: bool = False) -> None:
         """Leave calls like this one to Python; `repeat` returns None for them without checking more."""
-        kept = CKeptCall(arguments=(py_object * (TENSORS + OPTIONS))(*arguments))
+        kept = CKeptCall(
+            arguments=(py_object * (TENSORS + OPTIONS))(*arguments), keys_by_row=keys_by_row
+        )
+        if keys_by_row:
+            kept.growth = ctypes.pointer(_any_growth())
         self._handle.rg_keep_call(ctypes.byref(kept))
 
     def forget(self) -> None:
         self._handle.rg_forget_calls()
+
+
+def _any_growth() -> CGrowth:
+    """For calls with any number of keys."""
+    return CGrowth(
+        least_keys=ANY_KEYS.start,
+        most_keys=ANY_KEYS.stop - 1,
+        left=NO_LIMIT,
+        right=NO_LIMIT,
+        products_per_thread=PRODUCTS_PER_THREAD,
+    )
+
+
+def _growth_of(kernel_call: KernelCall, window: Band, keys: range) -> CGrowth:
+    growth = _any_growth()
+    growth.products_per_key = kernel_call.products_per_key
+    growth.least_keys = keys.start
+    growth.most_keys = keys.stop - 1
+    if window.left is not None:
+        growth.left = window.left
+    if window.right is not None:
+        growth.right = window.right
+    return growth
 
 
 @cache

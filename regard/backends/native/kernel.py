@@ -293,7 +293,9 @@ class Kernel:
     def repeatable(self, operands: Operands) -> KernelCall | None:
         """The struct of calls that differ from this one in the addresses of q, k, v and output only.
 
-        None where more may differ. No other call uses the struct, and it has no address of a tensor of this one.
+        With a pattern among the operands, they may differ in the keys of batch rows too, whose schedules are written
+        into the struct for each call. None where more may differ. No other call uses the struct, and it has no address
+        of a tensor of this one.
         """
         q = operands.q
         k = operands.k
@@ -302,7 +304,7 @@ class Kernel:
             return None
         if not type(q) is type(k) is type(v) is torch.Tensor or not operands.grid.keys:
             return None
-        if operands.bias is not None or operands.pattern is not None:
+        if operands.bias is not None:
             return None
         if not q.stride(3) == k.stride(3) == v.stride(3) == 1:  # the kernel reads copies
             return None

@@ -3,14 +3,21 @@
 import ctypes
 import itertools
 import math
+import resource
+import signal
+import time
 from functools import partial
+from pathlib import Path
 
 import pytest
 import torch
+from measuring import ROOT, NotedOperations, entered
+from repeated_calls import by_python
 from side_by_side import run_in_threads
 
 import regard as rg
 from regard import patterns as p
+from regard.backends.native.kept_calls import kept_calls
 from regard.backends.native.library import CSchedule, load
 from regard.backends.native.row_keys import RowSchedules
 from regard.core.call import make_problem
@@ -24,6 +31,9 @@ pytestmark = [
     pytest.mark.skipif(isinstance(load(), str), reason="without the library every mask is planned"),
     pytest.mark.usefixtures("fresh_plans"),
 ]
+needs_interpreter = pytest.mark.skipif(
+    kept_calls() is None, reason="only Python computes calls here"
+)
 BATCH, HEADS, KV_HEADS, Q_LEN, K_LEN, DIM = 3, 4, 2, 13, 17, 8
 KINDS = {
     "a mask": lambda draw: p.KeyMask(draw.booleans()),
@@ -342,7 +352,109 @@ def test_transforms_and_autocast_see_the_mask():
 def test_few_plans_and_grids_are_kept_however_many_masks_come():
     for length in range(4, 204):
         draw = DrawnRowKeys(length, 4, length)
-        rg.attention(*draw.vectors(), pattern=p.KeyMask(draw.booleans()))
+        by_python(*draw.vectors(), pattern=p.KeyMask(draw.booleans()))
     (plan,) = PLANS.structures.kept.values()
     assert len(plan._grids) == structures.KEPT_GRIDS
     assert not PLANS.unequal
+
+
+class Alarm(BaseException):
+    pass
+
+
+def enters_patterns_alone(vectors: list[torch.Tensor], pattern: p.Pattern, **options) -> bool:
+    """Whether a call enters no file of regard but the one of `attention` and those of the patterns."""
+    paths = set(entered(lambda: rg.attention(*vectors, pattern=pattern, **options)))
+    rooms = {Path(path).parent for path in paths if Path(path).is_relative_to(ROOT)}
+    return rooms <= {ROOT / "functional", ROOT / "patterns"}
+
+
+@needs_interpreter
+@pytest.mark.parametrize("start", [None, 3], ids=str)
+@pytest.mark.parametrize("q_len", [1, 13, 131, 601])
+@pytest.mark.parametrize("name", [name for name in KINDS if name != "a window of no pair"])
+def test_fresh_keys_of_a_known_structure_are_computed_without_python(name, q_len, start):
+    """With any number of keys, and with room for few schedules and for many."""
+    for seed in range(4):
+        draw = DrawnRowKeys(seed, q_len, q_len + 4 + seed)
+        vectors = draw.vectors()
+        pattern = KINDS[name](draw)
+        computed = rg.attention(*vectors, pattern=pattern, q_start=start)
+        if seed:
+            assert enters_patterns_alone(vectors, KINDS[name](draw), q_start=start)
+        assert torch.equal(computed, by_python(*vectors, pattern=pattern, q_start=start))
+
+
+@needs_interpreter
+def test_a_mask_for_one_number_of_queries_and_keys_is_refused_in_other_calls():
+    draw = DrawnRowKeys(1)
+    mask = draw.pairs(1, 1)
+    for _ in range(3):
+        rg.attention(*draw.vectors(), pattern=p.Explicit(mask))
+    q, k, v = draw.vectors()
+    with pytest.raises(rg.ShapeError, match="is for"):
+        rg.attention(q, k[:, :, 1:], v[:, :, 1:], pattern=p.Explicit(mask))
+    shorter = p.Explicit(mask) & p.KeyMask(draw.booleans()[:, 1:])
+    for _ in range(2):
+        with pytest.raises(rg.ShapeError, match="is for"):
+            rg.attention(q, k[:, :, 1:], v[:, :, 1:], pattern=shorter)
+
+
+@needs_interpreter
+def test_a_dispatch_mode_sees_the_operations_that_it_sees_of_a_call_by_python():
+    draw = DrawnRowKeys(4)
+    vectors = draw.vectors()
+    mask = draw.booleans()
+    rg.attention(*vectors, pattern=p.KeyMask(mask))
+    assert enters_patterns_alone(vectors, p.KeyMask(mask))
+    seen = []
+    for compute in (rg.attention, by_python):
+        pattern = p.KeyMask(mask)
+        with NotedOperations() as noted:
+            compute(*vectors, pattern=pattern)
+        seen.append(noted.names)
+    assert seen[0]
+    assert seen[0] == seen[1]
+
+
+@needs_interpreter
+def test_memory_does_not_grow_over_100000_fresh_masks():
+    q, k, v = (torch.randn(2, 2, 3, 8) for _ in range(3))
+    mask = torch.tensor([[True, False, True], [False, True, True]])
+
+    def calls(count: int) -> int:
+        for _ in range(count):
+            rg.attention(q, k, v, pattern=p.KeyMask(mask))
+        return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+    before = calls(10_000)
+    assert calls(100_000) - before < 2048  # KiB
+
+
+@needs_interpreter
+def test_calls_with_fresh_keys_after_interruptions_have_the_same_bits():
+    draw = DrawnRowKeys(9)
+    vectors = draw.vectors()
+    mask = draw.booleans()
+    wanted = by_python(*vectors, pattern=p.Causal() & p.KeyMask(mask))
+
+    def interrupt(*_) -> None:
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, interrupt)
+    interruptions = 0
+    try:
+        until = time.monotonic() + 0.4
+        while time.monotonic() < until:
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 2e-4)
+                while True:
+                    rg.attention(*vectors, pattern=p.Causal() & p.KeyMask(mask))
+            except Alarm:
+                interruptions += 1
+            found = rg.attention(*vectors, pattern=p.Causal() & p.KeyMask(mask))
+            assert torch.equal(found, wanted)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+    assert interruptions > 10

@@ -44,7 +44,7 @@ typedef struct {
   int (*describe)(void *, rg_described *);  // of DLPack: 0, or -1 with an exception of Python
 
   rg_object *none, *unknown, *any_exception;
-  rg_object *tensor, *parameter, *integer;  // the classes torch.Tensor, torch.nn.Parameter and int
+  rg_object *tensor, *parameter, *integer, *text;  // the classes torch.Tensor, torch.nn.Parameter, int and str
   rg_object *is_cpu, *requires_grad;     // names of attributes
   rg_object *is_neg;                     // functions of a tensor: whether its numbers are the negatives of those in memory,
   rg_object *has_no_memory[2];           // and two that say whether it has no memory
@@ -53,6 +53,8 @@ typedef struct {
   rg_object *quiet[RG_QUIET];            // return None, False or 0 where nothing looks at a call or changes it
   rg_object *is_included, *before_autograd;  // a function: whether a dispatch key is included; and the key that tracers use
   rg_object *forward_mode, *level;       // a module and the name of its number, below 0 outside of forward-mode derivatives
+  // Names of attributes: of a pattern, and of its RowKeys.
+  rg_object *row_keys, *structure, *starts, *stops, *mask, *of_call;
 } rg_python;
 
 // Store these functions and objects; called once, before any function is made.
@@ -65,6 +67,8 @@ rg_object *rg_class_of(rg_object *);  // a new reference to the class of an obje
 // Every function here needs Python's lock.
 extern rg_python py;
 
+constexpr int EQUAL = 2;  // Py_EQ, for PyObject_RichCompareBool
+
 rg_object *class_of(rg_object *);
 rg_object *shared(rg_object *);         // the same object, with a reference more
 bool says_something(rg_object *);       // whether a result is not None, False or 0; also true for an exception
@@ -74,6 +78,21 @@ bool is_quiet();                        // whether nothing looks at calls of thi
 bool has_no_memory(rg_object *, const void *data);
 bool describe(rg_object *, rg_described &);  // a tensor on the CPU with memory
 int32_t threads_of(int32_t most);       // how many threads PyTorch takes, at most these
+
+// A reference that is given back at the end of its block; NULL where an exception of Python is set, or nothing is held.
+class Reference {
+ public:
+  explicit Reference(rg_object *x = nullptr) : object(x) {}
+  ~Reference() {
+    if (object) py.Py_DecRef(object);
+  }
+  Reference(const Reference &) = delete;
+  Reference &operator=(const Reference &) = delete;
+  operator rg_object *() const { return object; }
+
+ private:
+  rg_object *const object;
+};
 
 rg_object *new_function(const char *name, rg_object *(*)(rg_object *, rg_object *const *, intptr_t), const char *doc);
 #endif

@@ -5,6 +5,7 @@
 // a look-up and the kernel other code may run, so a call works on copies: a table entry is never read after Python was asked
 // for something.
 #include "kept_calls.h"
+#include "row_keys.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,10 @@ constexpr int CALLS = 256;   // the newest that are kept
 constexpr int CHAINS = 512;  // a power of two
 constexpr int AXES = 4;
 constexpr int MOST_GROWING_ROWS = 16;  // queries of a call whose keys grow
-constexpr int EQUAL = 2;  // Py_EQ
+
+// What a kept call stands for: calls with as many keys, or with any number of keys in a range, whose queries look at a window
+// or at the keys of their batch row.
+enum Kind { EQUAL_SIZES, ONE_WINDOW, KEYS_BY_ROW };
 
 // Where these options stand; a call with one of the middle four is not kept.
 enum { PATTERN, MECHANISM, BIAS, PARAMETERS, DROPOUT_SEED, SINK, Q_START };
@@ -37,8 +41,8 @@ struct Kept {
   rg_call call;
   int32_t most_threads, must_be_sound;
   int64_t first[TENSORS];  // bytes
-  bool grows;
-  rg_growth growth;        // if it grows
+  Kind kind;
+  rg_growth growth;        // of the last two kinds
 };
 
 Kept *chains[CHAINS];
@@ -59,7 +63,7 @@ bool may_repeat(rg_object *const *arguments) {
   if (says_something(py.PyObject_CallNoArgs(py.is_grad_enabled)))
     for (int i = 0; i < TENSORS; i++)
       if (is_true(arguments[i], py.requires_grad)) return false;
-  return is_true(arguments[0], py.is_cpu);
+  return is_true(arguments[0], py.is_cpu) && is_quiet();
 }
 
 // The first number of a tensor with four axes, and how it lies; NULL for any other.
@@ -106,13 +110,16 @@ Layout without_growth(Layout layout) {
   return layout;
 }
 
-// The kept call of this layout and these options; NULL if there is none. With `grows`, only kept calls that hold for a range
-// of numbers of keys are searched. `failed`: an exception of Python is set.
-Kept *find(const Layout &layout, int64_t keys, rg_object *const *options, bool grows, bool &failed) {
+// The kept call of this kind, layout and options; NULL if there is none. `failed`: an exception of Python is set.
+Kept *find(Kind kind, const Layout &of_call, rg_object *const *options, bool &failed) {
   failed = false;
+  const bool grows = kind != EQUAL_SIZES;
+  const int64_t keys = of_call.size[1][2];
+  if (grows && keys != of_call.size[2][2]) return nullptr;
+  const Layout layout = grows ? without_growth(of_call) : of_call;
   const uint64_t hash = hash_of(layout), before = changes;
   for (Kept *kept = chains[hash % CHAINS]; kept; kept = kept->next) {
-    if (kept->hash != hash || kept->grows != grows || memcmp(&kept->layout, &layout, sizeof layout)) continue;
+    if (kept->hash != hash || kept->kind != kind || memcmp(&kept->layout, &layout, sizeof layout)) continue;
     if (grows && (keys < kept->growth.least_keys || keys > kept->growth.most_keys)) continue;
     int same = 1;
     for (int i = 0; i < RG_OPTIONS && same == 1; i++) {
@@ -126,12 +133,13 @@ Kept *find(const Layout &layout, int64_t keys, rg_object *const *options, bool g
   return nullptr;
 }
 
-// Which keys the queries of a call look at, where they grow: one block of rows and one run of keys.
+// Which keys the queries of a call look at that all look at one window: one block of rows and one run of keys.
 struct Window {
   rg_schedule schedule;
   int32_t block[4], run[4], lo[MOST_GROWING_ROWS], hi[MOST_GROWING_ROWS];
 
-  Window(const rg_growth &growth, int32_t rows, int32_t keys, int64_t position) {
+  void write(rg_call &call, const rg_growth &growth, int64_t position) {
+    const int32_t rows = call.q_len, keys = call.keys;
     const int64_t low = within(growth.start, 0, keys), high = within(growth.stop, low, keys);
     for (int32_t row = 0; row < rows; row++) {
       const int64_t at = position + row;
@@ -153,6 +161,9 @@ struct Window {
     schedule.run = run;
     schedule.lo = lo;
     schedule.hi = hi;
+    call.schedules = 1;
+    call.schedule = &schedule;
+    call.schedule_of = nullptr;
   }
 
  private:
@@ -180,57 +191,81 @@ int64_t position_of(rg_object *q_start, int64_t rows, int64_t keys) {
   return position < 0 || position > FAR ? -1 : position;
 }
 
-// The output of a kept call, which is copied before anything else is asked; None where only Python computes it.
-rg_object *compute(const Kept &kept, rg_object *const *arguments, char *const *data, const Layout &layout) {
-  rg_call call = kept.call;
-  int32_t most_threads = kept.most_threads;
-  const int32_t must_be_sound = kept.must_be_sound;
-  const int32_t keys = (int32_t)layout.size[1][2];
-  const int64_t position = kept.grows ? position_of(arguments[TENSORS + Q_START], call.q_len, keys) : 0;
-  if (position < 0) return shared(py.none);
-  const Window window(kept.growth, kept.grows ? call.q_len : 1, keys, position);
-  if (kept.grows) {
+// How many threads a call with so many keys is worth.
+int32_t worth_threads(const rg_growth &growth, int64_t keys) {
+  const int64_t threads = growth.products_per_key * keys / growth.products_per_thread;
+  return threads < 1 ? 1 : threads > INT32_MAX ? INT32_MAX : (int32_t)threads;
+}
+
+// The output of a kept call; None where only Python computes it. The call is a copy: its entry of the table may be freed
+// meanwhile. `row_keys` of the call's pattern is read for calls of KEYS_BY_ROW.
+rg_object *compute(Kept kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
+  const Reference memory(shared(kept.memory));  // of all that the call points at
+  const bool by_row = kept.kind == KEYS_BY_ROW;
+  rg_call &call = kept.call;
+  Window window;
+  RowSchedules schedules;
+  if (kept.kind != EQUAL_SIZES) {
+    const int32_t keys = (int32_t)layout.size[1][2];
+    const int64_t position = position_of(arguments[TENSORS + Q_START], call.q_len, keys);
+    if (position < 0) return shared(py.none);
     call.first_key = 0;
     call.keys = keys;
-    call.schedules = 1;
-    call.schedule = &window.schedule;
-    call.schedule_of = nullptr;
     describe_growing(call.k, layout, 1);
     describe_growing(call.v, layout, 2);
-    const int64_t threads = kept.growth.products_per_key * keys / kept.growth.products_per_thread;
-    most_threads = threads < 1 ? 1 : threads > INT32_MAX ? INT32_MAX : (int32_t)threads;
+    kept.most_threads = worth_threads(kept.growth, keys);
+    if (by_row) {
+      if (!schedules.read(row_keys, call, keys, position, kept.growth.left, kept.growth.right)) return shared(py.none);
+    } else {
+      window.write(call, kept.growth, position);
+    }
   }
-  rg_object *const output_layout = kept.output_layout, *const output_kind = kept.output_kind;
-  rg_object *const memory = shared(kept.memory);  // of all that the call points at
   call.q.data = data[0] + kept.first[0];
   call.k.data = data[1] + kept.first[1];
   call.v.data = data[2] + kept.first[2];
 
-  bool takes = is_quiet();
-  for (int i = 0; i < TENSORS && takes; i++)
-    takes = !says_something(py.PyObject_CallFunctionObjArgs(py.is_neg, arguments[i], nullptr));
-  rg_object *output = takes ? py.PyObject_Call(py.empty_strided, output_layout, output_kind) : shared(py.none);
+  for (int i = 0; i < TENSORS; i++)
+    if (says_something(py.PyObject_CallFunctionObjArgs(py.is_neg, arguments[i], nullptr))) return shared(py.none);
+  const Reference output(py.PyObject_Call(py.empty_strided, kept.output_layout, kept.output_kind));
+  if (!output) return nullptr;
   Layout of_output;
-  char *numbers = nullptr;
-  if (takes && output && class_of(output) == py.tensor) numbers = describe_in(of_output, output, 0);
-  if (!numbers) {
-    py.Py_DecRef(memory);
-    if (!takes || !output) return output;
-    py.Py_DecRef(output);
-    return shared(py.none);
-  }
+  char *const numbers = class_of(output) == py.tensor ? describe_in(of_output, output, 0) : nullptr;
+  if (!numbers) return shared(py.none);
 
   int32_t unsound = 0;
   call.out.data = numbers;
   call.unsound = &unsound;
-  call.threads = threads_of(most_threads);
+  call.threads = threads_of(kept.most_threads);
   void *const state = py.PyEval_SaveThread();
-  const int32_t refused = rg_forward(&call);
+  const bool is_written = !by_row || schedules.write(call);
+  const bool is_computed = is_written && rg_forward(&call) == RG_OK;
   py.PyEval_RestoreThread(state);
-  py.Py_DecRef(memory);
-  if (!refused && !(unsound && must_be_sound)) return output;
-  py.Py_DecRef(output);
-  return shared(py.none);
+  return shared(is_computed && !(unsound && kept.must_be_sound) ? output : py.none);
+}
+
+// The RowKeys of a pattern, or None; NULL with an exception that is not for us, such as that of Ctrl-C.
+rg_object *row_keys_of(rg_object *pattern) {
+  if (pattern == py.none || class_of(pattern) == py.text) return shared(py.none);
+  rg_object *row_keys = py.PyObject_GetAttr(pattern, py.row_keys);
+  if (!row_keys && py.PyErr_ExceptionMatches(py.any_exception)) {
+    py.PyErr_Clear();
+    return shared(py.none);
+  }
+  return row_keys;
+}
+
+// A call whose pattern says by data which keys each batch row may look at: any call of the same structure is repeated.
+rg_object *repeat_by_row(rg_object *row_keys, rg_object *const *arguments, char *const *data, const Layout &layout) {
+  const Reference structure(py.PyObject_GetAttr(row_keys, py.structure));
+  if (!structure) return py.PyErr_Clear(), shared(py.none);
+  rg_object *options[RG_OPTIONS];
+  memcpy(options, arguments + TENSORS, sizeof options);
+  options[PATTERN] = structure;
+  bool failed;
+  const Kept *kept = find(KEYS_BY_ROW, layout, options, failed);
+  if (failed) return nullptr;
+  if (!kept) return shared(py.unknown);
+  return kept->memory ? compute(*kept, arguments, data, layout, row_keys) : shared(py.none);
 }
 
 rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
@@ -242,14 +277,17 @@ rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
     data[i] = describe_in(layout, arguments[i], i);
     if (!data[i]) return shared(py.none);
   }
+  rg_object *const *options = arguments + TENSORS;
+  const Reference row_keys(row_keys_of(options[PATTERN]));
+  if (!row_keys) return nullptr;
+  if (row_keys != py.none) return repeat_by_row(row_keys, arguments, data, layout);
+
   bool failed;
-  const int64_t keys = layout.size[1][2];
-  const Kept *kept = find(layout, keys, arguments + TENSORS, false, failed);
-  if (!failed && !kept && keys == layout.size[2][2])
-    kept = find(without_growth(layout), keys, arguments + TENSORS, true, failed);
+  const Kept *kept = find(EQUAL_SIZES, layout, options, failed);
+  if (!failed && !kept) kept = find(ONE_WINDOW, layout, options, failed);
   if (failed) return nullptr;
   if (!kept) return shared(py.unknown);
-  return kept->memory ? compute(*kept, arguments, data, layout) : shared(py.none);
+  return kept->memory ? compute(*kept, arguments, data, layout, nullptr) : shared(py.none);
 }
 
 // Take a call out of the table, then give back what it holds, for which code of Python may run.
@@ -276,12 +314,14 @@ PUBLIC int32_t rg_keep_call(const rg_kept_call *given) {
   layout.unused = 0;
   for (int i = 0; i < TENSORS; i++)
     if (!describe_in(layout, given->argument[i], i)) return 1;
-  if (given->growth && (given->call->q_len > MOST_GROWING_ROWS || given->growth->products_per_thread < 1)) return 1;
+  const Kind kind = !given->growth ? EQUAL_SIZES : given->keys_by_row ? KEYS_BY_ROW : ONE_WINDOW;
+  if (given->growth && given->growth->products_per_thread < 1) return 1;
+  if (kind == ONE_WINDOW && given->call->q_len > MOST_GROWING_ROWS) return 1;
   Kept *kept = (Kept *)calloc(1, sizeof(Kept));
   if (!kept) return 1;
-  kept->grows = given->growth != nullptr;
-  if (kept->grows) kept->growth = *given->growth;
-  kept->layout = kept->grows ? without_growth(layout) : layout;
+  kept->kind = kind;
+  if (given->growth) kept->growth = *given->growth;
+  kept->layout = given->growth ? without_growth(layout) : layout;
   kept->hash = hash_of(kept->layout);
   for (int i = 0; i < RG_OPTIONS; i++) kept->option[i] = shared(given->argument[TENSORS + i]);
   if (given->memory) {

@@ -8,13 +8,12 @@ extern "C" {
 
 #define RG_OPTIONS 13  // arguments of a call after q, k and v
 
-// What holds for the steps of a text: calls of few queries that differ from a kept call only in the number of keys, in the
-// strides of k and v between batch rows and between heads, and in the position of the first query. A query looks at one
-// window of keys, within a span of all keys.
+// What holds for calls that differ from a kept call in the number of keys, in the strides of k and v between batch rows and
+// between heads, and in the position of the first query: the steps of a text, and calls whose batch rows have keys of their own.
 typedef struct {
   int32_t least_keys, most_keys;
   int64_t left, right;                  // a query at position p looks at p - left <= key <= p + right; RG_NO_LIMIT: no limit
-  int64_t start, stop;                  // of the span
+  int64_t start, stop;                  // and at keys of this span
   int64_t products_per_key, products_per_thread;  // for the number of threads
 } rg_growth;
 
@@ -28,6 +27,8 @@ typedef struct {
   int32_t must_be_sound;                // whether an output with NaN or infinity is computed again by Python
   int64_t first_key, first_value;       // how many bytes behind the first number of k and v the kernel reads its first
   const rg_growth *growth;              // NULL: calls with as many keys
+  int32_t keys_by_row;                  // with `growth`: the option `pattern` is the structure of RowKeys, which are read in each
+                                        // call; its span is not read
 } rg_kept_call;
 
 // A function of Python: its arguments are q, k, v and the options, in the order of rg_kept_call. It returns the output; None
