@@ -31,14 +31,23 @@ def interrupted(
     run: Callable[[], Any], at: Line, exception: type[BaseException] = KeyboardInterrupt
 ) -> bool:
     """Call `run()` and raise `exception` before line `at` is executed; whether that exception left `run`."""
-    raised = exception(f"injected at line {at[1]} of {at[0]}")
+    file, number, visits_before = at
+    raised = exception(f"injected at line {number} of {file}")
+    visits = count()
 
-    def stop(line: Line) -> None:
-        if line == at:
+    def of_frame(frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and frame.f_lineno == number and next(visits) == visits_before:
             raise raised
+        return of_frame
+
+    def of_call(frame: FrameType, event: str, _: Any) -> Any:
+        # The lines of other functions are not looked at: they are most of what `run` executes.
+        if frame.f_code.co_firstlineno <= number and _is_of(frame, file):
+            return of_frame
+        return None
 
     try:
-        _visit_lines(run, stop, at[0])
+        _with_trace(run, of_call)
     except exception as error:
         if error is not raised:
             raise
