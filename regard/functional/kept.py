@@ -95,7 +95,9 @@ class KeptPlans:
         if result is None:
             return None
         if is_unknown:
-            REPEATED.keep_by_row(call, structure.plan, structure.grid_of(call))
+            REPEATED.keep_by_row(call, structure)
+        elif REPEATED.repeat is None:
+            REPEATED.open()
         return result.output
 
     def find(self, call: Call) -> PlanOfKey | None:

@@ -7,13 +7,17 @@ bits. So does a call that PyTorch must see: with gradients, inside a transform, 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
+
+import torch
 
 from regard.backends.native.interpreter import UNKNOWN
 from regard.backends.native.kept_calls import KeptCalls, kept_calls
 from regard.core.call import Call
 from regard.core.hidden import CallGrid
 from regard.core.plan import Plan
+from regard.functional.structures import StructurePlan
 from regard.patterns import Pattern
 
 __all__ = ["REPEATED", "UNKNOWN", "options_of"]
@@ -37,12 +41,13 @@ class RepeatedCalls:
 
     def keep(self, call: Call, plan: Plan, call_grid: CallGrid | None) -> None:
         """Keep a call that `repeat` does not know, and whose plan is kept."""
-        if self._calls is None or plan.problem.needs_grad or not plan.problem.pattern.by_value:
+        if self._calls is None or not plan.problem.pattern.by_value:
             return
         arguments = (call.q, call.k, call.v, *options_of(call))
         repeatable = plan.repeatable(call, call_grid)
         if repeatable is None:
-            self._calls.leave(arguments)
+            again = partial(_output, call._replace(**_NO_TENSORS), plan, call_grid)
+            self._calls.keep_function(arguments, again)
             return
         self._calls.keep(
             arguments,
@@ -59,9 +64,9 @@ class RepeatedCalls:
             if common is not None:
                 self._calls.keep_growing((call.q, call.k, call.v, *options_of(call)), common, keys)
 
-    def keep_by_row(self, call: Call, plan: Plan, call_grid: CallGrid) -> None:
+    def keep_by_row(self, call: Call, structure: StructurePlan) -> None:
         """Keep a call that `repeat` does not know, for all whose patterns differ in the keys of batch rows only."""
-        if self._calls is None or plan.problem.needs_grad:
+        if self._calls is None:
             return
         pattern = call.pattern
         assert isinstance(pattern, Pattern)
@@ -69,15 +74,50 @@ class RepeatedCalls:
         assert row_keys is not None
         of_structure = call._replace(pattern=row_keys.structure)  # ty: ignore[invalid-argument-type]
         arguments = (call.q, call.k, call.v, *options_of(of_structure))
-        repeatable = plan.repeatable(call, call_grid, pattern)
+        repeatable = structure.plan.repeatable(call, structure.grid_of(call), pattern)
         if repeatable is None:
-            self._calls.leave(arguments, keys_by_row=True)
+            again = partial(_output_by_row, call._replace(**_NO_TENSORS), structure)
+            self._calls.keep_function(arguments, again, keys_by_row=True)
         else:
             self._calls.keep_by_row(arguments, repeatable.struct, row_keys.window)
 
     def forget(self) -> None:
         if self._calls is not None:
             self._calls.forget()
+
+
+# What differs between calls that a kept function computes.
+_NO_TENSORS: dict[str, Any] = dict.fromkeys(("q", "k", "v", "pattern", "q_start"))
+
+
+def _output(
+    common: Call,
+    plan: Plan,
+    call_grid: CallGrid | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    pattern: Any,
+    q_start: int | None,
+) -> torch.Tensor:
+    """The output of a call by its kept plan."""
+    call = common._replace(q=q, k=k, v=v, pattern=pattern, q_start=q_start)
+    return plan.compute(call, call_grid).output
+
+
+def _output_by_row(
+    common: Call,
+    structure: StructurePlan,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    pattern: Any,
+    q_start: int | None,
+) -> torch.Tensor | None:
+    """The output of a call by the plan of its pattern's structure; None if it needs a plan of its own."""
+    call = common._replace(q=q, k=k, v=v, pattern=pattern, q_start=q_start)
+    result = structure.compute(call)
+    return None if result is None else result.output
 
 
 def options_of(call: Call) -> tuple[Any, ...]:

@@ -20,7 +20,6 @@ from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
 from regard.errors import RegardError
-from regard.functional.repeated import REPEATED
 from regard.patterns import Grid, Pattern
 from regard.patterns.band import EVERY_PAIR
 from regard.patterns.bands import with_every_key
@@ -99,7 +98,6 @@ class StructurePlans:
             return None
         if plan is None:
             plan = self.kept.keep(key, _plan_of(call))
-            REPEATED.open()
         return plan if isinstance(plan, StructurePlan) else None
 
 

@@ -110,7 +110,13 @@ OTHER = Architecture(
         {"generic": ("-DRG_GENERIC", "-DRG_WIDTH=4")}, double=("-DRG_GENERIC", "-DRG_WIDTH=2")
     ),
 )
-ENTRIES = ("interpreter", "kept_calls", "few_rows", "programs")  # sources beside entry.cpp
+ENTRIES = (
+    "interpreter",
+    "kept_calls",
+    "differentiated",
+    "few_rows",
+    "programs",
+)  # sources beside entry.cpp
 SAME = {"AMD64": "x86_64", "arm64": "aarch64"}  # names of the same machines in other systems
 # The source for AVX-512 built for AVX2, which tests run on every processor; -DRG_LOWERED selects it in entry.cpp.
 LOWERED = {

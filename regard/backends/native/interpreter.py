@@ -55,6 +55,15 @@ _FUNCTIONS = (
 )
 
 
+# Functions of the library that return a function of Python.
+_MAKERS = (
+    "rg_repeat",
+    "rg_forward_with_sums",
+    "rg_gradients_of_inputs",
+    "rg_project",
+    "rg_rotate",
+    "rg_log_sum_exp",
+)
 # Attributes of a pattern and of its RowKeys.
 _ROW_KEYS = ("row_keys", "structure", "starts", "stops", "mask", "of_call")
 
@@ -129,7 +138,7 @@ class Interpreter:
 
     def __init__(self, handle: Any, describe: int) -> None:
         self.handle = ctypes.PyDLL(None, handle=handle._handle)
-        for name in ("rg_repeat", "rg_project", "rg_rotate", "rg_log_sum_exp"):
+        for name in _MAKERS:
             getattr(self.handle, name).restype = py_object
         self.handle.rg_open.restype = None
         self.handle.rg_open.argtypes = [POINTER(CPython)]

@@ -7,7 +7,7 @@ itself, finds an earlier call of the same layout and options, and runs the kerne
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from ctypes import POINTER, Structure, c_int32, c_int64, c_void_p, py_object
 from functools import cache
 from typing import Any
@@ -50,7 +50,7 @@ class CKeptCall(Structure):
 
     _fields_ = [
         ("arguments", py_object * (TENSORS + OPTIONS)),
-        *((name, py_object) for name in ("memory", "layout", "kind")),
+        *((name, py_object) for name in ("function", "memory", "layout", "kind")),
         ("call", c_void_p),
         ("most_threads", c_int32),
         ("must_be_sound", c_int32),
@@ -127,10 +127,14 @@ class KeptCalls:
         growth = _growth_of(kernel_call, window, ANY_KEYS)
         self.keep(arguments, kernel_call, must_be_sound=True, growth=growth, keys_by_row=True)
 
-    def leave(self, arguments: Sequence[Any], keys_by_row: bool = False) -> None:
-        """Leave calls like this one to Python; `repeat` returns None for them without checking more."""
+    def keep_function(
+        self, arguments: Sequence[Any], function: Callable[..., Any], keys_by_row: bool = False
+    ) -> None:
+        """Keep a function that computes calls like this one: of q, k, v, pattern and q_start, to the output or None."""
         kept = CKeptCall(
-            arguments=(py_object * (TENSORS + OPTIONS))(*arguments), keys_by_row=keys_by_row
+            arguments=(py_object * (TENSORS + OPTIONS))(*arguments),
+            function=function,
+            keys_by_row=keys_by_row,
         )
         if keys_by_row:
             kept.growth = ctypes.pointer(_any_growth())

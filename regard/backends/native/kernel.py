@@ -13,6 +13,7 @@ import torch
 from regard.backends import flash
 from regard.backends.composed import compose
 from regard.backends.native.bands import row_band_of_problem
+from regard.backends.native.differentiated import DifferentiatedCalls, passes
 from regard.backends.native.filling import (
     KernelCall,
     Schedules,
@@ -32,8 +33,10 @@ from regard.backends.statistics.second_pass import (
 from regard.core import costs
 from regard.core.backend import Cost, Operands, Relative
 from regard.core.hidden import LIMIT, LIMITS
+from regard.core.newest import Newest
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
+from regard.patterns.row_keys import RowKeys
 
 
 def computes_statistics(problem: Problem) -> bool:
@@ -185,6 +188,8 @@ class Kernel:
         # it is computed: what an exception left half written is never used again, and a call that begins inside another
         # one has a struct of its own.
         self._spare: list[KernelCall] = []
+        # By the keys of the call and the position of its first query.
+        self._calls_with_gradients: Newest[DifferentiatedCalls] = Newest(64)
 
     def run(self, operands: Operands) -> Result:
         q = operands.q
@@ -241,6 +246,11 @@ class Kernel:
         q = operands.q
         k = operands.k
         v = operands.v
+        if summed and statistics is None and dtype == self.accumulation_dtype:
+            calls = self._differentiated(operands)
+            result = None if calls is None else calls.forward(q, k, v, _row_keys(operands))
+            if result is not None:
+                return result
         log_sum_exp = None
         row_sums = None
         if summed:
@@ -329,6 +339,12 @@ class Kernel:
         slope = saved.grad_log_sum_exp
         if slope is not None:
             slope = slope.to(log_sum_exp.dtype).contiguous()
+        calls = self._differentiated(operands)
+        if calls is not None and saved.row_sums is not None:
+            sums = saved.output, log_sum_exp, saved.row_sums
+            found = calls.gradients(*inputs, *sums, grad, slope, _row_keys(operands))
+            if found is not None:
+                return tuple(x.to(like.dtype) for x, like in zip(found, inputs, strict=True))
         grads = [_room_for(x) for x in inputs[:3]]
         grad_bias = self._bias_gradient(operands)
 
@@ -344,6 +360,30 @@ class Kernel:
         if grad_bias is not None:
             grads.append(_reduce_bias_gradient(grad_bias, operands))
         return tuple(x.to(like.dtype) for x, like in zip(grads, inputs, strict=True))
+
+    def _differentiated(self, operands: Operands) -> DifferentiatedCalls | None:
+        """What computes both passes of such calls without Python; None where they differ in more than their tensors."""
+        library_passes = passes()
+        start = operands.grid.q_start
+        keys = operands.grid.keys
+        differs = (
+            not self._is_plain
+            or self.lists is not None
+            or operands.bias is not None
+            or not isinstance(start, int)
+            or not keys
+        )
+        if library_passes is None or differs or type(operands.k) is not torch.Tensor:
+            return None
+        known = self._calls_with_gradients.get((keys, start))
+        if known is not None:
+            return known
+        kernel_call = KernelCall(self.problem)
+        row_keys = _row_keys(operands)
+        if row_keys is None:
+            kernel_call.write_schedules(self._lower(operands))
+        calls = DifferentiatedCalls(library_passes, kernel_call, keys, start, row_keys)
+        return self._calls_with_gradients.keep((keys, start), calls)
 
     def _lower(self, operands: Operands, backward: bool = False, room: Any = None) -> Schedules:
         """The schedules of a call, kept where they depend on no position and no key of a batch row.
@@ -424,6 +464,11 @@ class Differentiated:
         return self.kernel.backward(operands, saved)
 
 
+def _row_keys(operands: Operands) -> RowKeys | None:
+    """The keys of batch rows where they are data of the call; None where the problem's pattern has them."""
+    return None if operands.pattern is None else operands.pattern.row_keys
+
+
 def _numbers_of(bias: torch.Tensor | Relative | None) -> torch.Tensor:
     """The tensor of a bias: itself, or its table."""
     assert bias is not None
@@ -438,7 +483,12 @@ def _reduce_bias_gradient(gradient: torch.Tensor, operands: Operands) -> torch.T
 
 
 def _room_for(x: torch.Tensor) -> torch.Tensor:
-    """Memory for a gradient of x, laid out as fused operations return it: (batch, rows, heads, dim)."""
-    batch, heads, rows, dim = x.shape
+    """Memory for the gradient of x, with a dense last axis.
+
+    Its axes have the order of those of x, where that is possible, so that autograd need not copy the gradient.
+    """
     dtype = accumulation_dtype(x.dtype)
-    return torch.empty(batch, rows, heads, dim, dtype=dtype, device="cpu").transpose(1, 2)
+    room = torch.empty_like(x, dtype=dtype, device="cpu")
+    if dense(room) is room:
+        return room
+    return torch.empty(x.shape, dtype=dtype, device="cpu")

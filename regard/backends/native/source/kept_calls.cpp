@@ -24,11 +24,12 @@ enum Kind { EQUAL_SIZES, ONE_WINDOW, KEYS_BY_ROW };
 // Where these options stand; a call with one of the middle four is not kept.
 enum { PATTERN, MECHANISM, BIAS, PARAMETERS, DROPOUT_SEED, SINK, Q_START };
 
-// How three tensors lie, without their addresses.
+// How three tensors lie, without their addresses, and which of them want gradients: a bit for each. Layouts are compared byte
+// by byte, so there is no number between or behind these.
 struct Layout {
   int64_t size[TENSORS][AXES], stride[TENSORS][AXES];
   uint32_t type[TENSORS];
-  uint32_t unused;  // 0: layouts are compared byte by byte
+  uint32_t gradients;
 };
 
 struct Kept {
@@ -36,6 +37,7 @@ struct Kept {
   uint64_t hash;
   Layout layout;
   rg_object *option[RG_OPTIONS];
+  rg_object *function;     // of Python, which computes the call; NULL: the kernel does
   rg_object *memory;
   rg_object *output_layout, *output_kind;
   rg_call call;
@@ -50,6 +52,14 @@ Kept *ring[CALLS];
 int oldest;
 uint64_t changes;  // of the table
 
+// Which of the three tensors want gradients.
+uint32_t gradients_of(rg_object *const *arguments) {
+  uint32_t found = 0;
+  if (says_something(py.PyObject_CallNoArgs(py.is_grad_enabled)))
+    for (int i = 0; i < TENSORS; i++) found |= (uint32_t)is_true(arguments[i], py.requires_grad) << i;
+  return found;
+}
+
 // Whether these arguments may be those of a kept call; it also keeps tensors without memory from `describe`, whose exceptions
 // take a thousand times as long as the call.
 bool may_repeat(rg_object *const *arguments) {
@@ -60,9 +70,6 @@ bool may_repeat(rg_object *const *arguments) {
     if (option[i] != py.none) return false;
   if (class_of(option[Q_START]) == py.tensor) return false;
   if (is_seen_by_functions()) return false;
-  if (says_something(py.PyObject_CallNoArgs(py.is_grad_enabled)))
-    for (int i = 0; i < TENSORS; i++)
-      if (is_true(arguments[i], py.requires_grad)) return false;
   return is_true(arguments[0], py.is_cpu) && is_quiet();
 }
 
@@ -74,6 +81,16 @@ char *describe_in(Layout &layout, rg_object *x, int place) {
   memcpy(layout.stride[place], found.stride, sizeof layout.stride[place]);
   layout.type[place] = found.code | (uint32_t)found.bits << 8 | (uint32_t)found.lanes << 16;
   return (char *)found.data + found.offset;
+}
+
+// How q, k and v of a call lie; false where one of them is no tensor with four axes in memory.
+bool describe_all(Layout &layout, rg_object *const *arguments, char **data) {
+  layout.gradients = gradients_of(arguments);
+  for (int i = 0; i < TENSORS; i++) {
+    data[i] = describe_in(layout, arguments[i], i);
+    if (!data[i]) return false;
+  }
+  return true;
 }
 
 uint64_t hash_of(const Layout &layout) {
@@ -197,10 +214,9 @@ int32_t worth_threads(const rg_growth &growth, int64_t keys) {
   return threads < 1 ? 1 : threads > INT32_MAX ? INT32_MAX : (int32_t)threads;
 }
 
-// The output of a kept call; None where only Python computes it. The call is a copy: its entry of the table may be freed
-// meanwhile. `row_keys` of the call's pattern is read for calls of KEYS_BY_ROW.
+// The output of a kept call by the kernel; None where only Python computes it. The caller holds its memory. `row_keys` of the
+// call's pattern is read for calls of KEYS_BY_ROW.
 rg_object *compute(Kept kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
-  const Reference memory(shared(kept.memory));  // of all that the call points at
   const bool by_row = kept.kind == KEYS_BY_ROW;
   rg_call &call = kept.call;
   Window window;
@@ -224,8 +240,6 @@ rg_object *compute(Kept kept, rg_object *const *arguments, char *const *data, co
   call.k.data = data[1] + kept.first[1];
   call.v.data = data[2] + kept.first[2];
 
-  for (int i = 0; i < TENSORS; i++)
-    if (says_something(py.PyObject_CallFunctionObjArgs(py.is_neg, arguments[i], nullptr))) return shared(py.none);
   const Reference output(py.PyObject_Call(py.empty_strided, kept.output_layout, kept.output_kind));
   if (!output) return nullptr;
   Layout of_output;
@@ -241,6 +255,19 @@ rg_object *compute(Kept kept, rg_object *const *arguments, char *const *data, co
   const bool is_computed = is_written && rg_forward(&call) == RG_OK;
   py.PyEval_RestoreThread(state);
   return shared(is_computed && !(unsound && kept.must_be_sound) ? output : py.none);
+}
+
+// The output of a found call; None where only Python computes it. The call is copied: its entry of the table may be freed
+// meanwhile.
+rg_object *output_of(const Kept *kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
+  const Kept found = *kept;  // asking the tensors may run code of Python
+  const Reference function(found.function ? shared(found.function) : nullptr), memory(found.memory ? shared(found.memory) : nullptr);
+  for (int i = 0; i < TENSORS; i++)
+    if (says_something(py.PyObject_CallFunctionObjArgs(py.is_neg, arguments[i], nullptr))) return shared(py.none);
+  if (!function) return compute(found, arguments, data, layout, row_keys);
+  rg_object *const *const options = arguments + TENSORS;
+  return py.PyObject_CallFunctionObjArgs(function, arguments[0], arguments[1], arguments[2], options[PATTERN], options[Q_START],
+                                         nullptr);
 }
 
 // The RowKeys of a pattern, or None; NULL with an exception that is not for us, such as that of Ctrl-C.
@@ -265,18 +292,14 @@ rg_object *repeat_by_row(rg_object *row_keys, rg_object *const *arguments, char 
   const Kept *kept = find(KEYS_BY_ROW, layout, options, failed);
   if (failed) return nullptr;
   if (!kept) return shared(py.unknown);
-  return kept->memory ? compute(*kept, arguments, data, layout, row_keys) : shared(py.none);
+  return output_of(kept, arguments, data, layout, row_keys);
 }
 
 rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (count != TENSORS + RG_OPTIONS || !may_repeat(arguments)) return shared(py.none);
   Layout layout;
-  layout.unused = 0;
   char *data[TENSORS];
-  for (int i = 0; i < TENSORS; i++) {
-    data[i] = describe_in(layout, arguments[i], i);
-    if (!data[i]) return shared(py.none);
-  }
+  if (!describe_all(layout, arguments, data)) return shared(py.none);
   rg_object *const *options = arguments + TENSORS;
   const Reference row_keys(row_keys_of(options[PATTERN]));
   if (!row_keys) return nullptr;
@@ -287,7 +310,7 @@ rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (!failed && !kept) kept = find(ONE_WINDOW, layout, options, failed);
   if (failed) return nullptr;
   if (!kept) return shared(py.unknown);
-  return kept->memory ? compute(*kept, arguments, data, layout, nullptr) : shared(py.none);
+  return output_of(kept, arguments, data, layout, nullptr);
 }
 
 // Take a call out of the table, then give back what it holds, for which code of Python may run.
@@ -300,6 +323,7 @@ void forget(int place) {
   while (*link != kept) link = &(*link)->next;
   *link = kept->next;
   for (rg_object *option : kept->option) py.Py_DecRef(option);
+  if (kept->function) py.Py_DecRef(kept->function);
   if (kept->memory) py.Py_DecRef(kept->memory);
   free(kept);
 }
@@ -311,12 +335,11 @@ PUBLIC rg_object *rg_repeat(void) { return new_function("repeat", repeat, "The o
 
 PUBLIC int32_t rg_keep_call(const rg_kept_call *given) {
   Layout layout;
-  layout.unused = 0;
-  for (int i = 0; i < TENSORS; i++)
-    if (!describe_in(layout, given->argument[i], i)) return 1;
+  char *data[TENSORS];
+  if (!given->function == !given->memory || !describe_all(layout, given->argument, data)) return 1;
   const Kind kind = !given->growth ? EQUAL_SIZES : given->keys_by_row ? KEYS_BY_ROW : ONE_WINDOW;
   if (given->growth && given->growth->products_per_thread < 1) return 1;
-  if (kind == ONE_WINDOW && given->call->q_len > MOST_GROWING_ROWS) return 1;
+  if (kind == ONE_WINDOW && given->memory && given->call->q_len > MOST_GROWING_ROWS) return 1;
   Kept *kept = (Kept *)calloc(1, sizeof(Kept));
   if (!kept) return 1;
   kept->kind = kind;
@@ -324,6 +347,7 @@ PUBLIC int32_t rg_keep_call(const rg_kept_call *given) {
   kept->layout = given->growth ? without_growth(layout) : layout;
   kept->hash = hash_of(kept->layout);
   for (int i = 0; i < RG_OPTIONS; i++) kept->option[i] = shared(given->argument[TENSORS + i]);
+  if (given->function) kept->function = shared(given->function);
   if (given->memory) {
     kept->memory = shared(given->memory);
     kept->output_layout = given->layout;

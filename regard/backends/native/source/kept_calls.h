@@ -20,7 +20,9 @@ typedef struct {
 // A call to keep.
 typedef struct {
   rg_object *argument[3 + RG_OPTIONS];  // tensors like which others may be, and options
-  rg_object *memory;                    // all that `call` points at, and the next two; NULL where only Python computes it
+  rg_object *function;                  // of q, k, v, pattern and q_start: returns the output, or None. NULL: the kernel computes
+                                        // `call`, and all that follows is read
+  rg_object *memory;                    // all that `call` points at, and the next two
   rg_object *layout, *kind;             // positional and keyword arguments of empty_strided for the output
   const rg_call *call;
   int32_t most_threads;

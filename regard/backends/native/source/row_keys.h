@@ -62,6 +62,12 @@ class RowSchedules {
     return true;
   }
 
+  // Whether a key or value that no query may look at is so large that a gradient of others could be NaN. After `write`.
+  bool hides_extreme(const rg_call &call, double limit) const {
+    return rg_hides_extreme(&visible, &call.k, call.batch, call.kv_heads, call.head_dim, limit) ||
+           rg_hides_extreme(&visible, &call.v, call.batch, call.kv_heads, call.v_dim, limit);
+  }
+
  private:
   static constexpr uint8_t INTEGER = 0, BOOLEAN = 6;  // kDLInt, kDLBool
   static constexpr int64_t MOST_BITS = 1 << 29;       // as in functional/structures.py

@@ -1,0 +1,111 @@
+"""Both passes of calls with gradients by functions of C, without code of Python between autograd and the kernel."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from ctypes import Structure, c_double, c_int32, c_int64, c_void_p, py_object
+from functools import cache
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.backends.native.filling import KernelCall, accumulation_dtype, output_layout
+from regard.backends.native.interpreter import interpreter
+from regard.backends.native.library import NO_LIMIT
+from regard.core.hidden import LIMIT, LIMITS
+from regard.patterns.row_keys import RowKeys
+
+Sizes = tuple[int, ...]
+
+
+class CDifferentiated(Structure):
+    """rg_differentiated."""
+
+    _fields_ = [
+        ("call", c_void_p),
+        *((name, py_object) for name in ("output", "log_sum_exp", "row_sums", "kind")),
+        ("most_threads", c_int32),
+        ("keys_by_row", c_int32),
+        *((name, c_int64) for name in ("left", "right", "position")),
+        ("limit", c_double),
+    ]
+
+
+class Passes(NamedTuple):
+    """The two functions of the library; both return None where only Python computes a call."""
+
+    forward: Callable[..., Any]
+    gradients: Callable[..., Any]
+
+
+@cache
+def passes() -> Passes | None:
+    """The functions of the library, or None where Python computes both passes."""
+    opened = interpreter()
+    if opened is None:
+        return None
+    return Passes(
+        opened.function("rg_forward_with_sums"), opened.function("rg_gradients_of_inputs")
+    )
+
+
+class DifferentiatedCalls:
+    """Calls of one plan with as many keys, whose first queries have one position; threads may compute them at once."""
+
+    def __init__(
+        self,
+        passes: Passes,
+        kernel_call: KernelCall,
+        keys: range,
+        position: int,
+        row_keys: RowKeys | None,
+    ) -> None:
+        problem = kernel_call.problem
+        kernel_call.write_keys(keys)
+        layout = output_layout(problem)
+        rows = layout[0][:3]
+        self._passes = passes
+        self._kernel_call = kernel_call
+        self._struct = CDifferentiated(
+            call=ctypes.addressof(kernel_call.struct),
+            output=layout,
+            log_sum_exp=_without_gaps(rows),
+            row_sums=_without_gaps((2, *rows)),
+            kind={"dtype": accumulation_dtype(problem.dtype), "device": torch.device("cpu")},
+            most_threads=kernel_call.most_threads,
+            keys_by_row=row_keys is not None,
+            position=position,
+            limit=LIMITS.get(problem.dtype, LIMIT),
+        )
+        if row_keys is not None:
+            left = row_keys.window.left
+            right = row_keys.window.right
+            self._struct.left = NO_LIMIT if left is None else left
+            self._struct.right = NO_LIMIT if right is None else right
+        self._address = ctypes.addressof(self._struct)
+
+    def forward(
+        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, row_keys: RowKeys | None
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool] | None:
+        """Output, log-sum-exp, sums of rows, and whether all numbers are sound."""
+        results = self._passes.forward(self._address, q, k, v, row_keys)
+        if results is None:
+            return None
+        output, log_sum_exp, row_sums, is_sound = results
+        return output, log_sum_exp, row_sums, bool(is_sound)
+
+    def gradients(self, *tensors: Any) -> tuple[torch.Tensor, ...] | None:
+        """The gradients of q, k and v.
+
+        tensors: q, k, v, output, log-sum-exp, sums of rows, the gradients of output and log-sum-exp, and the row keys.
+        """
+        return self._passes.gradients(self._address, *tensors)
+
+
+def _without_gaps(shape: Sizes) -> tuple[Sizes, Sizes]:
+    """A shape with the strides of a contiguous tensor."""
+    strides = [1]
+    for size in reversed(shape[1:]):
+        strides.append(strides[-1] * size)
+    return shape, tuple(reversed(strides))
