@@ -54,3 +54,11 @@ class EmptyRowsWarning(UserWarning):
     Silence it with `q_start=`, which says where the queries stand, or with
     `warnings.simplefilter("ignore", regard.errors.EmptyRowsWarning)`.
     """
+
+
+class AmbiguousBiasWarning(UserWarning):
+    """A bias has three axes, of which the first could be the batch as well as the heads; it is read as the heads.
+
+    Silence it with `bias[None]`, which says that these are heads, or with
+    `warnings.simplefilter("ignore", regard.errors.AmbiguousBiasWarning)`.
+    """

@@ -33,10 +33,11 @@ from regard.core.hidden import (
     masks_pairs,
     prepare,
 )
+from regard.core.layout import refusal_as_given, swapped
 from regard.core.problem import PER_ROW, Problem, checked_parameters
 from regard.core.result import Result, Statistics, as_text
 from regard.core.shaped import has_no_values, shapes_of
-from regard.core.tensors import HALF, Stored, check_tensor, refuse_tracing
+from regard.core.tensors import HALF, HEADS_FIRST, Stored, check_tensor, refuse_tracing
 from regard.errors import ArgumentError, ShapeError, UnsupportedError, WastedPairsWarning
 from regard.mechanisms import Softmax
 from regard.patterns import Grid, Pattern
@@ -77,6 +78,7 @@ class Plan:
     _others: tuple[tuple[str, Any], ...] = field(repr=False, compare=False)
     keys: range
     _offer: Offer = field(repr=False, compare=False)
+    layout: str = HEADS_FIRST  # of the tensors that `run` takes and returns
 
     @cached_property
     def others(self) -> tuple[tuple[str, Cost | Refusal], ...]:
@@ -102,10 +104,11 @@ class Plan:
     ) -> torch.Tensor:
         """The output, (batch, heads, q_len, v_dim) in q's dtype, of tensors like those the plan was made for.
 
-        A bias, a sink, a tensor of q_start and a mechanism's parameters are given again: a plan keeps no values.
+        A bias, a sink, a tensor of q_start and a mechanism's parameters are given again: a plan keeps no values. A plan
+        made with layout="bnhd" takes and returns that order of axes.
         """
         call = Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)
-        return self.result_of(call).output
+        return self._result_in_layout(call).output
 
     def detail(
         self,
@@ -121,7 +124,16 @@ class Plan:
     ) -> AttentionDetail:
         """The output and the statistics that the plan was made with."""
         call = Call(q, k, v, bias, parameters, dropout_seed, sink, q_start=q_start)
-        return AttentionDetail(self.result_of(call), self)
+        return AttentionDetail(self._result_in_layout(call), self)
+
+    def _result_in_layout(self, call: Call) -> Result:
+        """Output and statistics of a call whose q, k and v have the plan's layout; the output has it too."""
+        if self.layout == HEADS_FIRST:
+            return self.result_of(call)
+        result = self.result_of(
+            call._replace(q=swapped(call.q), k=swapped(call.k), v=swapped(call.v))
+        )
+        return result._replace(output=swapped(result.output))
 
     def result_of(self, call: Call) -> Result:
         """Output and statistics of a call, after a check that its tensors are like those the plan was made for.
@@ -289,6 +301,7 @@ class Plan:
                 "problem": str(self.problem),
                 "statistics": [str(want) for want in self.problem.want],
                 "backend": self.backend,
+                "layout": self.layout,
                 "cost": _cost_record(self.cost),
                 "widened_to_float32": self._adds_gradients,
                 "share_of_pairs_computed": self.share_of_pairs_computed,
@@ -439,6 +452,9 @@ class Plan:
         try:
             properties = call.of_tensors(planned.mechanism)
         except ShapeError as error:
+            if self.layout != HEADS_FIRST:
+                tensors = swapped(call.q), swapped(call.k), swapped(call.v)
+                error = refusal_as_given(error, self.layout, *tensors, planned.mechanism)
             raise ArgumentError(
                 f"this plan was made for other tensors, {planned}: {error}"
             ) from None

@@ -353,8 +353,19 @@ def checked_bias(
     if not has_sizes(shape, [(1, size) for size in pairs]):
         raise ShapeError(
             f"bias {tuple(bias.shape)} does not broadcast to (batch, heads, q_len, k_len) = {pairs}"
+            f"{_way_of_rows(tuple(bias.shape), pairs)}"
         )
     return shape
+
+
+def _way_of_rows(shape: tuple[int, ...], pairs: tuple[int, ...]) -> str:
+    """What to write instead of a bias of three axes whose first is the batch."""
+    batch, _, q_len, k_len = pairs
+    if len(shape) != 3 or not has_sizes(shape, [(batch,), (1, q_len), (1, k_len)]):
+        return ""
+    return (
+        "; the first of three axes is the heads: give bias[:, None] for one bias for each batch row"
+    )
 
 
 def _way_of_mask(shape: tuple[int, ...], sizes: dict[str, int]) -> str:

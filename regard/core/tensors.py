@@ -19,6 +19,8 @@ ATTENTION_AXES = {
     "k": "batch kv_heads k_len head_dim",
     "v": "batch kv_heads k_len v_dim",
 }
+HEADS_FIRST = "bhnd"  # the layout of these axes
+LENGTH_FIRST = "bnhd"
 DTYPES = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 HALF = DTYPES[:2]
 CAST_DTYPES = DTYPES[:3]  # what autocast casts
@@ -251,11 +253,13 @@ def bind_attention(
     v: torch.Tensor | Stored | Outline,
     own_key_dim: bool = False,
     groups_values: bool = False,
+    layout: str = HEADS_FIRST,
 ) -> dict[str, int]:
     """The sizes of one attention call by the names of their axes, after all checks of q, k and v.
 
     With `own_key_dim` the last axis of k is 'key_dim', which need not be 'head_dim'. With `groups_values` v may have
     more heads than q and k; then 'heads' and 'kv_heads' are its heads, of which 'value_group' share one of q and k.
+    `layout` has a letter for each axis, b, h, n (length) and d; packed tensors have no b.
 
     >>> bind_attention(torch.zeros(1, 4, 3, 8), torch.zeros(1, 2, 5, 8), torch.zeros(1, 2, 5, 6))["v_dim"]
     6
@@ -269,7 +273,12 @@ def bind_attention(
         axes["k"] = "batch kv_heads k_len key_dim"
     if groups_values:
         axes["v"] = "batch value_heads k_len v_dim"
-    sizes = _sizes(tensors, axes)
+    if layout != HEADS_FIRST:
+        for name, words in axes.items():
+            if not isinstance(tensors[name], Stored):
+                by_letter = dict(zip(HEADS_FIRST, words.split(), strict=True))
+                axes[name] = " ".join([by_letter[letter] for letter in layout])
+    sizes = _sizes(tensors, axes, layout)
     sizes.setdefault("key_dim", sizes["head_dim"])
 
     if q.dtype not in DTYPES:
@@ -296,7 +305,7 @@ def bind_attention(
     if kv_heads == 0 or heads % kv_heads:
         raise ShapeError(
             f"heads is {heads} and kv_heads is {kv_heads}; each key/value head serves a whole group of "
-            f"query heads, so heads must be a multiple of kv_heads{_hint_at_axes(sizes)}"
+            f"query heads, so heads must be a multiple of kv_heads{_hint_at_axes(sizes, layout)}"
         )
     value_heads = sizes.pop("value_heads", kv_heads)
     if value_heads != kv_heads:
@@ -313,7 +322,7 @@ def bind_attention(
     return sizes
 
 
-def _hint_at_axes(sizes: dict[str, int]) -> str:
+def _hint_at_axes(sizes: dict[str, int], layout: str) -> str:
     """The words to say if the numbers of heads would fit had heads and length not been swapped."""
     heads = sizes["heads"]
     kv_heads = sizes["kv_heads"]
@@ -322,11 +331,19 @@ def _hint_at_axes(sizes: dict[str, int]) -> str:
     # Heads of q and of k, if those of q, of k and v, or of all three were swapped with the length.
     for swapped_heads, swapped_kv_heads in ((q_len, kv_heads), (heads, k_len), (q_len, k_len)):
         if swapped_kv_heads and swapped_heads % swapped_kv_heads == 0:
-            return " (axes are batch, heads, length, head_dim; are heads and length swapped?)"
+            if layout == HEADS_FIRST:
+                return (
+                    " (axes are batch, heads, length, head_dim; are heads and length swapped? layout='bnhd' takes "
+                    "(batch, length, heads, head_dim))"
+                )
+            return (
+                " (axes are batch, length, heads, head_dim; are heads and length swapped? layout='bhnd' takes (batch, "
+                "heads, length, head_dim))"
+            )
     return ""
 
 
-def _sizes(tensors: dict[str, Any], axes: dict[str, str]) -> dict[str, int]:
+def _sizes(tensors: dict[str, Any], axes: dict[str, str], layout: str) -> dict[str, int]:
     """The size of every named axis; axes with the same name must have the same size."""
     sizes: dict[str, int] = {}
     seen_in: dict[str, str] = {}
@@ -334,14 +351,9 @@ def _sizes(tensors: dict[str, Any], axes: dict[str, str]) -> dict[str, int]:
         words = axes[name].split()
         shape = tuple(tensor.shape)
         if len(shape) != len(words):
-            # of attention's four axes the first two may be missing: the batch row, and the head
-            ways = {
-                3: f"; for one batch row give {name}[None], for one head {name}[:, None]",
-                2: f"; for one batch row and one head give {name}[None, None]",
-            }
             raise ShapeError(
                 f"{name} has {count_of(len(shape), 'axes')} {shape}; it needs {len(words)}: ({', '.join(words)})"
-                f"{ways.get(len(shape), '')}"
+                f"{_way_of_missing_axes(name, len(shape), layout)}"
             )
         for axis, size in zip(words, shape, strict=True):
             first = seen_in.setdefault(axis, name)
@@ -351,6 +363,23 @@ def _sizes(tensors: dict[str, Any], axes: dict[str, str]) -> dict[str, int]:
                     f"but {size} in {name} {shape}"
                 )
     return sizes
+
+
+def _way_of_missing_axes(name: str, axes: int, layout: str) -> str:
+    """The words to say if a tensor has no axis for the batch row, for the head, or for both."""
+    if layout == HEADS_FIRST:
+        one_head = "[:, None]"
+        one_of_both = "[None, None]"
+    elif layout == LENGTH_FIRST:
+        one_head = "[:, :, None]"
+        one_of_both = "[None, :, None]"
+    else:  # packed
+        return ""
+    if axes == 3:
+        return f"; for one batch row give {name}[None], for one head {name}{one_head}"
+    if axes == 2:
+        return f"; for one batch row and one head give {name}{one_of_both}"
+    return ""
 
 
 def check_device(name: str, tensor: Any, q: torch.Tensor | Outline) -> None:

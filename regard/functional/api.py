@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any, Never
 
@@ -14,22 +15,23 @@ from regard.bias import Bias, Forgetting
 from regard.core.call import Call
 from regard.core.dropped import at_positions, without_gaps
 from regard.core.keywords import OF_CALLS, refuse_keywords
+from regard.core.layout import checked_layout, refusal_as_given, swapped
 from regard.core.plan import AttentionDetail, Plan
 from regard.core.problem import checked_seed
 from regard.core.result import Result, Want, checked_wants
-from regard.core.tensors import Stored, refuse_layout
+from regard.core.tensors import HEADS_FIRST, LENGTH_FIRST, Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside, text_alone, traced_attention, uncompiled
-from regard.functional.empty import warn_of_empty_rows
 from regard.functional.jagged import is_nested, packed_call, varlen_call
 from regard.functional.kept import PLANS
 from regard.functional.measured import measured, open_modes, profiling
+from regard.functional.remarks import warn_of_doubtful
 from regard.functional.repeated import REPEATED, UNKNOWN
 from regard.functional.transforms import transformed, transforming
 from regard.mechanisms import Mechanism
 from regard.patterns import Pattern, as_pattern
 
-OPTIONS = tuple(name for name in Call._fields if name not in ("q", "k", "v", "want"))
+OPTIONS = (*(name for name in Call._fields if name not in ("q", "k", "v", "want")), "layout")
 
 
 def attention(
@@ -50,6 +52,7 @@ def attention(
     strict: bool = False,
     precise: bool = False,
     parameters: Mapping[str, torch.Tensor] | None = None,
+    layout: str = HEADS_FIRST,
     **foreign: Never,
 ) -> torch.Tensor:
     """Compute for each query the mean of the values, weighted by the softmax of its scores over the allowed keys.
@@ -74,9 +77,13 @@ def attention(
         strict: raise where a dense q_len x k_len matrix or more than twice the kept pairs would be computed.
         precise: never round weights to bfloat16 or float16, as faster operations do before the values are summed.
         parameters: the tensors that the mechanism learned, by name; `mechanism.new_parameters` makes them.
+        layout: the order of the axes of q, k, v and the output: "bhnd" as above, or "bnhd" for (batch, length, heads,
+            dim), which is computed without a copy. All other arguments keep their axes, and so do `Stored` entries of a
+            cache.
 
     Returns:
-        (batch, heads, q_len, v_dim) in q's dtype; zeros for a query that may look at no key.
+        (batch, heads, q_len, v_dim) in q's dtype; zeros for a query that may look at no key. With layout="bnhd"
+        (batch, q_len, heads, v_dim).
 
     Raises:
         ShapeError: tensors that do not fit together.
@@ -92,6 +99,23 @@ def attention(
     """
     if foreign:
         refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
+    if layout != HEADS_FIRST:
+        options = {
+            "pattern": pattern,
+            "mechanism": mechanism,
+            "bias": bias,
+            "sink": sink,
+            "softcap": softcap,
+            "scale": scale,
+            "dropout": dropout,
+            "dropout_seed": dropout_seed,
+            "q_start": q_start,
+            "backend": backend,
+            "strict": strict,
+            "precise": precise,
+            "parameters": parameters,
+        }
+        return _output_in_layout(layout, q, k, v, options)
     is_unknown = False
     if not torch.compiler.is_compiling() and REPEATED.repeat is not None:
         repeated = REPEATED.repeat(
@@ -157,6 +181,22 @@ def attention(
     return _output_of_new(call) if output is None else output
 
 
+def _output_in_layout(
+    layout: str,
+    q: torch.Tensor,
+    k: torch.Tensor | Stored,
+    v: torch.Tensor | Stored,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """The output of a call whose heads are not before the length of q, k and v, in the order of q's axes."""
+    checked_layout(layout)
+    try:
+        output = attention(swapped(q), swapped(k), swapped(v), **options)
+    except ShapeError as error:
+        raise refusal_as_given(error, layout, q, k, v, options["mechanism"]) from None
+    return swapped(output)
+
+
 @partial(uncompiled, recorded=traced_attention)
 def _output_of_new(call: Call) -> torch.Tensor:
     """The output of a call that may be of any kind: without a kept plan, of nested tensors, or between two graphs."""
@@ -184,7 +224,7 @@ def _result_of_new(call: Call) -> tuple[Result, Plan]:
         plans.append(plan)
         if not is_new:
             return plan.compute(call, call_grid)
-        warn_of_empty_rows(call, plan.problem)
+        warn_of_doubtful(call, plan.problem)
         return plan.compute_first(call, call_grid)
 
     result = transformed(call, compute) if transforming() else compute(call)
@@ -240,6 +280,7 @@ def plan_attention(
     *,
     want: Iterable[Want] | Want = (),
     backend: str = "auto",
+    layout: str = HEADS_FIRST,
     **options: Any,
 ) -> Plan:
     """The plan that `attention` would use: the chosen backend, its cost, and the cost or refusal of every other.
@@ -250,6 +291,7 @@ def plan_attention(
         v: values (batch, kv_heads, k_len, v_dim).
         want: the statistics of `plan.detail`, as for `attention_detail`.
         backend: "auto" or a name.
+        layout: as for `attention`; the plan is run with tensors of this layout.
         options: as for `attention`.
 
     Returns:
@@ -268,6 +310,16 @@ def plan_attention(
     call = Call(q, k, v, want=checked_wants(want), backend=backend, **options)
     if call.dropout_seed is not None:
         checked_seed(call.dropout_seed)
+    if checked_layout(layout) == HEADS_FIRST:
+        return _plan_of(call)
+    try:
+        plan = _plan_of(call._replace(q=swapped(q), k=swapped(k), v=swapped(v)))
+    except ShapeError as error:
+        raise refusal_as_given(error, layout, q, k, v, call.mechanism) from None
+    return replace(plan, layout=layout)
+
+
+def _plan_of(call: Call) -> Plan:
     plan, _, _ = PLANS.plan(without_gaps(call).in_numbers().cast())
     return plan
 
@@ -285,6 +337,7 @@ def attention_detail(
     sink: float | torch.Tensor | None = None,
     q_start: int | torch.Tensor | None = None,
     parameters: Mapping[str, torch.Tensor] | None = None,
+    layout: str = HEADS_FIRST,
     **options: Any,
 ) -> AttentionDetail:
     """Compute attention together with the requested statistics.
@@ -295,6 +348,7 @@ def attention_detail(
         v: values (batch, kv_heads, k_len, v_dim).
         want: any of "log_sum_exp", "entropy", "received", "distance", "sink", "weights", `top_keys(n)` and
             `weights_of(rows, heads)`.
+        layout: as for `attention`; statistics have their usual axes.
         options: as for `attention`.
 
     Returns:
@@ -309,7 +363,14 @@ def attention_detail(
     if isinstance(bias, Forgetting):
         bias = _by_key(bias, k, options.get("pattern"), sink, options["want"])
     call = Call(q, k, v, bias, parameters, dropout_seed, sink, **options)
-    return AttentionDetail(*_result_of_new(call))
+    if checked_layout(layout) == HEADS_FIRST:
+        return AttentionDetail(*_result_of_new(call))
+    try:
+        result, plan = _result_of_new(call._replace(q=swapped(q), k=swapped(k), v=swapped(v)))
+    except ShapeError as error:
+        raise refusal_as_given(error, layout, q, k, v, call.mechanism) from None
+    in_layout = result._replace(output=swapped(result.output))
+    return AttentionDetail(in_layout, replace(plan, layout=layout))
 
 
 @uncompiled
@@ -324,6 +385,7 @@ def attention_varlen(
     sink: float | torch.Tensor | None = None,
     dropout_seed: int | None = None,
     backend: str = "auto",
+    layout: str = LENGTH_FIRST,
     **options: Any,
 ) -> torch.Tensor:
     """Attention of documents of different lengths that are packed one after the other, without padding.
@@ -338,6 +400,7 @@ def attention_varlen(
         cu_seqlens_q: the first position of each document of q, and the end of the last; int32 or int64, of size
             (documents + 1,).
         cu_seqlens_k: those of k and v; those of q by default.
+        layout: "bnhd", the order above, or "bhnd" for q, k, v and an output (heads, all positions, dim).
         options: as for `attention`, except for `q_start`, and a bias only by distance; batch row d of a pattern belongs
             to document d.
 
@@ -358,13 +421,19 @@ def attention_varlen(
     """
     takes = [name for name in OPTIONS if name != "q_start"]
     refuse_keywords("attention_varlen", options, takes, OF_CALLS)
+    axes = checked_layout(layout).removeprefix("b")
     call = Call(q, k, v, bias, dropout_seed=dropout_seed, sink=sink, backend=backend, **options)
-    result, _ = _result_of_new(varlen_call(call, cu_seqlens_q, cu_seqlens_k))
-    return result.output[0].transpose(0, 1)
+    packed = varlen_call(call, cu_seqlens_q, cu_seqlens_k, axes)
+    try:
+        result, _ = _result_of_new(packed)
+    except ShapeError as error:
+        raise refusal_as_given(error, axes, q, k, v, call.mechanism) from None
+    output = result.output[0]  # (heads, all positions, v_dim)
+    return output if axes == "hnd" else output.transpose(0, 1)
 
 
 def merge_attention(
-    pieces: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    pieces: Iterable[tuple[torch.Tensor, torch.Tensor]], *, layout: str = HEADS_FIRST
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """Merge attention over disjoint sets of keys into attention over all of them, exactly and differentiably.
 
@@ -372,6 +441,7 @@ def merge_attention(
 
     Args:
         pieces: outputs (batch, heads, q_len, v_dim) with their log-sum-exp (batch, heads, q_len).
+        layout: "bhnd", or "bnhd" for outputs (batch, q_len, heads, v_dim); a log-sum-exp keeps its axes.
 
     Returns:
         The output and log-sum-exp of attention over all the keys at once.
@@ -385,11 +455,15 @@ def merge_attention(
     >>> torch.allclose(output, attention(q, k, k), atol=1e-6)
     True
     """
-    return merge(_checked_pieces(pieces))
+    checked = _checked_pieces(pieces, checked_layout(layout))
+    if layout == HEADS_FIRST:
+        return merge(checked)
+    output, log_sum_exp = merge([(swapped(output), lse) for output, lse in checked])
+    return swapped(output), log_sum_exp
 
 
 def _checked_pieces(
-    pieces: Iterable[tuple[torch.Tensor, torch.Tensor]],
+    pieces: Iterable[tuple[torch.Tensor, torch.Tensor]], layout: str
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
     if not isinstance(pieces, Iterable) or isinstance(pieces, str | torch.Tensor):
         raise ShapeError(
@@ -409,12 +483,19 @@ def _checked_pieces(
         output, log_sum_exp = piece
         _check_piece("output", output, first_output)
         _check_piece("log_sum_exp", log_sum_exp, first_output)
-        if output.shape != first_output.shape or log_sum_exp.shape != output.shape[:-1]:
+        rows = output.shape[:-1] if layout == HEADS_FIRST else swapped(output).shape[:-1]
+        if output.shape != first_output.shape or log_sum_exp.shape != rows:
             raise ShapeError(
                 f"a piece has output {tuple(output.shape)} and log_sum_exp {tuple(log_sum_exp.shape)}; every output "
-                f"needs the first one's shape {tuple(first_output.shape)}, every log_sum_exp that without the last axis"
+                f"needs the first one's shape {tuple(first_output.shape)}, every log_sum_exp its axes (batch, heads, "
+                f"q_len); layout={layout!r} has outputs ({_axes_of_output(layout)})"
             )
     return listed
+
+
+def _axes_of_output(layout: str) -> str:
+    by_letter = {"b": "batch", "h": "heads", "n": "q_len", "d": "v_dim"}
+    return ", ".join([by_letter[letter] for letter in layout])
 
 
 def _check_piece(name: str, tensor: Any, first_output: torch.Tensor) -> None:

@@ -151,15 +151,20 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
     return _by_document(packed, documents), partial(jagged, ends=documents.q_ends, axis=2)
 
 
-def varlen_call(call: Call, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None) -> Call:
-    """A call of packed tensors (positions, heads, size) as one of dense tensors with one batch row."""
+def varlen_call(
+    call: Call, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None, axes: str = "nhd"
+) -> Call:
+    """A call of packed tensors as one of dense tensors with one batch row.
+
+    axes: "nhd" for tensors (positions, heads, size), "hnd" for (heads, positions, size).
+    """
     q_ends = _ends_in_memory("cu_seqlens_q", cu_seqlens_q)
     k_ends = q_ends
     if cu_seqlens_k is not None:
         k_ends = _ends_in_memory("cu_seqlens_k", cu_seqlens_k)
-    _check_packed("q", call.q, "cu_seqlens_q", q_ends)
-    _check_packed("k", call.k, "cu_seqlens_k", k_ends)
-    _check_packed("v", call.v, "cu_seqlens_k", k_ends)
+    _check_packed("q", call.q, axes, "cu_seqlens_q", q_ends)
+    _check_packed("k", call.k, axes, "cu_seqlens_k", k_ends)
+    _check_packed("v", call.v, axes, "cu_seqlens_k", k_ends)
     if len(q_ends) != len(k_ends):
         raise ShapeError(
             f"cu_seqlens_q has {count_of(len(q_ends) - 1, 'documents')} and cu_seqlens_k {len(k_ends) - 1}; document "
@@ -169,9 +174,11 @@ def varlen_call(call: Call, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tens
     q: Any = call.q
     k: Any = call.k
     v: Any = call.v
-    packed = call._replace(
-        q=q.transpose(0, 1)[None], k=k.transpose(0, 1)[None], v=v.transpose(0, 1)[None]
-    )
+    if axes == "nhd":
+        q = q.transpose(0, 1)
+        k = k.transpose(0, 1)
+        v = v.transpose(0, 1)
+    packed = call._replace(q=q[None], k=k[None], v=v[None])
     return _by_document(packed, Documents(q_ends, k_ends))
 
 
@@ -179,12 +186,13 @@ def _ends_in_memory(name: str, ends: Any) -> Any:
     return in_memory(name, ends) if isinstance(ends, torch.Tensor) else ends
 
 
-def _check_packed(name: str, x: Any, ends_name: str, ends: Any) -> None:
-    """Raise a ShapeError unless a tensor is packed, (positions, heads, size), and its documents have these ends."""
+def _check_packed(name: str, x: Any, axes: str, ends_name: str, ends: Any) -> None:
+    """Raise a ShapeError unless a tensor is packed, with these axes, and its documents have these ends."""
     check_tensor(name, x)
     if not isinstance(x, torch.Tensor) or x.dim() != 3:
+        takes = "positions, heads" if axes == "nhd" else "heads, positions"
         raise ShapeError(
-            f"{name} is {shown(x)}; attention_varlen takes packed tensors (positions, heads, size)"
+            f"{name} is {shown(x)}; attention_varlen takes packed tensors ({takes}, size)"
         )
     is_list = isinstance(ends, torch.Tensor) and ends.dim() == 1
     if not is_list or ends.dtype not in (torch.int32, torch.int64) or not len(ends):
@@ -193,7 +201,7 @@ def _check_packed(name: str, x: Any, ends_name: str, ends: Any) -> None:
             f"each document, and the end of the last"
         )
     listed = ends.tolist()
-    length = x.shape[0]
+    length = x.shape[axes.index("n")]
     if listed[0] or listed[-1] != length or listed != sorted(listed):
         raise ShapeError(
             f"{ends_name} goes from {listed[0]} to {listed[-1]}; it begins at 0, never falls, and ends at {length}, "

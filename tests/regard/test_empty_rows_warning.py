@@ -8,7 +8,7 @@ import torch
 import regard as rg
 from regard import patterns as p
 from regard.errors import EmptyRowsWarning
-from regard.functional import empty
+from regard.functional import remarks
 
 # (batch, length, heads, dim) where (batch, heads, length, dim) is asked for: 40 heads, 8 of them for keys
 Q = torch.randn(2, 40, 16, 4)
@@ -17,7 +17,7 @@ K = torch.randn(2, 40, 4, 4)
 
 @pytest.fixture(autouse=True)
 def nothing_known(fresh_plans):
-    empty._warned.clear()
+    remarks._warned.clear()
 
 
 def warned(call) -> list[warnings.WarningMessage]:
@@ -34,7 +34,7 @@ def warned(call) -> list[warnings.WarningMessage]:
 def test_queries_before_the_first_key_are_named_once_for_a_shape_with_the_numbers(call, pattern):
     (warning,) = warned(lambda: call(Q, K, K, pattern=pattern))
     assert "12 of 16 queries stand before the first key" in str(warning.message)
-    assert "give q.transpose(1, 2)" in str(warning.message)
+    assert "layout='bnhd' takes (batch, length, heads, head_dim)" in str(warning.message)
     assert "q_start=-12" in str(warning.message)
     assert warning.filename == __file__
     assert not warned(lambda: call(Q, K, K, pattern=pattern))

@@ -13,7 +13,8 @@ import torch
 
 from regard.arguments import a_path, count_of, in_memory, refuse_wrapper, shown, whole, yes_or_no
 from regard.bias import Forgetting, log_sums
-from regard.core.tensors import Stored, check_tensor
+from regard.core.layout import checked_layout, swapped
+from regard.core.tensors import HEADS_FIRST, Stored, check_tensor
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.exporting import exporting
 from regard.layers.caches.entries import FreeSlots, HeldEntries
@@ -51,12 +52,17 @@ def check_room(length: int, added: int, capacity: int) -> None:
 Entries = torch.Tensor | Stored
 
 
-def _misfit(name: str, new: torch.Size, held: torch.Size) -> str | None:
+def _misfit(name: str, new: torch.Size, held: torch.Size, layout: str = HEADS_FIRST) -> str | None:
     """Why k or v of this shape cannot follow the entries of a cache; None if it can."""
     axes = ("batch", "kv_heads", "added", "head_dim" if name == "k" else "v_dim")
+    sizes = dict(zip(axes, held, strict=True))
+    if layout != HEADS_FIRST:
+        batch, kv_heads, added, dim = axes
+        axes = (batch, added, kv_heads, dim)
     if len(new) != len(axes):
         return f"{name} has shape {tuple(new)}; append takes ({', '.join(axes)})"
-    for axis, size, held_size in zip(axes, new, held, strict=True):
+    for axis, size in zip(axes, new, strict=True):
+        held_size = sizes[axis]
         if axis == "added" or size == held_size:
             continue
         way_out = "the layer that computes these keys and values"
@@ -289,16 +295,20 @@ class Cache(Owned):
         """Bytes allocated, including room for later entries."""
         return sum(plane.nbytes for plane in self._held.planes.values())
 
-    def append(self, k: torch.Tensor, v: torch.Tensor | None = None) -> tuple[Entries, Entries]:
+    def append(
+        self, k: torch.Tensor, v: torch.Tensor | None = None, *, layout: str = HEADS_FIRST
+    ) -> tuple[Entries, Entries]:
         """Append entries, and return all keys and values that queries at the new positions may look at.
 
         Args:
             k: (batch, kv_heads, added, head_dim).
             v: (batch, kv_heads, added, v_dim); None for a joined cache.
+            layout: "bhnd", or "bnhd" for k, v and returned tensors (batch, length, kv_heads, dim), as `attention` takes
+                them with the same layout.
 
         Returns:
             Keys and values of all positions: tensors if nothing was rounded or dropped, else `Stored`. Attention takes
-            both.
+            both. `Stored` entries have the same axes in both layouts.
 
         Raises:
             ShapeError: entries of another shape, or of a dtype that this cache would round without being asked to.
@@ -307,7 +317,11 @@ class Cache(Owned):
 
         After an error the cache is unchanged.
         """
-        return self.append_gated(k, v, None)[:2]
+        if checked_layout(layout) == HEADS_FIRST:
+            return self.append_gated(k, v, None)[:2]
+        self._check_axes(k, v, layout)
+        keys, values, _ = self.append_gated(swapped(k), swapped(v), None)
+        return swapped(keys), swapped(values)
 
     def append_gated(
         self, k: torch.Tensor, v: torch.Tensor | None, log_forget: torch.Tensor | None
@@ -618,6 +632,15 @@ class Cache(Owned):
             )
         self._check_capacity(k.shape[2])
         return named
+
+    def _check_axes(self, k: Any, v: Any, layout: str) -> None:
+        """Raise a ShapeError unless k and v, in another layout, fit the entries; it names the axes in that layout."""
+        for name, x in (("k", k), ("v", v)):
+            plane = self._held.planes.get(name)
+            if isinstance(x, torch.Tensor) and plane is not None:
+                reason = _misfit(name, x.shape, plane.shape, layout)
+                if reason is not None:
+                    raise ShapeError(reason)
 
     def _checked_positions(self, indices: torch.Tensor) -> torch.Tensor:
         """Positions in ascending order, (batch or 1, kv_heads or 1, n), after a check of their tensor."""
