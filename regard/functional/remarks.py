@@ -37,9 +37,9 @@ def _warn_of_empty_rows(call: Call, problem: Problem) -> None:
     message = (
         f"{missing:,} of {count_of(problem.q_len, 'queries')} stand before the first key and may look at none, so "
         f"their outputs are zeros: there are {count_of(problem.k_len, 'keys')}, the ends of queries and keys align, "
-        f"and the pattern {problem.pattern} does not look ahead. If heads and length are swapped, give the other layout: "
-        f"layout='bnhd' takes (batch, length, heads, head_dim), and layout='bhnd', the default, (batch, heads, length, "
-        f"head_dim). If this is meant, give q_start={-missing}"
+        f"and the pattern {problem.pattern} does not look ahead. If heads and length are swapped, give the other "
+        f"layout: layout='bnhd' takes (batch, length, heads, head_dim), and layout='bhnd', the default, (batch, heads, "
+        f"length, head_dim). If this is meant, give q_start={-missing}"
     )
     warnings.warn(message, EmptyRowsWarning, stacklevel=_depth_of_caller())
 
@@ -55,8 +55,8 @@ def _warn_of_ambiguous_bias(call: Call, problem: Problem) -> None:
         return
     message = (
         f"bias {tuple(bias.shape)} has three axes, and this call has as many batch rows as heads: its first axis is "
-        f"read as the heads, as broadcasting to (batch, heads, q_len, k_len) does. Give bias[None] if that is meant, and "
-        f"bias[:, None] for one bias for each batch row"
+        f"read as the heads, as broadcasting to (batch, heads, q_len, k_len) does. Give bias[None] if that is meant, "
+        f"and bias[:, None] for one bias for each batch row"
     )
     warnings.warn(message, AmbiguousBiasWarning, stacklevel=_depth_of_caller())
 
