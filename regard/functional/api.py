@@ -99,7 +99,7 @@ def attention(
     """
     if foreign:
         refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
-    if layout != HEADS_FIRST:
+    if layout is not HEADS_FIRST and checked_layout(layout) != HEADS_FIRST:
         options = {
             "pattern": pattern,
             "mechanism": mechanism,
@@ -189,7 +189,6 @@ def _output_in_layout(
     options: dict[str, Any],
 ) -> torch.Tensor:
     """The output of a call whose heads are not before the length of q, k and v, in the order of q's axes."""
-    checked_layout(layout)
     try:
         output = attention(swapped(q), swapped(k), swapped(v), **options)
     except ShapeError as error:

@@ -68,7 +68,7 @@ FUNCTIONS: dict[str, tuple[Callable[..., Any], dict[str, Any]]] = {
     "Plan.run": (PLAN.run, QKV),
     "Plan.detail": (PLAN.detail, QKV),
     "q, k, v": (lambda x: rg.attention(x, x, x), {}),
-    "merge_attention": (rg.merge_attention, {}),
+    "merge_attention": (rg.merge_attention, {"pieces": [(Q, Q[..., 0])]}),
     "a piece": (lambda piece: rg.merge_attention([piece]), {}),
     "of a piece": (
         lambda output, log_sum_exp: rg.merge_attention([(Q, Q[..., 0]), (output, log_sum_exp)]),
