@@ -21,6 +21,7 @@ from regard.backends.far import any_far, far_rows
 from regard.backends.limits import Limited, not_empty, on_dot_products, where
 from regard.backends.merging import merge
 from regard.backends.schedule import Schedule, strictly
+from regard.backends.scores.factor import divided_factor
 from regard.backends.sinks import with_sinks
 from regard.backends.statistics.second_pass import observe
 from regard.core.backend import Cost, Offer, Operands, Refusal
@@ -306,12 +307,15 @@ def _scores(problem: Problem, runs: Runs, operands: Operands) -> tuple[torch.Ten
     shape = (problem.batch, problem.heads, problem.q_len, sum(len(run.keys) for run in runs))
     scores = torch.empty(shape, dtype=wide, device=operands.q.device)
     rows = _as_rows(problem, scores)  # (batch * kv_heads, group * q_len, columns)
-    q = _as_rows(problem, operands.q.to(wide) * problem.scale)
+    carried, powers = divided_factor(problem.scale)
+    q = _as_rows(problem, operands.q.to(wide) * carried)
     for columns, k in _chunks(runs, operands, operands.k, wide):
         rows[..., columns] = torch.bmm(q, k.mT)  # out= with strides would be computed head by head
     scales = _scales(runs, operands, operands.k)
     if scales is not None:
         rows.mul_(scales)
+    for power in powers:
+        rows.mul_(power)
     if problem.softcap is not None:
         scores.div_(problem.softcap).tanh_().mul_(problem.softcap)
 

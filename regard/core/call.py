@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import torch
 from torch.autograd import forward_ad
 
-from regard.arguments import PLAIN, plain, real, yes_or_no
+from regard.arguments import PLAIN, plain, yes_or_no
 from regard.bias import Bias
 from regard.core.problem import (
     FARTHEST,
@@ -22,6 +22,7 @@ from regard.core.problem import (
     checked_mechanism,
     checked_parameters,
     checked_q_start,
+    checked_scale,
     checked_sink,
     checked_softcap,
     learns,
@@ -327,7 +328,7 @@ class Call(NamedTuple):
         if self.scale is None:
             scale = mechanism.default_scale(head_dim)
         else:
-            scale = real("scale", self.scale)
+            scale = checked_scale(self.scale, of_tensors["dtype"])
 
         problem = Problem(
             **of_tensors,

@@ -40,6 +40,12 @@ _SOFTMAX = Softmax()
 MOST_PLANNED = 10**9  # positions of a call that is planned from its sizes alone
 MOST_DIVIDED = 1 << 20  # queries of such a call whose pattern is no band
 FARTHEST = 2**62  # positions beyond it could overflow int64
+# Scores are in units of log 2 in the dtype in which they are computed, so 1.44 times a scale has to be finite there.
+LARGEST_SCALE = 1e38
+LARGEST_SCALES = {torch.float64: 1e307}
+# Scores are divided by a softcap and multiplied by it; both are normal numbers of float32 within these bounds.
+SMALLEST_SOFTCAP = 1e-30
+LARGEST_SOFTCAP = 1e30
 
 
 @dataclass(frozen=True)
@@ -246,9 +252,21 @@ def checked_q_start(q_start: int | torch.Tensor, batch: int) -> int | torch.Tens
     return whole("q_start", q_start, -FARTHEST, FARTHEST, needs)
 
 
+def checked_scale(scale: object, dtype: torch.dtype) -> float:
+    largest = LARGEST_SCALES.get(dtype, LARGEST_SCALE)
+    computed = "float64" if dtype == torch.float64 else "float32"
+    needs = f"a finite number within ±{largest:g}, since scores are computed in {computed}"
+    return real("scale", scale, -largest, largest, needs=needs)
+
+
 def checked_softcap(softcap: float | None) -> float | None:
-    needs = "a number above 0, since scores are capped to ±softcap (None for no cap)"
-    return None if softcap is None else real("softcap", softcap, above=0, needs=needs)
+    needs = (
+        f"a number above 0, from {SMALLEST_SOFTCAP:g} to {LARGEST_SOFTCAP:g}, since scores are capped to ±softcap "
+        "(None for no cap)"
+    )
+    if softcap is None:
+        return None
+    return real("softcap", softcap, SMALLEST_SOFTCAP, LARGEST_SOFTCAP, needs=needs)
 
 
 def checked_dropout(dropout: float) -> float:

@@ -21,6 +21,7 @@ from regard.backends.recurrence import (
     inputs_of,
     without_unseen,
 )
+from regard.backends.scores.factor import divided_factor
 from regard.core.tensors import HALF
 from regard.errors import UnsupportedError
 from regard.functional.operation import OperationOptions, OperationTensors
@@ -198,7 +199,10 @@ class PlainCall:
     ) -> torch.Tensor:
         """The scores in float32 at least, (batch, heads, q_len, k_len)."""
         dtype = torch.promote_types(q.dtype, torch.float32)
-        scores = (q.to(dtype) * self.scale) @ k.to(dtype).transpose(2, 3)
+        carried, powers = divided_factor(self.scale)
+        scores = (q.to(dtype) * carried) @ k.to(dtype).transpose(2, 3)
+        for power in powers:
+            scores = scores * power
         if self.softcap is not None:
             scores = self.softcap * torch.tanh(scores / self.softcap)
         if bias is not None:

@@ -13,6 +13,7 @@ from itertools import product
 import torch
 
 from regard.backends.scores.blocking import ScoreBlock, Workspace
+from regard.backends.scores.factor import divided_factor
 from regard.core import costs
 from regard.core.problem import Problem
 from regard.mechanisms.scores import AroundCentre, TanhSum
@@ -51,18 +52,21 @@ class Dots:
     `send` adds the gradients of queries and keys, given that of the scores without the factor."""
 
     def __init__(self, scale: float, factor: float) -> None:
-        self.scale = scale
-        self.factor = factor
-        # Prepared queries contain the factor already.
-        self._scale_of_prepared = scale / factor if factor else 0.0
+        self._carried, self._powers = divided_factor(factor)
+        # baddbmm multiplies keys by alpha first, and a large one would make them infinite.
+        self._scale, self._powers_backward = divided_factor(scale)
+        # Prepared queries contain a part of the factor already.
+        self._scale_of_prepared = self._scale / self._carried if factor else 0.0
 
     def prepared(self, q: torch.Tensor) -> torch.Tensor:
-        return q * self.factor
+        return q * self._carried
 
     def compute(
         self, block: ScoreBlock, q: torch.Tensor, k: torch.Tensor, out: torch.Tensor
     ) -> None:
         torch.bmm(q, k.mT, out=out)
+        for power in self._powers:
+            out.mul_(power)
 
     def send(
         self,
@@ -73,7 +77,9 @@ class Dots:
         dq: torch.Tensor,
         dk: torch.Tensor,
     ) -> None:
-        dq.baddbmm_(gradient, k, alpha=self.scale)
+        for power in self._powers_backward:
+            gradient = gradient * power
+        dq.baddbmm_(gradient, k, alpha=self._scale)
         dk.baddbmm_(gradient.mT, q, alpha=self._scale_of_prepared)
 
 
@@ -91,8 +97,8 @@ class TanhSums:
 
     def __init__(self, energy: torch.Tensor, scale: float, factor: float, learns: bool) -> None:
         self.energy = energy
-        self.scale = scale
-        self.factor = factor
+        self._carried, self._powers = divided_factor(factor)
+        self._carried_backward, self._powers_backward = divided_factor(scale)
         self.to_energy = torch.zeros_like(energy) if learns else None
         self._terms = energy.shape[-1]
         slab = SLAB if energy.device.type == "cpu" else SLAB_ELSEWHERE
@@ -110,11 +116,13 @@ class TanhSums:
         q = q.view(*shape[:3], 1, -1)
         k = k[:, None, None]
         out = out.view(shape)
-        energy = (self._energies(block) * self.factor)[..., None]  # (units, heads, terms, 1)
+        energy = (self._energies(block) * self._carried)[..., None]  # (units, heads, terms, 1)
         for units, heads, rows, keys in self._slabs(shape):
             terms = self._tanh(q[units, heads, rows], k[units, :, :, keys])
             sums = terms.flatten(2, 3) @ energy[units, heads]  # (units, heads, rows * keys, 1)
             out[units, heads, rows, keys] = sums.view(terms.shape[:-1])
+        for power in self._powers:
+            out.mul_(power)
 
     def send(
         self,
@@ -127,11 +135,14 @@ class TanhSums:
     ) -> None:
         """With t = tanh(q + k) and G the gradient of its score: dv = Σ G t, dq = v Σ_keys G (1 - t²), dk likewise."""
         shape = self._shape(block)
+        for power in self._powers_backward:
+            gradient = gradient * power
         gradient = gradient.view(*shape[:3], 1, shape[3])
         q = q.view(*shape[:3], 1, -1)
         dq = dq.view(*shape[:3], 1, -1)
         k = k[:, None, None]  # (units, 1, 1, keys, terms)
-        energy = (self._energies(block) * self.scale)[:, :, None]  # (units, heads, 1, terms)
+        # (units, heads, 1, terms)
+        energy = (self._energies(block) * self._carried_backward)[:, :, None]
         to_energy = torch.zeros_like(energy)
         for units, heads, rows, keys in self._slabs(shape):
             pull = gradient[units, heads, rows, :, keys]  # (units, heads, rows, 1, keys)
@@ -177,7 +188,7 @@ class TanhSums:
     def _add_to_energy(self, block: ScoreBlock, gradient: torch.Tensor) -> None:
         """Add the gradient of a block's v, (units, heads of a group, 1, terms)."""
         assert self.to_energy is not None
-        by_head = gradient.view(block.shape[0], block.shape[1], -1).sum(0) * self.scale
+        by_head = gradient.view(block.shape[0], block.shape[1], -1).sum(0) * self._carried_backward
         if self.energy.shape[0] == 1:
             self.to_energy += by_head.sum(0, keepdim=True)
         else:

@@ -180,6 +180,22 @@ def overflowing(call: NeutralCall) -> Results:
     return found
 
 
+def scaled_queries(call: NeutralCall) -> Results:
+    """Queries are multiplied by the scale first, and overflow."""
+    scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
+    with np.errstate(all="ignore"):
+        return right_results(replace(call, q=in_dtype(call.q * scale, "float32"), scale=1.0))
+
+
+def capped_by_exponentials(call: NeutralCall) -> Results:
+    """tanh x as 1 - 2 / (1 + exp 2x), which is 0 for small x."""
+    if call.softcap is None:
+        return right_results(call)
+    scores = call.q @ np.swapaxes(call.k, 2, 3) * call.q.shape[3] ** -0.5 / call.softcap
+    capped = call.softcap * (1 - 2 / (1 + np.exp(2 * scores)))
+    return right_results(replace(call, scale=0.0, softcap=None, bias=capped))
+
+
 def refusing(call: NeutralCall) -> Results:
     if call.bias is not None:
         raise ValueError("no bias\nin two lines")
@@ -336,6 +352,16 @@ FAULTS = {
     ),
     "log-sum-exp in base 2": PlantedFault(base_two, "log-sum-exp", "alternative", "base 2"),
     "large scores overflow": PlantedFault(overflowing, "large-scores", "not finite"),
+    "queries overflow": PlantedFault(scaled_queries, "scale-large", "not finite"),
+    "queries overflow under a softcap": PlantedFault(
+        scaled_queries, "softcap-large-scale", "differs"
+    ),
+    "queries overflow in gradients": PlantedFault(
+        scaled_queries, "softcap-large-scale-gradient", "not finite"
+    ),
+    "a softcap by exponentials": PlantedFault(
+        capped_by_exponentials, "softcap-far-above", "alternative", "scores become 0"
+    ),
     "dropout ignored": PlantedFault(
         drops_nothing, "dropout-drops", "alternative", "dropout ignored"
     ),

@@ -187,7 +187,8 @@ static void differentiate_tile(const BackWork &b, const Tiles &tiles, int t, int
   const bool learns = b.g.dbias.data || b.g.dtable.data;
   const int begin = tiles.begin(t, p), end = tiles.stop(t, p);
   real bent[NR], plain[NR] = {};
-  score_tile(m, words(c.head_dim), room.q + (long)r0 * room.q_row, room.q_row, room.k_panel, begin, end, s, score_factor(c));
+  score_tile(m, words(c.head_dim), room.q + (long)r0 * room.q_row, room.q_row, room.k_panel, begin, end, s,
+             score_factor(c).rest);
   score_tile(m, words(c.v_dim), room.grad + (long)r0 * room.grad_row, room.grad_row, shares_panel(b) ? room.k_panel : room.v_panel,
              begin, end, x, 1);
   for (int i = 0; i < m; i++, s += LDS, x += LDS) {

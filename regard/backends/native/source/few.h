@@ -40,7 +40,7 @@ static inline vf word_in(Bits bits, int place, vf scale) {
 // panel's keys: their lanes get scores of others, and are masked later.
 template <int M, int TYPE, bool WHOLE, int G>
 static inline __attribute__((always_inline)) void score_keys_of(const Vectors &keys, int panel_key, int lane, const real *q,
-                                                                real *s, [[maybe_unused]] real by) {
+                                                                real *s, real by) {
   constexpr int BYTES = 4 / IN_WORD<TYPE>, STEP = 4 * IN_WORD<TYPE>;
   const long length = words(keys.dim);
   const long row = keys.x.row * BYTES;
@@ -74,7 +74,7 @@ static inline __attribute__((always_inline)) void score_keys_of(const Vectors &k
     }
   }
   for (int g = 0; g < G; g++)
-    for (int i = 0; i < M; i++) store(s + (long)i * LDS + lane + g * W, HALF ? sum[g][i] * all(by) : sum[g][i]);
+    for (int i = 0; i < M; i++) store(s + (long)i * LDS + lane + g * W, sum[g][i] * all(by));
 }
 
 // The registers of a panel that are computed at once where it has four: enough sums that do not wait for each other.

@@ -126,16 +126,28 @@ struct ForwardRoom {  // what one thread needs for a stack
 };
 
 // The factor of products of queries and keys. Scores are powers of 2 then; before a softcap they are natural, and cap_row makes
-// them powers of 2.
-static real score_factor(const rg_call &c) { return c.softcap > 0 ? (real)c.scale : (real)c.scale * LOG2E; }
+// them powers of 2. Queries that are not bfloat16 carry a part of it, and each product is multiplied by the rest. They carry all of
+// a factor up to 1, so that the rest is 1. Of a larger one they carry less than 1, so that a finite query stays finite: one that is
+// infinite would make sums of products NaN, or give them the wrong sign. The rest is a power of 2 then, which rounds nothing.
+struct ScoreFactor {
+  real carried, rest;
+};
+static ScoreFactor score_factor(const rg_call &c) {
+  const real factor = c.softcap > 0 ? (real)c.scale : (real)c.scale * LOG2E;
+  if (HALF) return {1, factor};
+  if (std::fabs(factor) <= 1) return {factor, 1};
+  int exponent;
+  const real carried = std::frexp(factor, &exponent);
+  return {carried, std::ldexp((real)1, exponent)};
+}
 
-// The words of a query, which carries the factor of its scores if it is not bfloat16; zeros up to `padded` words.
+// The words of a query, which carries its part of the factor of scores if it is not bfloat16; zeros up to `padded` words.
 static void read_query(const Work &w, int head, int row, real *out, int padded) {
   const char *from = at(w.c.q, w.batch, head, row);
 #if defined(RG_BF16)
   read_words(from, w.c.head_dim, out, padded);
 #else
-  read_row(w.c.q.type, from, w.c.head_dim, score_factor(w.c), out, padded);
+  read_row(w.c.q.type, from, w.c.head_dim, score_factor(w.c).carried, out, padded);
 #endif
 }
 
@@ -166,7 +178,7 @@ static void score_keys(const Work &w, const Tiles &tiles, int p, const real *k, 
     if (!meets) continue;
     for (int j = 0; j < NR; j += MR)
       score_tile<true>(std::min(MR, NR - j), d, k + j * row, row, room.panel + (long)r * d, 0, up(rows, W), room.turned + j * LDS,
-                       score_factor(w.c));
+                       score_factor(w.c).rest);
     transpose(room.turned, LDS, NR, rows, room.scores + (long)r * LDS + p * NR, LDS);
   }
 }
@@ -179,7 +191,7 @@ static bool packs_chunk(const Work &w) {
 static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, ForwardRoom &room) {
   const Vectors keys = w.keys();
   const int d = words(w.c.head_dim);
-  const real factor = score_factor(w.c);
+  const real factor = score_factor(w.c).rest;
   const bool in_registers = few(w.stack.rows, keys), whole = packs_chunk(w);
   for (int p = 0; p < PANELS; p++) {
     bool packed = false;
@@ -496,7 +508,7 @@ static void read_tile(const Work &w, int t, real *q) {
   const int d = words(w.c.head_dim), r0 = t * MR, m = w.stack.tile_rows(t);
 #if !defined(RG_BF16)
   if (w.c.q.type == REAL) {
-    const vf factor = all(score_factor(w.c));
+    const vf factor = all(score_factor(w.c).carried);
     for (int i = 0; i < m; i++) {
       const real *from = (const real *)at(w.c.q, w.batch, w.head_of(r0 + i), w.row_of(r0 + i));
       real *into = q + (long)i * d;
@@ -538,7 +550,8 @@ static void forward_chunk(const Work &w, ChunkRoom &room) {
       for (int p = tiles.first[t]; p < tiles.end[t]; p++) {
         prefetch_tile(w, t, p - tiles.first[t], tiles.end[t] - tiles.first[t]);
         if (tiles.state[t][p] != EMPTY)
-          score_tile(m, d, room.q, d, room.panels + (long)p * NR * d, tiles.begin(t, p), tiles.stop(t, p), room.scores + p * NR, score_factor(w.c));
+          score_tile(m, d, room.q, d, room.panels + (long)p * NR * d, tiles.begin(t, p), tiles.stop(t, p), room.scores + p * NR,
+                     score_factor(w.c).rest);
       }
       weigh_tile(w, tiles, t, chunk_key, room.scores, sums, 0);
       const int from = chunk_key + pair_begin(tiles.lane[t]), to = chunk_key + pair_end(tiles.lane_end[t]);
@@ -594,12 +607,14 @@ static void forward_few_keys(const Work &w) {
   const Vectors keys = w.keys(), values = w.values();
   const real *k = (const real *)keys.row(run.first), *v = (const real *)values.row(run.first);
   const Dropout dropout(c);
+  const real rest = score_factor(c).rest;
   alignas(64) real q[LEAST_DIM], scores[LANES], memory[LEAST_DIM + 2 * SPARE];
   Sums sums(c, memory, 1, c.v_dim + SPARE);
   for (int r = 0; r < w.stack.rows; r++) {
     read_query(w, w.head_of(r), w.row_of(r), q, words(c.head_dim));
     for (real &score : scores) score = -INF;
     score_each(count, q, k, keys.x.row, c.head_dim, scores + lane);
+    for (int i = lane; i < lane + count; i++) scores[i] *= rest;
     sums.begin(1);
     real &most = *sums.highest;
     for (int i = lane; i < lane + count; i++) most = scores[i] <= most ? most : scores[i];

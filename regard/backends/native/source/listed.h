@@ -66,9 +66,10 @@ struct Listing {
 
 static inline vf load_of(const real *p, int n) { return n >= W ? load(p) : n > 0 ? load_some(p, n) : vf{}; }
 
-// out[i][key] = x[i] . row of the key, for M vectors of `width` numbers whose ends are zeros
+// out[i][key] = by * x[i] . row of the key, for M vectors of `width` numbers whose ends are zeros
 template <int M>
-static void dots(const real *x, int width, const real *rows, long stride, int n, const int32_t *keys, int count, real *out, long line) {
+static void dots(const real *x, int width, const real *rows, long stride, int n, const int32_t *keys, int count, real *out, long line,
+                 real by) {
   for (int k = 0; k < count; k++) {
     const real *row = rows + keys[k] * stride;
     if (k + FETCHED < count)
@@ -81,7 +82,7 @@ static void dots(const real *x, int width, const real *rows, long stride, int n,
 #pragma GCC unroll 4
         for (int i = 0; i < M; i++) sums[i].part[r] = madd(load(x + i * width + c + r * W), y, sums[i].part[r]);
       }
-    for (int i = 0; i < M; i++) out[i * line + k] = sum(sums[i]);
+    for (int i = 0; i < M; i++) out[i * line + k] = sum(sums[i]) * by;
   }
 }
 
@@ -143,7 +144,7 @@ struct ListedRoom {
   }
   void read(const Listing &a, int row) {
     for (int i = 0; i < a.heads; i++)
-      read_row(REAL, at(a.c.q, a.batch, a.head + i, row), a.c.head_dim, (real)a.c.scale * LOG2E, q + i * a.k_width, a.k_width);
+      read_row(REAL, at(a.c.q, a.batch, a.head + i, row), a.c.head_dim, score_factor(a.c).carried, q + i * a.k_width, a.k_width);
   }
 };
 
@@ -154,7 +155,8 @@ static void forward_row(const Listing &a, ListedRoom &room, int row) {
   std::memset(room.out, 0, sizeof(real) * a.heads * a.v_width);
   real total[TOGETHER], highest[TOGETHER];
   with_heads(a.heads, [&](auto m) {
-    dots<m()>(room.q, a.k_width, numbers_at<real>(c.k, a.batch, a.kv(), 0), c.k.row, c.head_dim, room.keys, count, room.scores, room.line);
+    dots<m()>(room.q, a.k_width, numbers_at<real>(c.k, a.batch, a.kv(), 0), c.k.row, c.head_dim, room.keys, count, room.scores, room.line,
+              score_factor(c).rest);
     for (int i = 0; i < a.heads; i++) {
       real *s = room.scores + i * room.line;
       for (int k = count; k < whole_registers; k++) s[k] = -INF;
@@ -190,8 +192,8 @@ static void backward_row(const Listing &a, const rg_gradients &g, ListedRoom &ro
     for (int i = 0; i < a.heads; i++)
       read_row(g.dout.type, at(g.dout, a.batch, a.head + i, row), c.v_dim, 1, room.grad + i * a.v_width, a.v_width);
     const real *k = numbers_at<real>(c.k, a.batch, a.kv(), 0), *v = numbers_at<real>(c.v, a.batch, a.kv(), 0);
-    dots<m()>(room.q, a.k_width, k, c.k.row, c.head_dim, room.keys, count, room.scores, room.line);
-    dots<m()>(room.grad, a.v_width, v, c.v.row, c.v_dim, room.keys, count, room.slopes, room.line);
+    dots<m()>(room.q, a.k_width, k, c.k.row, c.head_dim, room.keys, count, room.scores, room.line, score_factor(c).rest);
+    dots<m()>(room.grad, a.v_width, v, c.v.row, c.v_dim, room.keys, count, room.slopes, room.line, 1);
     for (int i = 0; i < a.heads; i++) {
       real *s = room.scores + i * room.line, *d = room.slopes + i * room.line;
       for (int j = count; j < whole_registers; j++) s[j] = -INF, d[j] = 0;
@@ -299,7 +301,7 @@ static void score_slots(const Work &w, const Slots &slots, const Tiles &tiles, c
     for (int t = 0; t < w.stack.tiles(); t++)
       if (tiles.state[t][p] != EMPTY)
         score_tile(w.stack.tile_rows(t), d, room.q + (long)t * MR * d, d, panel, tiles.begin(t, p), tiles.stop(t, p),
-                   room.scores + (long)t * MR * LDS + p * NR, score_factor(w.c));
+                   room.scores + (long)t * MR * LDS + p * NR, score_factor(w.c).rest);
   }
 }
 
@@ -448,7 +450,7 @@ static int backward_listed(const rg_call &c, const rg_gradients &g) {
       for (size_t n = 0; n < numbers; n += W) store(sum + n, load(sum + n) + load(sums[i * parts + part] + n));
     for (int key = 0; key < c.keys; key++) {
       const int kv = (int)(i % c.kv_heads), batch = (int)(i / c.kv_heads);
-      write_row(REAL, (char *)numbers_at<real>(g.dk, batch, kv, key), c.head_dim, sum + key * k_width, LN2);  // queries carry the scale
+      write_row(REAL, (char *)numbers_at<real>(g.dk, batch, kv, key), c.head_dim, sum + key * k_width, LN2 * score_factor(c).rest);  // queries carry the other part
       write_row(REAL, (char *)numbers_at<real>(g.dv, batch, kv, key), c.v_dim, sum + c.keys * k_width + key * v_width, 1);
     }
     return true;

@@ -17,13 +17,13 @@ constexpr int LDS = CHUNK + 16;                // row length of scores; no power
 // How a product is stored: alone, added to what stands there, or as if it were added to 0, where zeros lose their sign.
 enum { ALONE = 0, ONTO = 1, FIRST = 2 };
 
-// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR), stored as ADD says. A product of bfloat16 that is
-// stored ALONE is multiplied by `by`. AHEAD: `a` is read from memory for the first time, so the rows of the next tile are
+// c[i][0..NR) = [c +] sum over k of a[i * ai + k * ak] * b[k * bk + 0..NR), stored as ADD says. A product that is stored ALONE
+// is multiplied by `by`. AHEAD: `a` is read from memory for the first time, so the rows of the next tile are
 // prefetched on the way; they may lie behind the tensor, since a prefetch reads nothing.
 template <int M, int ADD, int N = NV, bool AHEAD = false>
 static inline __attribute__((always_inline)) void product(int K, const real *__restrict a, long ai, long ak,
                                                           const real *__restrict b, long bk, real *__restrict c,
-                                                          long ci, [[maybe_unused]] real by = 1) {
+                                                          long ci, real by = 1) {
   vf x[M][N];
 #pragma GCC unroll 16
   for (int i = 0; i < M; i++)
@@ -46,12 +46,18 @@ static inline __attribute__((always_inline)) void product(int K, const real *__r
     }
     a += ak, b += bk;
   }
+  if (ADD == ALONE && (HALF || by != 1)) {
+#pragma GCC unroll 16
+    for (int i = 0; i < M; i++)
+#pragma GCC unroll 4
+      for (int j = 0; j < N; j++) x[i][j] *= all(by);
+  }
 #pragma GCC unroll 16
   for (int i = 0; i < M; i++)
 #pragma GCC unroll 4
     for (int j = 0; j < N; j++) {
       real *p = c + i * ci + j * W;
-      store(p, ADD == ONTO ? load(p) + x[i][j] : ADD == FIRST ? x[i][j] + vf{} : HALF ? x[i][j] * all(by) : x[i][j]);
+      store(p, ADD == ONTO ? load(p) + x[i][j] : ADD == FIRST ? x[i][j] + vf{} : x[i][j]);
     }
 }
 

@@ -83,7 +83,7 @@ static void receive_chunk(const Work &w, const Tiles &tiles, const Panel *panels
         std::memset(room.sums, 0, (size_t)NR * share.heads * sizeof(real));
       }
       const long r = (long)t * MR;
-      score_tile(w.stack.tile_rows(t), d, room.q + r * d, d, room.panel, 0, NR, room.scores + r * LDS + p * NR, score_factor(c));
+      score_tile(w.stack.tile_rows(t), d, room.q + r * d, d, room.panel, 0, NR, room.scores + r * LDS + p * NR, score_factor(c).rest);
       weigh_panel(w, tiles, panels[p], t, p, room);
     }
     if (!packed || !share.received) continue;

@@ -214,10 +214,10 @@ static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part
     for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
 }
 
-// Add the parts of a key/value head in their order, and free them. Queries that are not bfloat16 carry the factor of their
-// scores, which dk must not have.
+// Add the parts of a key/value head in their order, and free them. dk has the factor of the scores as far as queries carry it, and
+// must have the scale.
 static bool add_parts(const rg_call &c, const rg_gradients &g, Part *part, long count) {
-  const real factor = HALF ? (real)c.scale : c.softcap > 0 ? (real)1 : LN2;
+  const real factor = HALF ? (real)c.scale : (c.softcap > 0 ? (real)1 : LN2) * score_factor(c).rest;
   Workspace &own = workspace();
   if (!own.reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) return false;
   real *row = own.take(up(std::max(c.head_dim, c.v_dim), NR));

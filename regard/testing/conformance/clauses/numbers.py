@@ -43,6 +43,17 @@ def scale_clauses() -> Iterator[Clause]:
         ("scale-negative", "a negative scale turns the order of the keys around", -0.3),
     ):
         yield clause(name, sentence, new_call(scale=scale), alternatives=ignored)
+    # Queries times the scale are up to 7e38, the scores up to some thousands.
+    q = in_dtype(1e30 * draw(2, HEADS, Q_LEN, 32, seed=1), "float32")
+    k = in_dtype(1e-36 * draw(2, HEADS, K_LEN, 32, seed=2), "float32")
+    yield clause(
+        "scale-large",
+        "a query times the scale may be beyond the range of float32 if the score is not",
+        new_call(scale=2e8, q=q, k=k),
+        tolerance=2e-3,
+        reason="rounding of scores of some thousands",
+        alternatives=ignored,
+    )
 
 
 def bias_clauses() -> Iterator[Clause]:
@@ -139,6 +150,17 @@ def softcap_clauses() -> Iterator[Clause]:
     )
     sentence = "scores beyond the range of float32 become ±softcap, not NaN"
     yield clause("softcap-overflow", sentence, beyond)
+    ignored = {"ignored": without("softcap")}
+    scaled = new_call(softcap=2.0, scale=1e38)
+    sentence = "a scale of 1e38 makes every score ±softcap, with the sign of its product"
+    yield clause("softcap-large-scale", sentence, scaled, alternatives=ignored)
+    learning = new_call(q_len=6, k_len=6, causal=True, softcap=2.0, scale=1e38, gradients=SUMS)
+    sentence = "and the gradients of q and k are 0 then, not NaN"
+    yield clause("softcap-large-scale-gradient", sentence, learning)
+    above = new_call(softcap=1e20)
+    sentence = "a softcap far above the scores changes nothing"
+    zeros = {"scores become 0": lambda call: right_results(replace(call, scale=0.0, softcap=None))}
+    yield clause("softcap-far-above", sentence, above, alternatives=zeros)
 
 
 def sinks_clauses() -> Iterator[Clause]:
