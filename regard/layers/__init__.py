@@ -10,6 +10,7 @@ from regard.layers.feed_forward import FeedForward
 from regard.layers.latent import LatentAttention
 from regard.layers.lightning_indexer import LightningIndexer, choice_losses
 from regard.layers.multi_head import MultiHeadAttention
+from regard.layers.packed import PackedWeights, pack_weights, unpack_weights
 from regard.layers.projected_context import ProjectedContext
 from regard.layers.recording import record_attention
 from regard.layers.variants import Difference, ValueResidual
@@ -26,5 +27,8 @@ __all__ = [
     "LightningIndexer",
     "choice_losses",
     "FeedForward",
+    "PackedWeights",
+    "pack_weights",
+    "unpack_weights",
     "record_attention",
 ]

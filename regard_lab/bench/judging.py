@@ -30,27 +30,35 @@ from regard_lab.bench.work import (
 # Other libraries add 1e-6 to denominators: errors up to ten times that, relative to the largest number, are accepted.
 ADDED = 1e-5
 ROUNDINGS = 8  # errors of the reference in float32 that are accepted
+ROUNDINGS_OF_HALF = 2  # units of a narrower dtype that are accepted besides
 ROWS = 24  # of a long call that are checked
 OVER_ALL_ROWS = ("dk", "dv", "received")  # results that are no rows of queries
 
 
 @dataclass(frozen=True)
 class Bound:
-    """The largest accepted error of a result: `ROUNDINGS` times the error of the reference in float32."""
+    """The largest accepted error of a result: `ROUNDINGS` times the error of the reference in float32, and what `ADDED`
+    and a narrower dtype of the tensors allow.
+    """
 
     expected: torch.Tensor
     largest_error: float
 
     @classmethod
-    def of(cls, expected: torch.Tensor, single: torch.Tensor) -> Bound:
+    def of(
+        cls, expected: torch.Tensor, single: torch.Tensor, dtype: torch.dtype = torch.float32
+    ) -> Bound:
         """The bound from the results of the reference in float64 and float32."""
         rounding = 0.0
         largest = 0.0
         if expected.numel():
             rounding = float((single.double() - expected).abs().max())
             largest = float(expected.abs().max())
+        relative = ADDED
+        if dtype != torch.float32:
+            relative = ROUNDINGS_OF_HALF * torch.finfo(dtype).eps
         tiny = torch.finfo(torch.float32).tiny
-        return cls(expected, ROUNDINGS * rounding + ADDED * largest + tiny)
+        return cls(expected, ROUNDINGS * rounding + relative * largest + tiny)
 
     def share(self, result: torch.Tensor) -> float:
         """The error relative to the bound; inf for a non-finite result."""
@@ -80,6 +88,8 @@ def expected_of(
     )
     if work.shares_keys:
         output = attend(q, q, v)[:, :, rows]
+    elif work.gated:  # a gate for each key, and each key after all before it
+        output = attend(q, k, v)[:, :, rows]
     elif work.pattern == Causal():
         # One query at a time, whose keys end with its own, so that no matrix is in memory.
         outputs = []
@@ -158,7 +168,8 @@ def _by_reference(
     shares = {}
     for name, result in results.items():
         compared = result if name in whole else result[:, :, rows]
-        shares[name] = Bound.of(expected[name], single[name]).share(compared)
+        bound = Bound.of(expected[name], single[name], getattr(torch, work.dtype))
+        shares[name] = bound.share(compared)
     return Correctness(shares)
 
 

@@ -11,6 +11,7 @@ from regard.arguments import count_of, of_kind
 from regard.packages import install_line
 from regard.storage.files import replace_file
 from regard_lab.bench.health import Findings, Health
+from regard_lab.bench.peaks import Peaks
 from regard_lab.bench.results import PACKAGES, Results
 from regard_lab.text.writing import aligned, markdown_table, seconds
 
@@ -26,24 +27,31 @@ def measured_on(results: Results) -> list[str]:
         *(f"{name} {version}" for name, version in machine["packages"].items()),
     ]
     return [
-        f"- Machine: {machine['system']}, {machine['processor']}, {cores}",
+        f"- Machine: {machine['system']}, {_processor(results)}, {cores}",
         f"- Versions: {', '.join(versions)}",
     ]
 
 
+def _processor(results: Results) -> str:
+    name = results.environment["processor"]
+    return f"{name} ({results.family})" if results.family else name
+
+
 FILE = "bench.md"
-HEAD = ("", "CPU, 1 thread", "GPU", "wall, all threads", "regard is faster by", "notes")
+HEAD = ("", "CPU, 1 thread", "GPU", "wall, all threads", "regard is faster by", "rate", "notes")
 
 
 def describe_results(results: Results) -> list[str]:
     """Format results as lines of text."""
     of_kind("results", results, Results, "the Results of run_bench")
-    lines = [f"measured on {results.environment['processor']}"]
+    lines = [f"measured on {_processor(results)}"]
+    if results.peaks:
+        lines.append(f"one core does at most {Peaks(**results.peaks)}")
     for name, case in results.cases.items():
         lines += ["", f"{case['title']} ({name})"]
         for contest in case["contests"]:
             lines.append(f"  {contest['work']}")
-            lines += aligned([HEAD, *_rows(contest)], "    ")
+            lines += aligned([HEAD, *_rows(contest, results.peaks)], "    ")
             lines += [f"    {promise['text']}" for promise in contest["promises"]]
     summary = _summary(results)
     if summary.lines():
@@ -78,7 +86,7 @@ def render_markdown(results: Results) -> str:
         lines += ["", f"## {case['title']} ({name})"]
         for contest in case["contests"]:
             lines += ["", f"### {contest['label']}", "", f"{contest['work']}", ""]
-            lines += _filled_columns([HEAD, *_rows(contest)])
+            lines += _filled_columns([HEAD, *_rows(contest, results.peaks)])
             lines += ["", *(f"- {promise['text']}" for promise in contest["promises"])]
     lines += [
         "",
@@ -88,6 +96,12 @@ def render_markdown(results: Results) -> str:
         f"- {_clocks(environment)}",
         *measured_on(results),
     ]
+    if results.peaks:
+        lines.append(f"- One core does at most: {Peaks(**results.peaks)}.")
+        lines.append(
+            "- A rate counts the pairs that the pattern keeps, and its share is of the peak of the dtype. With one "
+            "query it counts the bytes of keys and values, and its share is of the rate of a sum."
+        )
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -165,8 +179,8 @@ def _by_reason(refused: dict[str, str]) -> dict[str, list[str]]:
     return probes
 
 
-def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
-    """One row for each contender: name, CPU time, wall time, how much faster the first is, and notes."""
+def _rows(contest: dict[str, Any], peaks: dict[str, Any]) -> Iterator[tuple[str, ...]]:
+    """One row for each contender: name, CPU time, wall time, how much faster the first is, its rate, and notes."""
     ours = contest["contenders"][contest["ours"]]
     clock = _clock(ours)
     for name, record in contest["contenders"].items():
@@ -179,7 +193,20 @@ def _rows(contest: dict[str, Any]) -> Iterator[tuple[str, ...]]:
         if record["status"] != "measured":
             remarks = [f"{record['status']}: {record['reason']}"]
         times = [_time(record, each) for each in ("cpu", "cuda", "wall")]
-        yield name, *times, faster, "; ".join(remarks)
+        yield name, *times, faster, _rate(contest, record, peaks), "; ".join(remarks)
+
+
+def _rate(contest: dict[str, Any], record: dict[str, Any], peaks: dict[str, Any]) -> str:
+    """What a contender computed or read in a second of CPU time, with its share of the peak; "" where it is unknown."""
+    amount = contest.get("amount", {})
+    if not amount or not peaks or "cpu" not in record:
+        return ""
+    if "bytes" in amount:
+        unit, count, peak = "GB/s", amount["bytes"], peaks["sum"]
+    else:
+        unit, count, peak = "GF/s", amount["operations"], peaks[amount["dtype"]]
+    rate = count / record["cpu"]["median"] / 1e9
+    return f"{rate:.3g} {unit}, {rate / peak:.0%}"
 
 
 def _clock(record: dict[str, Any]) -> str:

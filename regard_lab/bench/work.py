@@ -9,13 +9,15 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch.nn.functional import normalize
 
 from regard.arguments import count_of
 from regard.core.plan import Plan
 from regard.errors import ArgumentError
-from regard.mechanisms import Mechanism
+from regard.mechanisms import GatedDelta, Mechanism
 from regard.patterns import (
     Causal,
+    CausalWindow,
     Full,
     GlobalTokens,
     KeyMask,
@@ -33,6 +35,7 @@ BLOCK = 64
 FULL = Full()
 CAUSAL = Causal()
 WINDOW = SlidingWindow(512)
+CAUSAL_WINDOW = CausalWindow(512)
 SMALL_WINDOW = SlidingWindow(64)
 STRIDED = Causal() & Strided(64)
 DRAWN = RandomBlocks(3, block=BLOCK, seed=0)
@@ -42,6 +45,7 @@ _FORMULAS: dict[Pattern, Formula] = {
     FULL: lambda i, j: i + j == i + j,  # positions may be negative
     CAUSAL: lambda i, j: j <= i,
     WINDOW: lambda i, j: abs(i - j) <= 256,
+    CAUSAL_WINDOW: lambda i, j: (j <= i) & (i - j < 512),
     SMALL_WINDOW: lambda i, j: abs(i - j) <= 32,
     STRIDED: lambda i, j: (j <= i) & ((i - j < 64) | ((i - j) % 64 == 0)),
 }
@@ -56,6 +60,7 @@ HOLED: dict[int, Pattern] = {
 }
 _FORMULAS |= {pattern: lambda i, j: (j % 5 != 2) & (i == i) for pattern in HOLED.values()}
 DROPOUT_SEED = 11
+GATED_LENGTH = 8  # keys after which a memory keeps 1/e of a key, or more
 WHOLE = 512  # up to this length every row is checked
 
 
@@ -113,6 +118,7 @@ class Work:
         mechanism: the mechanism; None for softmax.
         device: "cpu" or "cuda".
         caches: how many sets of tensors take turns, so that none stays in the processor's cache.
+        latent: values are the first numbers of the keys, as in absorbed latent attention.
 
     >>> print(Work(1024, heads=2, backward=True))
     1,024 queries by 1,024 keys, 1 x 2 heads, head_dim 64, full, forward + backward
@@ -135,6 +141,7 @@ class Work:
     mechanism: Mechanism | None = None
     device: str = "cpu"
     caches: int = 1
+    latent: bool = False
 
     def __post_init__(self) -> None:
         defaults = {"k_len": self.q_len, "kv_heads": self.heads, "v_dim": self.head_dim}
@@ -164,6 +171,25 @@ class Work:
         keys = self.kv_heads * self.k_len * (self.head_dim + self.v_dim)
         return BYTES[self.dtype] * self.batch * (queries + keys)
 
+    @property
+    def gated(self) -> bool:
+        """Whether the mechanism takes gates of each key, as the gated delta rule does."""
+        return isinstance(self.mechanism, GatedDelta)
+
+    def operations(self, pairs: int) -> int:
+        """Floating-point operations of a softmax over `pairs` pairs of all heads; 0 for other mechanisms."""
+        if self.mechanism is not None:
+            return 0
+        passes = 3.5 if self.backward else 1
+        return int(2 * passes * (self.head_dim + self.v_dim) * pairs)
+
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of k and v as they are stored."""
+        numbers = self.head_dim if self.latent else self.head_dim + self.v_dim
+        size = BYTES[self.cache_dtype or self.dtype]
+        return size * self.batch * self.kv_heads * self.k_len * numbers
+
     def as_long_as(self, length: int) -> Work:
         """The same work with `length` queries and keys."""
         return replace(self, q_len=length, k_len=length)
@@ -180,6 +206,8 @@ class Work:
         words.append(str(self.pattern))
         if self.mechanism is not None:
             words.append(str(self.mechanism))
+        if self.latent:
+            words.append("values inside of keys")
         if self.dtype != "float32":
             words.append(self.dtype)
         if self.layout != "contiguous":
@@ -250,6 +278,8 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     if work.cache_dtype is not None:
         cache_dtype = getattr(torch, work.cache_dtype)
         q, k, v = (x.to(cache_dtype).float() for x in (q, k, v))
+    if work.latent:
+        v = k[..., : work.v_dim]
     # The order of the draws is that of the seeds: the gradient, the bias, the parameters.
     generator = torch.Generator().manual_seed(seed + 1)
     grad = torch.randn(work.batch, work.heads, work.q_len, work.v_dim, generator=generator)
@@ -259,6 +289,13 @@ def make_tensors(work: Work, seed: int = 0) -> Tensors:
     parameters: Any = {}
     if work.mechanism is not None:
         parameters = work.mechanism.new_parameters(work.heads, work.kv_heads, generator)
+    if work.gated:
+        q, k = (normalize(x.float(), dim=-1).to(x.dtype) for x in (q, k))
+        gates = work.batch, work.heads, work.k_len
+        parameters = {
+            "log_decay": -torch.rand(gates, generator=generator) / GATED_LENGTH,
+            "strength": torch.rand(gates, generator=generator).to(q.dtype).float(),
+        }
 
     def leaf(x: torch.Tensor) -> torch.Tensor:
         return x.detach().to(work.device).requires_grad_(work.backward)
@@ -285,12 +322,15 @@ KINDS = {
 class Promise:
     """A promised bound on a ratio or difference between two contenders; times are medians of CPU time on 1 thread.
 
+    Ratios differ between families of processors, so a bound that was set for one is checked on that one alone.
+
     Args:
         kind: "faster" (other's time / ours, at least `bound`), "slower" (our time / other's, at most) or "slower by"
             (our time - other's in µs, at most).
         ours: the contender for which the promise is made.
         other: the contender it is compared with.
         bound: the limit.
+        family: the family of processors for which it was set, as of `results.family`; "" for every one.
 
     >>> promise = Promise("faster", "regard", "SDPA", 2.0)
     >>> ratio = promise.measured({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}})
@@ -302,6 +342,7 @@ class Promise:
     ours: str
     other: str
     bound: float
+    family: str = ""
 
     def __post_init__(self) -> None:
         if self.kind not in KINDS:

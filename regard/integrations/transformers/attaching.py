@@ -15,7 +15,7 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from regard.arguments import yes_or_no
 from regard.errors import UnsupportedError
 from regard.integrations.snapshot import unchanged
-from regard.integrations.transformers.comparing import Checked, check_equal
+from regard.integrations.transformers.comparing import Checked, TinyOutputs, check_equal
 from regard.integrations.transformers.latents import expand_latents, keep_latents
 from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.modules import (
@@ -31,6 +31,7 @@ from regard.integrations.transformers.modules import (
 from regard.integrations.transformers.recurring import exchange_recurrent, restore_recurrent
 from regard.integrations.transformers.sharing import HOOKS as SHARED
 from regard.integrations.transformers.sharing import share_model, sharing_of
+from regard.layers.packed import check_packable, pack_weights, unpack_weights
 
 __all__ = ["attach", "attached", "detach"]
 
@@ -38,7 +39,7 @@ NAME = "regard"
 CHANGES = "_regard_changes"  # what `change_attention` changed in a model, oldest first
 BEFORE = "_regard_before"  # on a model: its configs with the implementations that they had
 HOOKS = "_regard_hooks"  # on a model: what removes hooks
-REPORTED = ("outside", "unchecked", "differing")  # on a model: see `attach`
+REPORTED = ("outside", "unchecked", "differing", "packed")  # on a model: see `attach`
 # Models whose exchanged modules read the numbers of eager attention's mask in their own code.
 READ_EAGER_MASKS = ("modeling_longformer", "modeling_led", "modeling_mpt")
 
@@ -50,6 +51,7 @@ def attach(
     *,
     replace: bool = False,
     check: bool = True,
+    pack: bool = False,
     mesh: Any = None,
     layout: str = "contiguous",
     form: str = "auto",
@@ -69,6 +71,10 @@ def attach(
     which leave hooks, attributes, buffers, configs and generators as they were; the last one finds a model that they
     changed nevertheless. `model.unchecked` names modules that no such input reached.
 
+    With `pack` the weights of its linear layers are packed for inference on a CPU, as `regard.layers.pack_weights`
+    says: whole encoders gain, gradients are refused, and `model.packed` names the layers that were packed and their
+    bytes. The model is then compared with itself without packed weights, too.
+
     With `mesh` each process computes its own part of the sequence, and calls the model with the ids of that part, in
     the same order; see `part_of_batch`. Outputs are those of its positions. The gradients of weights are this
     process's part: sum them over the processes.
@@ -78,17 +84,18 @@ def attach(
         replace: exchange the attention modules of Longformer, LED and BigBird, which never call registered attention,
             for modules of regard with the same weights and the same numbers.
         check: False skips the comparison.
+        pack: pack the weights of linear layers, in a model in eval mode; `detach` unpacks them.
         mesh: a DeviceMesh of one dimension, or a ProcessGroup, whose processes share the sequence.
         layout: with `mesh`: "contiguous" or "zigzag", see `regard.distributed.Layout`.
         form: with `mesh`: as for `regard.distributed.attention`.
 
     Returns:
-        The same model, with `outside` (reasons by name), `unchecked` (names) and `differing` (sentences by the class
-        of a model). `detach` gives it back its own attention.
+        The same model, with `outside` (reasons by name), `unchecked` (names), `differing` (sentences by the class
+        of a model), and with `pack` also `packed`. `detach` gives it back its own attention and its plain weights.
 
     Raises:
         UnsupportedError: no module of the model would call regard, the numbers differ from those of its own attention,
-            or the model cannot be divided among processes; nothing was changed.
+            its weights cannot be packed, or the model cannot be divided among processes; nothing was changed.
         ArgumentError: no model of transformers, or layout or form without mesh.
 
     >>> import transformers
@@ -100,6 +107,13 @@ def attach(
     'sdpa'
     """
     yes_or_no("check", check)
+    yes_or_no("pack", pack)
+    if pack and mesh is not None:
+        raise UnsupportedError(
+            "weights are packed for one process, and with mesh= several compute a model; leave out pack=True"
+        )
+    if pack:
+        check_packable(model)
     exchanged = [
         part
         for part in models_inside(model)
@@ -121,6 +135,8 @@ def attach(
         was_changed = CHANGES in model.__dict__ or SHARED in model.__dict__
         if check and is_new and not was_changed:
             checked = check_equal(model, calling, switch.own_attention)
+        if pack:
+            _pack(model, check)
     except BaseException:
         detach(model)
         raise
@@ -132,6 +148,14 @@ def attach(
         _refuse_weights_of(model, switch.implementations())
     share_model(model, sharing)  # ty: ignore[invalid-argument-type]
     return model
+
+
+def _pack(model: nn.Module, check: bool) -> None:
+    """Pack the weights of a model, and compare its outputs with those before."""
+    before = TinyOutputs(model) if check else None
+    model.__dict__["packed"] = pack_weights(model)
+    if before is not None:
+        before.check_again("with packed weights")
 
 
 class _Switch:
@@ -260,7 +284,7 @@ def _refuse_weights(
 
 
 def detach(model: ModelT) -> ModelT:
-    """Give a model back the attention that it had before `attach`, and undo what `change_attention` changed.
+    """Give a model back the attention and plain weights of before `attach`, and undo what `change_attention` changed.
 
     Args:
         model: a model that was attached, or made with attn_implementation="regard", which then gets "sdpa".
@@ -272,6 +296,7 @@ def detach(model: ModelT) -> ModelT:
         change.undo()
     share_model(model, None)  # ty: ignore[invalid-argument-type]
     expand_latents(model)
+    unpack_weights(model)
     for hook in model.__dict__.pop(HOOKS, ()):
         hook.remove()
     for name in REPORTED:

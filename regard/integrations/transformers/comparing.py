@@ -20,7 +20,12 @@ from regard.integrations.transformers.latents import wanted_form
 from regard.integrations.transformers.modules import configs_inside, models_inside
 from regard.integrations.transformers.tiny_inputs import LENGTH, ROWS, tiny_inputs
 
-__all__ = ["Checked", "check_equal", "unpadded_positions"]
+__all__ = [
+    "Checked",
+    "TinyOutputs",
+    "check_equal",
+    "unpadded_positions",
+]
 
 # The largest difference from eager attention, relative to the norm of its output. Half precision is coarse, since a
 # rounding error may send a token to another expert.
@@ -84,6 +89,42 @@ def _begin(runs: _Runs, part: PreTrainedModel, own_attention: OwnAttention) -> _
             continue
         return _Comparison(runs, part, own_attention, inputs, eager)
     return None
+
+
+class TinyOutputs:
+    """What the models inside of a module return for tiny inputs, to be compared with what they return later."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+        self._earlier: list[tuple[PreTrainedModel, Mapping[str, torch.Tensor], Outputs]] = []
+        with _undisturbed(model) as runs:
+            for part in models_inside(model):
+                for inputs in tiny_inputs(part):
+                    try:
+                        outputs = runs.outputs(part, inputs)
+                    except Exception:
+                        continue
+                    self._earlier.append((part, inputs, outputs))
+                    break
+
+    def check_again(self, when: str) -> None:
+        """Raise unless the models return the same now, up to rounding; `when` names what was changed."""
+        with _undisturbed(self._model) as runs:
+            for part, inputs, earlier in self._earlier:
+                name = type(part).__name__
+                try:
+                    outputs = runs.outputs(part, inputs)
+                except Exception as error:
+                    raise UnsupportedError(
+                        f"{name} raises {type(error).__name__} {when} ({str(error)[:MOST_CHARACTERS]}); nothing was "
+                        f"changed"
+                    ) from error
+                for key, expected in earlier.items():
+                    distance = _relative(outputs[key], expected)
+                    if distance > TOLERANCES.get(expected.dtype, TOLERANCE_OF_HALF):
+                        raise UnsupportedError(
+                            f"{name} differs {when} in {key} by {distance:.1e} of its norm; nothing was changed"
+                        )
 
 
 class _Difference(NamedTuple):

@@ -23,6 +23,7 @@ from regard.integrations.snapshot import unchanged
 from regard.integrations.transformers.attending import ModuleCall, Watcher, watchers
 from regard.integrations.transformers.masks import PatternMask
 from regard.integrations.transformers.modules import layer_names, outside_of, uncalled
+from regard.layers.packed import PackedWeights
 from regard.reprs import Described, brief
 
 __all__ = [
@@ -75,6 +76,7 @@ class Explained:
         silent: modules that mix positions and never called regard.
         outside: of those that `attach` knew of, the reason by name.
         differing: how models inside differ from their eager attention, as `attach` found, by class.
+        packed: which weights `attach(model, pack=True)` packed; None without it.
     """
 
     model: str
@@ -82,6 +84,7 @@ class Explained:
     silent: tuple[str, ...] = ()
     outside: Mapping[str, str] = field(default_factory=dict)
     differing: Mapping[str, str] = field(default_factory=dict)
+    packed: PackedWeights | None = None
 
     def __repr__(self) -> str:
         rows: list[tuple[str, ...]] = [
@@ -98,6 +101,8 @@ class Explained:
         if silent:
             lines.append(f"never called regard: {', '.join(silent)}")
         lines += [f"{name}: {how}" for name, how in self.differing.items()]
+        if self.packed is not None:
+            lines.append(str(self.packed))
         return "\n".join(lines)
 
 
@@ -253,6 +258,7 @@ def explain(model: PreTrainedModel, inputs: Any) -> Explained:
         silent=tuple(uncalled(model, {call.layer for call in calls})),
         outside=outside_of(model),
         differing=model.__dict__.get("differing", {}),
+        packed=model.__dict__.get("packed"),
     )
 
 

@@ -6,13 +6,23 @@ from importlib.util import find_spec
 import pytest
 
 from regard.backends import BACKENDS
+from regard.mechanisms import GatedDelta
 from regard.patterns import Causal
 from regard_lab.bench import peers
 from regard_lab.bench import running as room
 from regard_lab.bench.cases import REGARD
 from regard_lab.bench.measuring import Pace
 from regard_lab.bench.running import hold
-from regard_lab.bench.work import Case, Contender, Contest, Promise, Work, make_tensors
+from regard_lab.bench.work import (
+    CAUSAL,
+    CAUSAL_WINDOW,
+    Case,
+    Contender,
+    Contest,
+    Promise,
+    Work,
+    make_tensors,
+)
 
 WORK = Work(12, heads=2, head_dim=8, pattern=Causal())
 FINE = replace(peers.SDPA, name="fine")
@@ -93,6 +103,47 @@ def test_a_runtime_is_right_where_it_is_installed_and_named_where_it_is_not(runt
     assert not absent or record["reason"] == f"the package {absent[0]} is not installed"
     with pytest.raises(NotImplementedError, match="forward in float32, without options"):
         runtime.prepare(replace(work, backward=True), make_tensors(work))
+
+
+SERVED = {
+    "causal": Work(37, heads=4, kv_heads=2, head_dim=32, pattern=CAUSAL),
+    "a window": Work(1031, heads=4, kv_heads=2, head_dim=32, pattern=CAUSAL_WINDOW),
+    "one query": Work(1, 37, heads=4, kv_heads=2, head_dim=32),
+    "latents": Work(1, 48, heads=4, kv_heads=1, head_dim=576, v_dim=512, latent=True),
+    "gated delta": Work(67, heads=4, head_dim=128, pattern=CAUSAL, mechanism=GatedDelta()),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("kernel", [peers.VLLM, peers.SGLANG], ids=lambda kernel: kernel.name)
+def test_a_kernel_of_a_server_is_right_or_refuses_or_is_named_as_missing(kernel, name, dtype):
+    work = replace(SERVED[name], dtype=dtype)
+    record = held(kernel, work=work)["contenders"][kernel.name]
+    refused = {
+        peers.VLLM: name == "gated delta",
+        peers.SGLANG: dtype == "float32",
+    }
+    if find_spec("vllm") is None:
+        assert record["status"] == "missing"
+        assert record["reason"] == "the package vllm is not installed"
+    else:
+        assert record["status"] == ("refused" if refused[kernel] else "measured"), record
+
+
+def test_rates_count_kept_pairs_or_the_bytes_of_one_query():
+    causal = Work(37, heads=4, kv_heads=2, head_dim=16, v_dim=8, batch=3, pattern=CAUSAL)
+    amount = held(work=causal)["amount"]
+    assert amount == {"operations": 2 * (16 + 8) * 3 * 4 * 37 * 38 // 2, "dtype": "float32"}
+    decoding = Work(1, 53, heads=4, kv_heads=2, head_dim=16, batch=3, cache_dtype="bfloat16")
+    assert held(work=decoding)["amount"] == {"bytes": 2 * 3 * 2 * 53 * 32}
+
+
+@pytest.mark.parametrize(("family", "checked"), [("", 1), ("Zen 5", 1), ("Zen 3", 0)])
+def test_a_promise_is_checked_on_its_family_of_processors_alone(monkeypatch, family, checked):
+    monkeypatch.setattr(room, "family", lambda: "Zen 5")
+    promise = Promise("faster", REGARD.name, REGARD.name, 0.5, family)
+    assert len(held(promises=(promise,))["promises"]) == checked
 
 
 def test_caches_take_turns_and_what_computes_no_attention_is_timed_unchecked():

@@ -10,6 +10,7 @@ from regard.errors import ArgumentError
 from regard.mechanisms import (
     LSH,
     Additive,
+    GatedDelta,
     LinearTransformer,
     Linformer,
     Performer,
@@ -23,6 +24,7 @@ from regard_lab.bench.judging import Bound, chosen_rows, judge
 from regard_lab.bench.work import (
     BIG_BIRD,
     CAUSAL,
+    CAUSAL_WINDOW,
     FULL,
     SMALL_WINDOW,
     STRIDED,
@@ -40,6 +42,7 @@ SOFTMAX = {
     "gradients": replace(SMALL, backward=True),
     "long, so that rows are chosen": replace(SMALL, q_len=700, k_len=700, backward=True),
     "grouped heads and a cache": Work(1, 90, heads=4, kv_heads=2, head_dim=8),
+    "latents": Work(1, 80, heads=4, kv_heads=1, head_dim=13, v_dim=7, latent=True),
     "a bfloat16 cache": Work(1, 90, heads=4, kv_heads=2, head_dim=8, cache_dtype="bfloat16"),
     "a bias that learns": replace(SMALL, learned_bias=True, backward=True),
     "dropout": replace(SMALL, dropout=0.2, backward=True),
@@ -56,6 +59,7 @@ MECHANISMS = {
     "hashed, causal": (LSH(chunk=16, buckets=8, rounds=3), CAUSAL),
     "hashed, one chunk": (LSH(chunk=1000, buckets=8, rounds=3), FULL),
     "additive": (ADDITIVE, CAUSAL),
+    "gated delta": (GatedDelta(), CAUSAL),
 }
 WORKS = SOFTMAX | {
     name: Work(
@@ -199,7 +203,7 @@ def test_rows_of_a_long_call_hold_its_edges():
 
 
 @pytest.mark.parametrize(
-    "pattern", [FULL, CAUSAL, SMALL_WINDOW, WINDOW, STRIDED, BIG_BIRD], ids=str
+    "pattern", [FULL, CAUSAL, SMALL_WINDOW, WINDOW, CAUSAL_WINDOW, STRIDED, BIG_BIRD], ids=str
 )
 def test_formulas_agree_with_the_patterns(pattern):
     rows = [0, 1, 63, 64, 300, 700, 1279]

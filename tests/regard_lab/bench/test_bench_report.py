@@ -1,6 +1,7 @@
 """What people read of results: numbers and reasons."""
 
-from test_bench_running import record
+import pytest
+from test_bench_running import PEAKS, record
 
 from regard_lab.bench.report import describe_results, write_report
 from regard_lab.bench.results import Results
@@ -39,6 +40,25 @@ def test_lines_show_times_ratio_memory_and_reasons():
     assert text.endswith(
         "0 promises kept, 1 missed, 0 not measured.\nMissed in case, family 64: regard is 2.50x as fast"
     )
+
+
+@pytest.mark.parametrize(
+    ("amount", "ours", "theirs"),
+    [
+        ({"operations": 10**8, "dtype": "float32"}, "50 GF/s, 50%", "20 GF/s, 20%"),
+        ({"operations": 10**8, "dtype": "bfloat16"}, "50 GF/s, 25%", "20 GF/s, 10%"),
+        ({"bytes": 10**7}, "5 GB/s, 50%", "2 GB/s, 20%"),
+    ],
+)
+def test_rates_have_their_share_of_the_peak(amount, ours, theirs):
+    measured = case(64)
+    measured["contests"][0]["amount"] = amount
+    results = Results(HERE, True, "regard bench", {"case": measured}, PEAKS.to_dict())
+    lines = describe_results(results)
+    assert any(line.startswith("    regard") and ours in line for line in lines)
+    assert any(line.startswith("    peer") and theirs in line for line in lines)
+    assert lines[1] == f"one core does at most {PEAKS}"
+    assert "GF/s" not in "".join(describe_results(Results(HERE, True, "x", {"case": measured})))
 
 
 def test_the_page_is_a_table_with_versions_and_command(tmp_path):

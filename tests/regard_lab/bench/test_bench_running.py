@@ -3,9 +3,21 @@
 import pytest
 
 from regard.errors import ArgumentError, DataError, OccupiedError, UnsupportedError
+from regard_lab.bench import results as results_module
 from regard_lab.bench import running
+from regard_lab.bench.peaks import Peaks
 from regard_lab.bench.running import run_bench
 from regard_lab.bench.work import Case
+
+PEAKS = Peaks(
+    float32=100.0,
+    bfloat16=200.0,
+    copy=20.0,
+    sum=10.0,
+    product=90.0,
+    float32_by="a loop",
+    bfloat16_by="a product",
+)
 
 
 def record(case, n=1, status="measured"):
@@ -44,6 +56,7 @@ def cases(monkeypatch):
         running, "contests_of", lambda case, quick: case.quick if quick else case.contests
     )
     monkeypatch.setattr(running, "hold", hold)
+    monkeypatch.setattr(running, "measure_peaks", lambda: PEAKS)
     return done
 
 
@@ -66,6 +79,24 @@ def test_results_from_elsewhere_are_not_continued(cases, tmp_path, name):
     results.save(tmp_path)
     with pytest.raises(ArgumentError, match=f"measured with another {name}"):
         run_bench(out=tmp_path, resume=True)
+
+
+def test_results_of_another_family_of_processors_are_kept(cases, tmp_path, monkeypatch):
+    monkeypatch.setattr(results_module, "family", lambda: "Zen 5")
+    run_bench(["first"], out=tmp_path)
+    before = (tmp_path / "bench.json").read_bytes()
+    monkeypatch.setattr(results_module, "family", lambda: "Zen 4")
+    with pytest.raises(OccupiedError, match=r"results of Zen 5 on cpu, and this is Zen 4 on cpu"):
+        run_bench(["first"], out=tmp_path)
+    assert (tmp_path / "bench.json").read_bytes() == before
+
+
+def test_peaks_are_measured_once_and_kept(cases, tmp_path, monkeypatch):
+    run_bench(["first"], out=tmp_path)
+    monkeypatch.setattr(running, "measure_peaks", lambda: pytest.fail("measured again"))
+    results = run_bench(out=tmp_path, resume=True)
+    assert results.peaks == PEAKS.to_dict()
+    assert f"One core does at most: {PEAKS}" in (tmp_path / "bench.md").read_text()
 
 
 def test_mistakes_are_found_before_anything_is_measured(cases, tmp_path):
