@@ -6,6 +6,7 @@ theirs, so they are modules. `Forgetting` adds the logarithms of gates between k
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
@@ -244,14 +245,15 @@ class GridRelative(nn.Module, Bias):
 
         bias = weight[key's cell - query's cell + window - 1, head],   on each axis
 
-    With `Neighbourhood(shape, window)` it costs no more than a bias by distance, since the distance of two positions
-    gives their offset if the window is at most half of each axis but the first. For other calls `pairs()` gives the
-    numbers of every pair of cells as a tensor, also for the windows of Swin, where `shape` and `window` are equal.
+    With `ImageWindows(shape, window, shift)`, as in Swin, and with `Neighbourhood(shape, window)` it costs no more than
+    a bias by distance, since the distance of two positions gives their offset if the window is at most half of each
+    axis but the first. For other calls `pairs()` gives the numbers of every pair of cells as a tensor, also for an
+    image of one window, where `shape` and `window` are equal.
 
     Args:
         heads: number of query heads.
-        shape: cells of each axis, as for Neighbourhood.
-        window: of Neighbourhood.
+        shape: cells of each axis, as for the pattern.
+        window: of the pattern.
 
     Raises:
         ArgumentError: as for Neighbourhood.
@@ -295,6 +297,12 @@ class GridRelative(nn.Module, Bias):
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         return self._at_offsets(self.offsets(distances))
 
+    def on(self, shape: tuple[int, ...]) -> GridRelative:
+        """The same bias, with the same parameter, for images of another shape."""
+        other = copy.copy(self)
+        other.pattern = Neighbourhood(shape, self.pattern.window)
+        return other
+
     def pairs(self) -> torch.Tensor:
         """The numbers of every pair of cells, (heads, cells, cells), as a bias tensor for small grids."""
         axes = [torch.arange(size, device=self.weight.device) for size in self.pattern.shape]
@@ -322,8 +330,9 @@ class GridRelative(nn.Module, Bias):
         if not readable or not any(self._covers(part) for part in pattern.factors):
             raise UnsupportedError(
                 f"GridRelative of {self.pattern} takes offsets from distances, and the pattern is {pattern}; it needs "
-                f"{self.pattern}, alone or joined with others by &, and a window of at most half of each axis but the "
-                f"first; for other calls give bias.pairs() as the bias"
+                f"{self.pattern} or image_windows on this grid, alone or joined with others by &, and a window of at "
+                f"most half of each axis but the first (an axis may be padded); for other calls give bias.pairs() as "
+                f"the bias"
             )
 
     def _covers(self, part: Pattern) -> bool:

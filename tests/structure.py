@@ -15,8 +15,10 @@ ROOT = Path(__file__).parents[1]
 PACKAGES = ("regard", "regard_lab")
 FOR_TESTS = "regard.testing"  # the oracle and the cases; only what checks results before it times them uses it too
 CHECKING = ("regard_lab.bench", "regard_lab.cli")
-# The one backend that calls another: tiled gives native the parts of a strided pattern.
-CALLED_BY_ANOTHER = {"regard.backends.tiled": "regard.backends.native"}
+# The backends that call another: they give native the parts of a strided pattern, and those of a divided image.
+CALLED_BY_ANOTHER = dict.fromkeys(
+    ("regard.backends.tiled", "regard.backends.windows"), "regard.backends.native"
+)
 PAGES = ROOT / "regard_lab" / "lessons"  # scripts in cells, which nothing imports
 
 Graph = dict[str, set[str]]

@@ -2,7 +2,8 @@
 
 They share `limits` (what a backend does not compute), `schedule` (a pattern as row blocks and runs), `flash` (PyTorch's
 private attention operations, which no other module calls), `composed` (fused calls of row blocks), `scores`,
-`statistics`, `dropout` and `second_order`. The tiled backend hands the parts of a strided pattern to the native kernel.
+`statistics`, `dropout` and `second_order`. The native kernel computes the parts of a strided pattern for the tiled
+backend, and those of a divided image for the windows backend.
 """
 
 from regard.backends.decode import Decode
@@ -16,6 +17,7 @@ from regard.backends.native import Native
 from regard.backends.reference import Reference
 from regard.backends.streamed import Streamed
 from regard.backends.tiled import Tiled
+from regard.backends.windows import Windows
 from regard.core.backend import Backend
 
 BACKENDS: dict[str, Backend] = {
@@ -25,6 +27,7 @@ BACKENDS: dict[str, Backend] = {
         Decode(),
         Fused(),
         Tiled(),
+        Windows(),
         Flex(),
         Streamed(),
         FlashLinear(),

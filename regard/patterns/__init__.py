@@ -14,6 +14,7 @@ from regard.patterns.drawing import draw
 from regard.patterns.explicit import Explicit, KeyMask, Where
 from regard.patterns.fixed import Fixed, SameBlock
 from regard.patterns.grid import Grid
+from regard.patterns.image_windows import ImageWindows
 from regard.patterns.neighbourhood import Neighbourhood
 from regard.patterns.per_head import PerHead
 from regard.patterns.position_sets import GlobalTokens
@@ -49,6 +50,7 @@ __all__ = [
     "Fixed",
     "Prefix",
     "Neighbourhood",
+    "ImageWindows",
     "SameDocument",
     "KeySpan",
     "KeyMask",

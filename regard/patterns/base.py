@@ -246,6 +246,14 @@ class Pattern(Declared, enrol=False):
         layers = whole("layers", layers, 1)
         return Reach(None, None) if self._simpler is None else self._simpler.reach(layers)
 
+    def divided_grid(self) -> Any:
+        """The windows that it divides a grid into, whose first cell has position 0; None for other patterns.
+
+        Returns:
+            A `regard.patterns.image_windows.DividedGrid`.
+        """
+        return None
+
     # Shifts and lattices.
 
     @property

@@ -1,29 +1,23 @@
-"""Windows on grids: images, whose positions lie row after row, and videos, frame after frame."""
+"""Windows around each cell of a grid: images, whose positions lie row after row, and videos, frame after frame."""
 
 from __future__ import annotations
 
 import operator
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from itertools import chain, product
 from math import prod
-from typing import Any
 
 import torch
 
-from regard.arguments import check_fields, is_whole, number_in, shown, whole, yes_or_no
-from regard.errors import ArgumentError, ShapeError
+from regard.arguments import check_fields, whole, yes_or_no
+from regard.errors import ArgumentError
 from regard.patterns.band import Reach
-from regard.patterns.base import Origins, Pattern
-from regard.patterns.ranges import Segments, common, everything, hull, shifted, union
+from regard.patterns.on_grid import OnGrid, by_axis, checked_shape
 from regard.reprs import brief
-
-MOST_LINES = 256  # lines of the grid whose windows are listed for one row block; with more, only their hull is given
 
 
 @brief
 @dataclass(frozen=True)
-class Neighbourhood(Pattern):
+class Neighbourhood(OnGrid):
     """A query may look at the keys of a window around it on a grid; use it for images and videos.
 
     Positions are numbered along the last axis first: on a grid (height, width) the cell (y, x) has position
@@ -47,17 +41,14 @@ class Neighbourhood(Pattern):
     neighbourhood((8, 32, 32), (4, 7, 7), causal=true)
     """
 
-    shape: tuple[int, ...]
-    window: tuple[int, ...] | int
+    shape: tuple[int, ...]  # ty: ignore[incompatible-attribute-override]
+    window: tuple[int, ...] | int  # ty: ignore[incompatible-attribute-override]
     causal: bool = False
-    offset: int = 0
+    offset: int = 0  # ty: ignore[incompatible-attribute-override]
 
     def __post_init__(self) -> None:
-        check_fields(self, shape=_sizes, causal=yes_or_no, offset=whole)
-        window = number_in(self.window)
-        if is_whole(window):
-            window = (window,) * len(self.shape)
-        window = _sizes("Neighbourhood's window", window)
+        check_fields(self, shape=checked_shape, causal=yes_or_no, offset=whole)
+        window = checked_shape("Neighbourhood's window", by_axis(self.window, len(self.shape)))
         object.__setattr__(self, "window", window)
         fits = len(window) == len(self.shape) and all(map(operator.le, window, self.shape))
         if not fits:
@@ -67,15 +58,12 @@ class Neighbourhood(Pattern):
             )
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
-        cells = prod(self.shape)
-        q = q_pos - self.offset
-        k = k_pos - self.offset
-        stride = cells
-        allowed = (q >= 0) & (q < cells) & (k >= 0) & (k < cells)
+        query_inside, queries = self.coordinates(q_pos)
+        key_inside, keys = self.coordinates(k_pos)
+        allowed = query_inside & key_inside
         for axis, (size, window) in enumerate(self._axes):
-            stride //= size
-            query = q // stride % size
-            key = k // stride % size
+            query = queries[axis]
+            key = keys[axis]
             if self.causal and axis == 0:
                 first = query - (window - 1)
                 last = query
@@ -85,58 +73,6 @@ class Neighbourhood(Pattern):
             allowed = allowed & (key >= first) & (key <= last)
         return allowed
 
-    def segments(self, first: int, last: int, k_len: int) -> Segments:
-        low = max(first - self.offset, 0)
-        high = min(last - self.offset, prod(self.shape) - 1)
-        if high < low:
-            return Segments((), ())
-        width = self.shape[-1]
-        inside = everything(k_len)
-        lines = range(low // width, high // width + 1)
-        if len(lines) > MOST_LINES:
-            ends = [self._line(line, *self._cells(line)) for line in (lines[0], lines[-1])]
-            keys = hull(tuple(hull(end.some) for end in ends))
-            return Segments((), common((keys,), inside))
-        segments = []
-        for line in lines:
-            first_cell, last_cell = self._cells(line)
-            segments.append(self._line(line, max(low, first_cell), min(high, last_cell)))
-        some = common(union(chain.from_iterable(line.some for line in segments)), inside)
-        if (low, high) != (first - self.offset, last - self.offset):  # the others are empty rows
-            return Segments((), some)
-        full = reduce(common, (line.full for line in segments))
-        return Segments(common(full, inside), some)
-
-    def _cells(self, line: int) -> tuple[int, int]:
-        """The numbers of the first and the last cell of a line."""
-        width = self.shape[-1]
-        return line * width, line * width + width - 1
-
-    def _line(self, line: int, first: int, last: int) -> Segments:
-        """The keys of the cells first..last, numbered from the first cell, which are neighbours on one line."""
-        *outer, width = self.shape
-        windows = []
-        for axis in reversed(range(len(outer))):
-            line, cell = divmod(line, outer[axis])
-            windows.append(self._window(axis, cell))
-        of_first = self._window(-1, first % width)
-        of_last = self._window(-1, last % width)
-        full = range(of_last.start, of_first.stop)
-        some = range(of_first.start, of_last.stop)
-        lines = map(self._number, product(*reversed(windows)))
-        starts = [self.offset + width * number for number in lines]
-        return Segments(
-            union(shifted(full, start) for start in starts),
-            union(shifted(some, start) for start in starts),
-        )
-
-    def _number(self, places: tuple[int, ...]) -> int:
-        """The number of a line, given its place on every axis but the last."""
-        number = 0
-        for size, place in zip(self.shape[:-1], places, strict=True):
-            number = number * size + place
-        return number
-
     def _window(self, axis: int, cell: int) -> range:
         """The cells of an axis in the window of a cell."""
         size, window = self._axes[axis]
@@ -144,11 +80,6 @@ class Neighbourhood(Pattern):
             return range(max(0, cell - window + 1), cell + 1)
         first = min(max(cell - window // 2, 0), size - window)
         return range(first, first + window)
-
-    def window_on(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
-        """The cells of the window on each axis, if the grid has this shape; else None."""
-        assert isinstance(self.window, tuple)
-        return self.window if self.shape == shape else None
 
     def reach(self, layers: int = 1) -> Reach:
         layers = whole("layers", layers, 1)
@@ -163,29 +94,5 @@ class Neighbourhood(Pattern):
                 ahead += far
         return Reach(back, ahead)
 
-    def _moved(self, origins: Origins) -> Pattern | None:
-        if isinstance(origins, torch.Tensor) or len(set(origins)) > 1:
-            return None
-        return Neighbourhood(self.shape, self.window, self.causal, self.offset + origins[0])
-
-    def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
-        end = self.offset + prod(self.shape)
-        if k_len > end:
-            raise ShapeError(
-                f"{self} ends at position {end} and the call has {k_len} keys; give the shape of the whole grid, and "
-                f"offset= where other tokens come first"
-            )
-
-    @cached_property
-    def _axes(self) -> tuple[tuple[int, int], ...]:
-        """The cells and the window of each axis."""
-        assert isinstance(self.window, tuple)
-        return tuple(zip(self.shape, self.window, strict=True))
-
-
-def _sizes(name: str, sizes: Any) -> tuple[int, ...]:
-    if not isinstance(sizes, tuple | list | torch.Size) or len(sizes) not in (2, 3):
-        raise ArgumentError(
-            f"{name} is {shown(sizes)}; it needs two numbers, (height, width), or three with time first"
-        )
-    return tuple(whole(name, size, 1) for size in sizes)
+    def _moved_to(self, offset: int) -> Neighbourhood:
+        return Neighbourhood(self.shape, self.window, self.causal, offset)

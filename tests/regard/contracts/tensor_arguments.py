@@ -262,6 +262,7 @@ def pattern_calls() -> dict[str, TensorCall]:
         "Fixed": p.Fixed(3),
         "Prefix": p.Prefix(3),
         "Neighbourhood": p.Neighbourhood((2, 4), (1, 3)),
+        "ImageWindows": p.ImageWindows((2, 4), (1, 3), shift=(0, 1)),
         "SameDocument": p.SameDocument(ids),
         "KeySpan": p.KeySpan(1, 5),
         "KeyMask": p.KeyMask(ids > 0),
