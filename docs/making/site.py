@@ -13,6 +13,7 @@ from typing import Any
 
 from markdown.extensions.toc import slugify  # ty: ignore[unresolved-import]
 
+from docs.making.cards import card
 from docs.making.explorations import EXAMPLES, example_page
 from docs.making.reference import ROOMS
 from docs.making.rendering import with_kinds_of_cells, with_mathml
@@ -30,6 +31,9 @@ LINK = re.compile(r"\]\((?!https?://|#|mailto:)([^)#\s]+)(#[^)\s]*)?\)")
 CODE = re.compile(r"`[^`\n]+`")
 LESSON = re.compile(r"regard_lab/lessons/(\w+)\.py")
 CARDS = "<!-- lessons -->"
+# A lesson folds the code of its figures. What is not seen at first is not found by the search either.
+FOLDED = re.compile(r"<details>(?=\s*<summary>)")
+REFERENCE_BOOST = 3  # of pages of the reference among what is found: a name leads to its definition
 # Lessons that hold a page with a model: what its address shows, and what there is to try.
 LIVE = {
     "referent": (
@@ -52,6 +56,7 @@ FRAME = """
 
 <iframe class="explorer" src="../explorations/live.html#{address}" title="A page that runs a translator"
   loading="lazy" height="720"></iframe>
+<p class="explorer-note"><a href="../explorations/live.html#{address}">Open this page alone</a>.</p>
 """
 HOW_TO_RUN = """
 ## Run it
@@ -64,18 +69,20 @@ jupytext --to notebook regard_lab/lessons/{name}.py --output {name}.ipynb   # in
 
 
 def on_config(config: Any) -> Any:
-    """Add to the navigation: the pages of lessons and reference below their first page."""
+    """Add to the navigation: the pages of lessons and reference behind the first page of their sections."""
     chapters = []
     for chapter, names in CHAPTERS.items():
         chapters.append(
             {chapter: [{find_lesson(name).title: f"lessons/{name}.md"} for name in names]}
         )
+    added = {
+        "Lessons": chapters,
+        "API reference": [{name: f"reference/{name}.md"} for name in ROOMS],
+    }
     for section in config.nav:
-        for title, first in section.items():
-            if title == "Lessons":
-                section[title] = [first, *chapters, {"Articles, section by section": "articles.md"}]
-            elif title == "API reference":
-                section[title] = [first, *({name: f"reference/{name}.md"} for name in ROOMS)]
+        for title in section.keys() & added.keys():
+            first, *others = section[title]
+            section[title] = [first, *added[title], *others]
     return config
 
 
@@ -109,6 +116,7 @@ def lesson_files() -> dict[str, str]:
         files[f"lessons/{name}.md"] = text + in_articles(name) + HOW_TO_RUN.format(name=name)
         for file, picture in pictures.items():
             files[f"lessons/{file}"] = picture._repr_svg_()
+        files[f"lessons/cards/{name}.svg"] = card(name)
     return files
 
 
@@ -133,6 +141,8 @@ def in_articles(lesson: str) -> str:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Rewrite links that leave docs/ to the pages of the site, and write the cards of the lessons."""
+    if page.file.src_uri.startswith("reference/"):
+        page.meta["search"] = {"boost": REFERENCE_BOOST}
     path = page.file.abs_src_path
     if path:
         markdown = without_escapes(led(markdown, in_repository(Path(path))))
@@ -140,20 +150,22 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def cards() -> str:
-    """A card for each lesson, with its figure and its question."""
+    """A card for each lesson, with its picture and its question."""
     parts = []
     for number, (chapter, names) in enumerate(CHAPTERS.items(), 1):
         parts.append(f'\n## {number}. {chapter}\n\n<div class="cards" markdown>\n')
         for name, page in zip(names, map(find_lesson, names), strict=True):
-            link = f"[![Figure: {page.title}]({name}-1.svg)]({name}.md)\n\n**[{page.title}]({name}.md)**"
+            picture = f"[![Picture: {page.title}](cards/{name}.svg)]({name}.md)"
+            link = f"{picture}\n\n**[{page.title}]({name}.md)**"
             parts.append(f'<div class="card" markdown>\n\n{link}\n\n{page.question}\n\n</div>\n')
         parts.append("</div>")
     return "\n".join(parts)
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Convert formulas to MathML, and mark the cells of tables by what they hold."""
-    return with_kinds_of_cells(with_mathml(html))
+    """Convert formulas to MathML, mark the cells of tables by what they hold, and folded code as not searched."""
+    searched = FOLDED.sub("<details data-search-exclude>", html)
+    return with_kinds_of_cells(with_mathml(searched))
 
 
 def led(markdown: str, source: str) -> str:

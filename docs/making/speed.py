@@ -48,7 +48,6 @@ MADE = {  # patterns that no text describes
     "Tree(parents)": p.Tree(torch.tensor([-1, 0, 1, 0, 3, 3, 5, -1, 7, 8, 7, 10])),
     "PerHead([causal, ~causal])": p.PerHead([p.Causal(), ~p.Causal()]),
 }
-UNTRIED = "not studied: [measure it](#what-would-it-lose-on-your-data)"
 
 
 class Duel(NamedTuple):
@@ -67,8 +66,8 @@ class Choice(NamedTuple):
     means: str  # what the reader needs
     code: str  # the pattern or mechanism to use
     row: str  # its name in the table of costs
-    loses: str  # the measured loss of quality
     label: str | None = None  # in the figure; None omits it there
+    loses: str | None = None  # the measured loss of quality; None if it was not studied
 
 
 def contests() -> list[tuple[str, str, dict[str, Any]]]:
@@ -189,80 +188,72 @@ def choices() -> list[Choice]:
             "near positions",
             "`SlidingWindow(256)`",
             "window",
+            "window",
             f"everything beyond the reach of the stacked layers: when a model copies from 24 positions back, "
             f"{short:.2f} are right with a reach of 22, and {enough:.2f} with a reach of 24",
-            "window",
         ),
         Choice(
             "a few positions that look at all and are visible to all",
             "`GlobalTokens(range(64))`; add near keys with `\\| SlidingWindow(256)`, at their own cost",
             "global",
-            UNTRIED,
         ),
         Choice(
             "near, global and random positions (BigBird)",
             "`SlidingWindow(192) \\| GlobalTokens(range(128)) \\| RandomBlocks(3, block=64)`",
             "big-bird",
-            UNTRIED,
             "BigBird",
         ),
         Choice(
             "every `s`-th position: rows of a grid, a period",
             "`Causal() & Strided(s)`",
             "strided",
-            UNTRIED,
             "strided, causal",
         ),
         Choice(
             "the last positions of earlier blocks",
             "`Causal() & Fixed(s, summary=8)`",
             "fixed",
-            UNTRIED,
         ),
         Choice(
             "similar keys at any distance",
             "`LSH(chunk=64, buckets=…, rounds=2)`",
             "reformer",
-            UNTRIED,
             "Reformer",
         ),
         Choice(
             "all positions of a text of known length, not causal",
             "`Linformer(length, rank=64)`",
             "linformer",
-            UNTRIED,
         ),
         Choice(
             "a state of constant size, causal",
             "`LinearTransformer()`",
             "linear-causal",
+            "linear, causal",
             f"recall of 16 pairs {linear:.2f}; exact attention of half the width {exact:.2f}. The last of 4 values of "
             f"a key {added:.2f}; `DeltaRule()` of the same width {corrected:.2f}, exact attention {kept_apart:.2f}",
-            "linear, causal",
         ),
         Choice(
             "a state of constant size that estimates softmax, causal",
             "`Performer(features=128)`",
             "performer",
-            UNTRIED,
             "Performer, causal",
         ),
     ]
 
 
 def decision_table() -> str:
-    """One row for each choice: the need, the code, its cost and its loss of quality."""
-    rows = []
+    """One row for each choice: the need, the code and its cost; below, what was measured of the quality."""
+    rows, lost = [], []
     for choice in choices():
         # The heading of the column says the rest.
         start = cheaper_from(choice.row).removeprefix("cheaper from ").removesuffix(" on")
         faster = f"{times_faster(choice.row)[SHOWN_LENGTH]:.1f}×"
-        rows.append((choice.means, choice.code, start, faster, choice.loses))
-    columns = (
-        "you need | use | cheaper than exact from length | "
-        f"times as fast at {SHOWN_LENGTH:,} | loss of quality"
-    )
-    return table(columns, rows)
+        rows.append((choice.means, choice.code, start, faster))
+        if choice.loses:
+            lost.append(f"- {choice.code}: {choice.loses}.")
+    costs = table(f"you need | use | cheaper from | at {SHOWN_LENGTH:,}", rows)
+    return "\n".join([costs, "", "What was measured of the loss:", "", *lost])
 
 
 def mechanism_table() -> str:

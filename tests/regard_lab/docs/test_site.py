@@ -3,8 +3,10 @@
 import ast
 import html
 import inspect
+import json
 import re
 from importlib import import_module
+from xml.etree import ElementTree
 
 import pytest
 from markdown.extensions.toc import slugify
@@ -12,10 +14,11 @@ from page_code import FENCE
 from test_code_blocks import PAGES, ROOT
 
 import regard
+from docs.making.cards import DRAWINGS, HEIGHT, WIDTH, card
 from docs.making.explorations import ENDINGS, NOUNS
 from docs.making.reference import ROOMS, documented
 from docs.making.rendering import with_mathml
-from docs.making.site import CODE, LINK, LIVE
+from docs.making.site import CODE, LINK, LIVE, REFERENCE_BOOST
 from regard_lab.lessons import CHAPTERS, LESSONS
 
 built = pytest.mark.slow  # the site is built, which takes a minute
@@ -122,11 +125,50 @@ def test_the_chapters_of_the_lessons_are_in_the_menu(site):
     titles = re.findall(r'<span class="md-ellipsis">\s*(.*?)\s*</span>', page)
     chapters = [title for title in titles if title in CHAPTERS]
     assert list(dict.fromkeys(chapters)) == list(CHAPTERS)
-    assert re.findall(r'<img alt="Figure: [^"]*" src="(\w+)-1\.svg"', page) == list(LESSONS)
+    assert re.findall(r'<img alt="Picture: [^"]*" src="cards/(\w+)\.svg"', page) == list(LESSONS)
     for name in LESSONS:
+        assert (site / "lessons" / "cards" / f"{name}.svg").exists()
         shown = (site / "lessons" / f"{name}.html").read_text("utf-8")
         assert f'src="{name}-1.svg"' in shown
         assert "<strong>Holds</strong>" in shown
+
+
+def test_every_lesson_has_a_card_of_one_size_and_no_other_card_is_drawn():
+    assert set(DRAWINGS) == set(LESSONS)
+    for name in LESSONS:
+        root = ElementTree.fromstring(card(name))
+        assert root.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}"
+        assert len(root) > 3, name
+        for drawn in root:
+            left, top = float(drawn.get("x", 0)), float(drawn.get("y", 0))
+            right = left + float(drawn.get("width", 0))
+            bottom = top + float(drawn.get("height", 0))
+            assert 0 <= left <= right <= WIDTH, name
+            assert 0 <= top <= bottom <= HEIGHT, name
+    with pytest.raises(KeyError, match="the lesson 'nothing' has no card"):
+        card("nothing")
+
+
+@built
+def test_the_search_reads_no_folded_code_and_puts_the_reference_first(site):
+    index = json.loads((site / "search" / "search_index.json").read_text("utf-8"))
+    in_lessons = ""
+    for entry in index["docs"]:
+        boosted = entry.get("boost") == REFERENCE_BOOST
+        assert boosted == entry["location"].startswith("reference/"), entry["location"]
+        if entry["location"].startswith("lessons/"):
+            in_lessons += entry["text"]
+    assert "Sinusoidal" in in_lessons  # code to type is searched
+    assert "add_gridspec" not in in_lessons  # code that draws is folded
+    assert "add_gridspec" in (site / "lessons" / "positions.html").read_text("utf-8")
+    separator = re.compile(index["config"]["separator"])
+    assert separator.split("SlidingWindow") == ["Sliding", "Window"]
+    assert separator.split("regard.patterns sliding_window") == [
+        "regard",
+        "patterns",
+        "sliding",
+        "window",
+    ]
 
 
 @built
