@@ -109,32 +109,6 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
                 for text in page.locator(".numbers tbody td").all_inner_texts()
             ]
             assert shown == pytest.approx(step.value[:, followed].flatten().tolist(), abs=5.1e-4)
-        # a number is followed from step to step; it flies where motion is on
-        scores = walk.steps[at - 1]
-        number, before = (
-            f"{one.value[1, 0, 2].item():.3f}".replace("-", "−") for one in (step, scores)
-        )
-        page.locator(".numbers tbody tr").nth(1).locator("td").nth(2).click()
-        told = page.locator("[data-followed]")
-        assert f"is {number}." in told.inner_text()
-        page.locator(".step").focus()
-        page.keyboard.press("ArrowLeft")
-        told.filter(has_text=f"was {number} in “{step.title}”, and is {before}").wait_for(
-            timeout=9000
-        )
-        page.wait_for_selector(".flying")
-        page.wait_for_selector(".flying", state="detached")
-        page.get_by_label("Motion").uncheck()
-        page.get_by_role("button", name="Play the steps").click()
-        told.filter(has_text=f"was {before}").wait_for(timeout=9000)
-        assert page.locator(".flying").count() == 0
-        page.get_by_role("button", name="Stop").click()
-        # context vectors have heads and numbers, so that the word of the weights is kept meanwhile
-        page.locator(".step").press("ArrowRight")
-        told.filter(has_text=f"was {number}").wait_for(timeout=9000)
-        page.locator(".numbers tbody tr").nth(0).locator("td").nth(3).click()
-        page.locator(".step").press("ArrowLeft")
-        told.filter(has_text=f"is {step.value[0, 0, 2].item():.3f}.").wait_for(timeout=9000)
         page.locator(".step").focus()
         page.keyboard.press("PageDown")
         opened.settle()

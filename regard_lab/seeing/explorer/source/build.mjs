@@ -77,7 +77,7 @@ for (const [entry, outfile] of [
     format: entry.startsWith("engine") ? "iife" : "esm",
     target: ["chrome110", "firefox113", "safari16.4"],
     legalComments: "eof",
-    charset: "ascii",
+    charset: "utf8",
     write: false,
   });
   const text = result.outputFiles[0].text;

@@ -5,7 +5,7 @@ import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
 import {largest} from "./data.js";
 import {digits, short} from "./shares.js";
-import {columnHeads, scrolled} from "./tables.js";
+import {listed} from "./tables.js";
 
 const BOTH =
   "Probabilities are among all words, after the words that stand before; " +
@@ -244,31 +244,19 @@ function telling({kind, source, follow, named, numbers, written, unchanged, all}
 }
 
 function table(label, heads, rows, chosen) {
-  return scrolled(
-    label,
-    html`<table>
-      ${columnHeads(...heads)}
-      <tbody>
-        ${rows.map(
-          ([word, before, now, likeliest], at) =>
-            html`<tr class=${at === chosen ? "chosen" : ""}>
-              <th scope="row"><bdi>${word}</bdi></th>
-              ${before.map((one) => html`<td>${digits(one)}</td>`)}
-              <td>
-                <meter
-                  min="0"
-                  max="1"
-                  value=${String(now)}
-                  aria-label=${heads.length > 2 ? "probability" : "cosine"}
-                ></meter>
-                ${digits(now)}
-              </td>
-              ${likeliest.map((one) => html`<td><bdi>${one}</bdi></td>`)}
-            </tr>`,
-        )}
-      </tbody>
-    </table>`,
-  );
+  const cells = ([word, before, now, likeliest]) => [
+    word,
+    ...before.map(digits),
+    html`<meter
+        min="0"
+        max="1"
+        value=${String(now)}
+        aria-label=${heads.length > 2 ? "probability" : "cosine"}
+      ></meter>
+      ${digits(now)}`,
+    ...likeliest,
+  ];
+  return listed(label, heads, rows.map(cells), 0, chosen);
 }
 
 function choose(app, place) {

@@ -6,11 +6,10 @@ import {html, nothing} from "lit-html";
 import {badge, choice, headChoice, ramp, saveButton} from "./controls.js";
 import {Source, Weights, largest} from "./data.js";
 import {rgb} from "./colours.js";
+import {axes, cellAt, geometry, labels, mapCanvas, moveCursor} from "./heatmap.js";
 import {digits} from "./shares.js";
-import {context, drawn, fitted, font, moved, pointAt, themeColours} from "./surface.js";
-import {columnHeads, scrolled} from "./tables.js";
-
-const TALLEST = 620;
+import {context, moved, themeColours} from "./surface.js";
+import {listed} from "./tables.js";
 
 export function compareView(app, weights) {
   const {state, source} = app;
@@ -209,20 +208,17 @@ function difference(app, found) {
     }
     <div class="beside">
       <div>
-        <canvas
-          class="difference"
-          tabindex="0"
-          role="application"
-          aria-roledescription="map of differences"
-          aria-label="Differences; arrow keys move. ${said}"
-          ${drawn((canvas) => draw(app, canvas, found))}
-          @click=${(event) => choose(app, event, found)}
-          @keydown=${(event) => {
+        ${mapCanvas("difference", {
+          role: "map of differences",
+          label: "Differences",
+          said,
+          paints: (canvas) => draw(app, canvas, found),
+          points: (event) => event.type === "click" && choose(app, event, found),
+          keys: (event) => {
             const next = moved(event, place(app, found), [found.first.rows, found.first.columns]);
             if (next) app.set({pair: next}).then(() => app.set({said: telling(app, found)}));
-          }}
-        ></canvas>
-        <p class="readout">${said}</p>
+          },
+        })}
         ${ramp([`the second has ${most} more`, `the first has ${most} more`], {
           place: (share) => 2 * share - 1,
         })}
@@ -269,22 +265,17 @@ const signedDigits = (number) => `${number < 0 ? "−" : ""}${digits(Math.abs(nu
 function table(app, found) {
   const [row] = place(app, found);
   const {first, second, words} = found;
-  return scrolled(
+  return listed(
     "The row as a table",
-    html`<table>
-      ${columnHeads("Word", "First", "Second", "Difference")}
-      <tbody>
-        ${words.columns.slice(0, 100).map(
-          (word, at) =>
-            html`<tr>
-              <th scope="row"><bdi>${word}</bdi></th>
-              <td>${digits(first.at(row, at))}</td>
-              <td>${digits(second.at(row, at))}</td>
-              <td>${signedDigits(first.at(row, at) - second.at(row, at))}</td>
-            </tr>`,
-        )}
-      </tbody>
-    </table>`,
+    ["Word", "First", "Second", "Difference"],
+    words.columns
+      .slice(0, 100)
+      .map((word, at) => [
+        word,
+        digits(first.at(row, at)),
+        digits(second.at(row, at)),
+        signedDigits(first.at(row, at) - second.at(row, at)),
+      ]),
   );
 }
 
@@ -302,25 +293,16 @@ function written(header, second) {
   ]);
   const texts = [header.texts.target, second.header.texts.target];
   const word = (at, to) => paired(...texts, [[at], [to]])[0];
-  return html`<details class="twin" open>
+  return html`<details class="twin" open data-written>
     <summary>The probability of each written word</summary>
-    ${scrolled(
+    ${listed(
       "Probabilities of written words",
-      html`<table data-written>
-        ${columnHeads("Word", "First", "Second")}
-        <tbody>
-          ${pairs.map(
-            ([at, to]) =>
-              html`<tr>
-                <th scope="row">
-                  <bdi>${word(at, to)}</bdi>
-                </th>
-                <td>${digits(header.changes.unchanged.probabilities[at])}</td>
-                <td>${digits(second.header.changes.unchanged.probabilities[to])}</td>
-              </tr>`,
-          )}
-        </tbody>
-      </table>`,
+      ["Word", "First", "Second"],
+      pairs.map(([at, to]) => [
+        word(at, to),
+        digits(header.changes.unchanged.probabilities[at]),
+        digits(second.header.changes.unchanged.probabilities[to]),
+      ]),
     )}
   </details>`;
 }
@@ -328,16 +310,11 @@ function written(header, second) {
 function draw(app, canvas, found) {
   const {first, values, largest, distances, words} = found;
   const theme = themeColours(canvas);
-  const room = Math.max(canvas.parentElement.clientWidth - 2, 240);
-  const left = 90;
-  const top = 64;
-  const cell = Math.max(
-    Math.min((room - left - 70) / first.columns, TALLEST / first.rows, 40),
-    0.1,
-  );
+  const room = geometry(canvas, first);
+  const {cell, left, right, top, named} = room;
   const [width, height] = [cell * first.columns, cell * first.rows];
-  const pen = context(canvas, left + width + 66, top + height + 4);
-  canvas.place = {left, top, cell};
+  const pen = context(canvas, left + width + right, top + height + 2);
+  canvas.place = room;
   const image = new OffscreenCanvas(first.columns, first.rows);
   const data = new ImageData(first.columns, first.rows);
   values.forEach((value, at) => {
@@ -346,39 +323,16 @@ function draw(app, canvas, found) {
   image.getContext("2d").putImageData(data, 0, 0);
   pen.imageSmoothingEnabled = cell < 1;
   pen.drawImage(image, left, top, width, height);
-  font(pen, cell < 9 ? 10 : Math.min(Math.max(cell * 0.6, 8), 12));
-  const every = cell < 9 ? Math.ceil(20 / cell) : Math.ceil(11 / cell);
-  pen.textAlign = "left";
-  pen.fillStyle = theme.ink;
-  for (let column = 0; column < first.columns; column += every) {
-    pen.save();
-    pen.translate(left + (column + 0.5) * cell, top - 4);
-    pen.rotate(-Math.PI / 4);
-    pen.fillText(fitted(pen, words.columns[column], 80), 0, 0);
-    pen.restore();
-  }
-  for (let row = 0; row < first.rows; row += every) {
-    pen.fillStyle = theme.ink;
-    pen.textAlign = "right";
-    pen.fillText(fitted(pen, words.rows[row], left - 8), left - 5, top + (row + 0.5) * cell);
-    pen.fillStyle = theme.accent;
-    pen.fillRect(
-      left + width + 4,
-      top + row * cell,
-      50 * mean(distances.slice(row, row + every)),
-      Math.max(cell * every - 1, 1),
-    );
-  }
-  const [row, column] = place(app, found);
-  pen.strokeStyle = theme.accent;
-  pen.lineWidth = 2;
-  pen.strokeRect(left + column * cell, top + row * cell, Math.max(cell, 4), Math.max(cell, 4));
+  if (named) labels(pen, words, room, theme);
+  else axes(pen, first, room, theme);
+  pen.fillStyle = theme.accent;
+  distances.forEach((distance, row) =>
+    pen.fillRect(left + width + 4, top + row * cell, (right - 6) * distance, Math.max(cell - 1, 1)),
+  );
+  moveCursor(canvas, ...place(app, found));
 }
 
 function choose(app, event, {first}) {
-  const {left, top, cell} = event.currentTarget.place;
-  const [x, y] = pointAt(event);
-  const [row, column] = [Math.floor((y - top) / cell), Math.floor((x - left) / cell)];
-  if (row >= 0 && row < first.rows && column >= 0 && column < first.columns)
-    app.set({pair: [row, column]});
+  const [row, column] = cellAt(event, first);
+  if (row !== undefined) app.set({pair: [row, column]});
 }

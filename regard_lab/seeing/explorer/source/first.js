@@ -257,12 +257,14 @@ function looksOf(word) {
   return isMark(word) ? "p" : "";
 }
 
-/** Words of a line, a mark on the row of its word. */
+/** Words of a line; a mark, and the end, on the row of the word before. */
 function rows(words, [from, to], draw) {
   const groups = [];
-  for (let at = from; at < to; at += 1)
-    if (isMark(words[at]) && groups.length) groups.at(-1).push(at);
+  for (let at = from; at < to; at += 1) {
+    const follows = isMark(words[at]) || (at === words.length - 1 && isSpecial(words[at]));
+    if (follows && groups.length) groups.at(-1).push(at);
     else groups.push([at]);
+  }
   return groups.map(
     (group) => html`<span class="g">${group.map((at) => draw(words[at], at))}</span>`,
   );

@@ -8,7 +8,7 @@ import {headSwitch} from "./form.js";
 import {chosenPlace} from "./state.js";
 import {css, entry, pixels} from "./colours.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
-import {columnHeads, scrolled} from "./tables.js";
+import {listed} from "./tables.js";
 
 const SORTS = {
   layer: {title: "layer and head", says: ""},
@@ -256,20 +256,11 @@ function light(pen, {lit, attention}, [left, top, side, tall], theme) {
   pen.lineWidth = 1.5;
   if (attention.rows === lit.text)
     pen.strokeRect(left - 1, top + (tall * lit.at) / rows, side + 2, Math.max(tall / rows, 3));
-  if (attention.columns === lit.text)
-    pen.strokeRect(
-      left + (side * lit.at) / columns,
-      top - 1,
-      Math.max(side / columns, 3),
-      tall + 2,
-    );
-  if (attention.columns === "read" && lit.text === "target" && lit.at + 1 < columns)
-    pen.strokeRect(
-      left + (side * (lit.at + 1)) / columns,
-      top - 1,
-      Math.max(side / columns, 3),
-      tall + 2,
-    );
+  const column = (at) =>
+    pen.strokeRect(left + (side * at) / columns, top - 1, Math.max(side / columns, 3), tall + 2);
+  if (attention.columns === lit.text) column(lit.at);
+  const read = attention.columns === "read" && lit.text === "target"; // after the beginning
+  if (read && lit.at + 1 < columns) column(lit.at + 1);
 }
 
 function paint(small, {rows, columns, bytes}, number, table, scale) {
@@ -313,29 +304,23 @@ function table(app, attention, order, measures) {
   const value = (name, layer, head) => shown(attention.statistics[name][layer][head], 3);
   const rest =
     order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : "";
-  return html`${scrolled(
+  return html`${listed(
     "Heads as a table",
-    html`<table>
-      ${columnHeads("Layer", "Head", ...names.map((name) => sortOf(attention, name).title))}
-      <tbody>
-        ${order.slice(0, LISTED).map(
-          ([layer, head]) =>
-            html`<tr>
-              <td>${layer}</td>
-              <th scope="row">
-                <button
-                  class="link"
-                  aria-label="Open layer ${layer}, head ${head}"
-                  @click=${() => app.set({layer, head, view: "map"})}
-                >
-                  ${head}
-                </button>
-              </th>
-              ${names.map((name) => html`<td>${value(name, layer, head)}</td>`)}
-            </tr>`,
-        )}
-      </tbody>
-    </table>`,
+    ["Layer", "Head", ...names.map((name) => sortOf(attention, name).title)],
+    order
+      .slice(0, LISTED)
+      .map(([layer, head]) => [
+        layer,
+        html`<button
+          class="link"
+          aria-label="Open layer ${layer}, head ${head}"
+          @click=${() => app.set({layer, head, view: "map"})}
+        >
+          ${head}
+        </button>`,
+        ...names.map((name) => value(name, layer, head)),
+      ]),
+    1,
   )}
   ${rest}`;
 }

@@ -7,7 +7,7 @@ import {entry, pixels, scaled} from "./colours.js";
 import {largest} from "./data.js";
 import {digits} from "./shares.js";
 import {context, drawn, fitted, font, moved, pointAt, readOut, themeColours} from "./surface.js";
-import {columnHeads, scrolled} from "./tables.js";
+import {listed} from "./tables.js";
 
 const LARGEST_CELL = 44;
 const NAMED_CELL = 9; // the smallest cell whose word is written
@@ -29,21 +29,14 @@ export function heatmapView(app, weights) {
     </p>
     <div class="beside">
       <div>
-        <div class="map" tabindex="-1">
-          <canvas
-            class="heatmap"
-            tabindex="0"
-            role="application"
-            aria-roledescription="heat map"
-            aria-label="Weights; arrow keys move. ${said}"
-            ${drawn((canvas) => draw(app, canvas, weights))}
-            @pointermove=${(event) => point(app, event, weights)}
-            @click=${(event) => point(app, event, weights)}
-            @keydown=${(event) => onKey(app, event, weights)}
-          ></canvas>
-          <div class="cursor" aria-hidden="true"></div>
-        </div>
-        <p class="readout" data-readout>${said}</p>
+        ${mapCanvas("heatmap", {
+          role: "heat map",
+          label: "Weights",
+          said,
+          paints: (canvas) => draw(app, canvas, weights),
+          points: (event) => point(app, event, weights),
+          keys: (event) => onKey(app, event, weights),
+        })}
         ${legend(app)}
       </div>
       <details class="twin" open>
@@ -52,6 +45,31 @@ export function heatmapView(app, weights) {
       </details>
     </div>
   `;
+}
+
+/**
+ * A map that is used by keyboard as a grid, with a frame around the chosen cell, and what is said of
+ * that cell.
+ */
+export function mapCanvas(name, {role, label, said, paints, points, keys, begins, ends}) {
+  return html`<div class="map" tabindex="-1">
+      <canvas
+        class=${name}
+        tabindex="0"
+        role="application"
+        aria-roledescription=${role}
+        aria-label="${label}; arrow keys move. ${said}"
+        ${drawn(paints)}
+        @pointermove=${points}
+        @click=${points}
+        @pointerdown=${begins}
+        @pointerup=${ends}
+        @pointerleave=${ends}
+        @keydown=${keys}
+      ></canvas>
+      <div class="cursor" aria-hidden="true"></div>
+    </div>
+    <p class="readout" data-readout>${said}</p>`;
 }
 
 /** The column that is chosen; until one is, that of the row's largest weight. */
@@ -222,22 +240,11 @@ export function rowTable(app, weights) {
   );
   const left = columns.length - LISTED;
   const others = left > 0 ? `The other ${left} keys together: ${digits(rest)}. ` : "";
-  return html`${scrolled(
+  return html`${listed(
       "The largest weights of the row",
-      html`<table>
-        ${columnHeads("Rank", "Place", "Word", "Weight")}
-        <tbody>
-          ${keys.map(
-            (key, rank) =>
-              html`<tr>
-                <td>${rank + 1}</td>
-                <td>${key}</td>
-                <th scope="row"><bdi>${columns[key]}</bdi></th>
-                <td>${digits(values[key])}</td>
-              </tr>`,
-          )}
-        </tbody>
-      </table>`,
+      ["Rank", "Place", "Word", "Weight"],
+      keys.map((key, rank) => [rank + 1, key, columns[key], digits(values[key])]),
+      2,
     )}
     <p class="hint">${others}Entropy of the row: ${weights.entropy(row).toFixed(3)} nats.</p>`;
 }

@@ -54,7 +54,6 @@ const KEPT = [
   "panel",
   "step",
   "whole",
-  "motion",
   "lens",
   "changed",
   "next",

@@ -3,23 +3,20 @@
 import {html, nothing} from "lit-html";
 import {signed, weightColours} from "./colours.js";
 import {largest} from "./data.js";
-import {follow, indexOf, land} from "./flight.js";
-import {drawn} from "./surface.js";
-import {columnHeads, scrolled} from "./tables.js";
+import {listed, scrolled} from "./tables.js";
 
-export const ACROSS = 16; // columns of a single row of numbers
+const ACROSS = 16; // columns of a single row of numbers
 
 const CELLS = 1024; // numbers of a step that are shown
 
 const LIKELIEST = 20; // entries of a vocabulary that are shown
 
-export function numbers(app, walk, step, shown) {
+export function numbers(walk, step, shown) {
   if (shown.words)
     return html`<ol class="words">
       ${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}
     </ol>`;
-  const {values, rows, columns, only, before} = shown;
-  const at = indexOf(app, shown);
+  const {values, rows, columns, only} = shown;
   const labels = (axis) => (axis.labels === null ? null : walk.record.labels[axis.labels]);
   const note =
     only === null
@@ -49,59 +46,41 @@ export function numbers(app, walk, step, shown) {
         }));
   const named = rows || labels(columns);
   return html`${note}
-    ${scrolled(
-      "Numbers of the step",
-      html`<table class="numbers">
-        <thead>
-          <tr>
-            <td></td>
-            ${Array.from(
-              {length: named ? across : Math.min(ACROSS, across)},
-              (_, at) =>
-                html`<th scope="col">
-                  ${named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}
-                </th>`,
-            )}
-          </tr>
-        </thead>
-        <tbody>
-          ${lines.map(
-            ({head, from, to}) =>
-              html`<tr>
-                ${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
-                ${Array.from(values.subarray(from, to), (value, place) =>
-                  from + place === at
-                    ? html`<td
-                        class="followed"
-                        .style=${shade(step, value, shown.most)}
-                        title=${String(value)}
-                        ${drawn((cell) => land(app, cell, step))}
-                      >
-                        ${number(value)}
-                      </td>`
-                    : html`<td
-                        .style=${shade(step, value, shown.most)}
-                        title=${String(value)}
-                        @click=${() => follow(app, shown, from + place)}
-                      >
-                        ${number(value)}
-                      </td>`,
-                )}
-              </tr>`,
+  ${scrolled(
+    "Numbers of the step",
+    html`<table class="numbers">
+      <thead>
+        <tr>
+          <td></td>
+          ${Array.from(
+            {length: named ? across : Math.min(ACROSS, across)},
+            (_, at) =>
+              html`<th scope="col">
+                ${named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}
+              </th>`,
           )}
-        </tbody>
-      </table>`,
-    )}
-    <p class="hint" data-followed>
-      The number
-      followed${before ? html` was ${number(before.value)} in “${before.title}”, and` : ""} is
-      ${number(values[at])}. Press another to follow it, or Shift and an arrow.
-    </p>
-    ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
+        </tr>
+      </thead>
+      <tbody>
+        ${lines.map(
+          ({head, from, to}) =>
+            html`<tr>
+              ${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
+              ${Array.from(values.subarray(from, to), (value) => cell(step, value, shown.most))}
+            </tr>`,
+        )}
+      </tbody>
+    </table>`,
+  )}
+  ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
 }
 
 export function name(axis, labels, at) {
   return labels ? labels[at] : String(at);
+}
+
+function cell(step, value, most) {
+  return html`<td .style=${shade(step, value, most)} title=${String(value)}>${number(value)}</td>`;
 }
 
 function shade(step, value, most) {
@@ -122,23 +101,17 @@ export function number(value) {
 
 function likeliest(step, {values, most}, labels) {
   const top = largest(values, LIKELIEST);
-  return html`${scrolled(
+  return html`${listed(
       "The largest numbers of the step",
-      html`<table class="numbers">
-        ${columnHeads("Id", "Sub-word", "Number")}
-        <tbody>
-          ${top.map(
-            (id) =>
-              html`<tr>
-                <td>${id}</td>
-                <th scope="row"><bdi>${labels[id]}</bdi></th>
-                <td .style=${shade(step, values[id], most)} title=${String(values[id])}>
-                  ${number(values[id])}
-                </td>
-              </tr>`,
-          )}
-        </tbody>
-      </table>`,
+      ["Id", "Sub-word", "Number"],
+      top.map((id) => [
+        id,
+        labels[id],
+        html`<span .style=${shade(step, values[id], most)} title=${String(values[id])}
+          >${number(values[id])}</span
+        >`,
+      ]),
+      1,
     )}
     <p class="hint">The ${LIKELIEST} largest of ${values.length.toLocaleString("en")}.</p>`;
 }

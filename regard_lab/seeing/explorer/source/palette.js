@@ -1,9 +1,8 @@
 // The colours of regard_lab/seeing/palette.json that the script needs. The style gets its own from
 // `styleOf` in build.mjs.
 
-import {against, page, weights} from "../../palette.json";
+import {against, weights} from "../../palette.json";
 
-export const FOLLOWED = page.both.followed;
 export const STOPS = {
   light: {weight: weights.light, against: against.light},
   dark: {weight: weights.dark, against: against.dark},

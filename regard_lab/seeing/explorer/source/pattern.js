@@ -3,11 +3,10 @@
 
 import {html, nothing} from "lit-html";
 import {choice, saveButton} from "./controls.js";
-import {pattern} from "./engine/patterns.js";
-import {axes, cellAt, geometry, labels, moveCursor} from "./heatmap.js";
+import {axes, cellAt, geometry, labels, mapCanvas, moveCursor} from "./heatmap.js";
 import {maskForm, maskOf, playMask} from "./masks.js";
-import {context, drawn, moved, readOut, themeColours} from "./surface.js";
-import {columnHeads, scrolled} from "./tables.js";
+import {context, moved, readOut, themeColours} from "./surface.js";
+import {listed} from "./tables.js";
 
 const STATES = ["no pair is allowed", "some pairs are allowed", "all pairs are allowed"];
 const LISTED = 100; // queries of the table
@@ -26,7 +25,10 @@ const DRAWING =
 export function patternView(app) {
   const {patterns} = app.source.header;
   const at = Math.min(app.state.pattern, patterns.length - 1);
-  const one = app.engine ? played(app, patterns[at]) : patterns[at];
+  const one = app.engine ? played(app, at) : patterns[at];
+  if (!one)
+    return html`<h2>Who may look at whom?</h2>
+      <p class="hint">Listing the pairs…</p>`;
   const panelAt = Math.min(app.state.panel, one.panels.length - 1);
   const key = [app.source.header.title, at, panelAt, one.panels[panelAt].text].join("/");
   const kept = () => (app.pairs?.key === key && app.pairs.source === app.source ? app.pairs : null);
@@ -94,14 +96,14 @@ export function patternView(app) {
   `;
 }
 
-/** The same for the text of the page, and for the pattern that a reader gave or drew. */
-function played(app, stored) {
-  const {
-    source: {
-      header: {model},
-      answer,
-    },
-  } = app;
+/**
+ * The same for the text of the page, and for the pattern that a reader gave or drew. Its pairs come
+ * from the engine; until they are there, those that were shown last stay.
+ */
+function played(app, at) {
+  const {answer, header} = app.source;
+  const {model} = header;
+  const stored = header.patterns[at];
   const drawable = model.kinds.find(({name}) => stored.name.startsWith(`${name},`));
   const {kind, rows: queries, columns: keys} = drawable;
   const side = (name) => answer.pieces[name === "read" ? "target" : name];
@@ -110,19 +112,29 @@ function played(app, stored) {
   const rows = side(queries);
   const columns = side(keys);
   const heads = text.includes("per_head")
-    ? app.source.header.attentions.find((one) => one.kind === kind).shape[1]
-    : 0;
-  const panel = (of) => {
-    const states = pairs(text, drawable, rows.length, columns.length, of[0]);
-    return {
-      heads: of,
-      text,
-      states,
-      shape: [rows.length, columns.length],
-      pairs: states.reduce((sum, one) => sum + one, 0) / 2,
-    };
-  };
-  return {
+    ? header.attentions.find((one) => one.kind === kind).shape[1]
+    : 1;
+  const shape = [rows.length, columns.length];
+  const places = Array.from({length: heads}, (_, head) => head);
+  const key = [at, text, ...shape].join("/");
+  if (app.listing !== key) {
+    app.listing = key;
+    pairs(app, drawable, text, shape, places).then((all) => {
+      if (app.listing !== key) return;
+      app.listed = {key, at, all};
+      app.draw();
+    });
+  }
+  const {listed} = app;
+  if (listed?.key !== key) return listed?.at === at ? listed.one : null;
+  const panel = (head) => ({
+    heads: heads > 1 ? [head] : [],
+    text,
+    states: listed.all[head].slice(), // a reader draws in it
+    shape,
+    pairs: listed.all[head].reduce((sum, one) => sum + one, 0) / 2,
+  });
+  return (listed.one = {
     ...stored,
     text,
     rows,
@@ -131,22 +143,19 @@ function played(app, stored) {
     k_len: columns.length,
     drawable,
     growth: mask ? [] : stored.growth.slice(1),
-    panels: heads ? Array.from({length: heads}, (_, head) => panel([head])) : [panel([])],
-  };
+    panels: places.map(panel),
+  });
 }
 
-/** Which pairs a text allows: 2 for each that is. */
-function pairs(text, {unwritten}, rows, columns, head = 0) {
-  const states = new Uint8Array(rows * columns);
-  let allows;
+/** Which pairs a text allows each of some heads: 2 for each that is. */
+async function pairs(app, {unwritten}, text, [rows, columns], heads) {
+  const whole = unwritten ? `causal & (${text})` : text;
   try {
-    allows = pattern(unwritten ? `causal & (${text})` : text);
+    return await app.engine.ask("pairs", {text: whole, rows, columns, heads});
   } catch {
-    return states; // the form says what is wrong with the text
+    // the form says what is wrong with the text
+    return heads.map(() => new Uint8Array(rows * columns));
   }
-  for (let row = 0; row < rows; row += 1)
-    for (const column of allows(row, columns, head)) states[row * columns + column] = 2;
-  return states;
 }
 
 const PART = "\\(query_set\\([\\d., ]+\\) & key_set\\([\\d., ]+\\)\\)";
@@ -160,35 +169,45 @@ function undrawn(text) {
   return inside.replace(JOINED, "");
 }
 
-/** Cells of a row or a column as the text of patterns has them, such as "2, 4..6". */
+/** The first and the last of each run of neighbouring places. */
 function runs(places) {
   const found = [];
   for (const at of places)
     if (found.at(-1)?.[1] === at - 1) found.at(-1)[1] = at;
     else found.push([at, at]);
-  return found.map(([first, last]) => (first === last ? first : `${first}..${last}`)).join(", ");
+  return found;
 }
+
+/** Cells of a row or a column as the text of patterns has them, such as "2, 4..6". */
+const listedRuns = (places) =>
+  runs(places)
+    .map(([first, last]) => (first === last ? first : `${first}..${last}`))
+    .join(", ");
+
+/** The columns of a row of pairs that a test chooses. */
+const columnsWhere = ({columns}, chooses) =>
+  Array.from({length: columns}, (_, at) => at).filter(chooses);
 
 /**
  * The text of the pairs that are shown: those that the pattern lacks are joined, those that it has
  * too many are taken away.
  */
-function drawnText({states, rows, columns, one, panel}) {
+async function drawnText(app, shown) {
+  const {states, rows, columns, one, panel} = shown;
   const plain = undrawn(panel.text);
-  const own = pairs(plain, one.drawable, rows, columns, panel.heads[0]);
+  const [own] = await pairs(app, one.drawable, plain, [rows, columns], [panel.heads[0] ?? 0]);
   const parts = [[], []];
   [2, 0].forEach((state, way) => {
     const byKeys = new Map(); // queries whose keys are alike share a part
     for (let row = 0; row < rows; row += 1) {
-      const keys = runs(
-        Array.from({length: columns}, (_, at) => at).filter(
-          (at) => states[row * columns + at] === state && own[row * columns + at] !== state,
-        ),
+      const from = row * columns;
+      const keys = listedRuns(
+        columnsWhere(shown, (at) => states[from + at] === state && own[from + at] !== state),
       );
       if (keys) byKeys.set(keys, [...(byKeys.get(keys) ?? []), row]);
     }
     for (const [keys, queries] of byKeys)
-      parts[way].push(`(query_set(${runs(queries)}) & key_set(${keys}))`);
+      parts[way].push(`(query_set(${listedRuns(queries)}) & key_set(${keys}))`);
   });
   const joined = [plain, ...parts[0]].join(" | ");
   return [
@@ -208,32 +227,24 @@ async function load(app, one, panelAt, key) {
 function pairsMap(app, shown) {
   const place = cell(app, shown);
   const said = telling(shown, ...place);
-  return html`<div class="map" tabindex="-1">
-      <canvas
-        class="pattern"
-        tabindex="0"
-        role="application"
-        aria-roledescription="map of pairs"
-        aria-label="Pairs; arrow keys move. ${said}"
-        ${drawn((canvas) => draw(app, canvas, shown))}
-        @pointermove=${(event) => point(app, event, shown)}
-        @click=${(event) => point(app, event, shown)}
-        @pointerdown=${(event) => begin(app, event, shown)}
-        @pointerup=${() => finish(app, shown)}
-        @pointerleave=${() => finish(app, shown)}
-        @keydown=${(event) => {
-          if (event.key === " " && shown.one.drawable) {
-            event.preventDefault();
-            paint(shown, place, !shown.states[place[0] * shown.columns + place[1]]);
-            finish(app, shown);
-          }
-          const next = moved(event, place, [shown.rows, shown.columns]);
-          if (next) app.set({pair: next, said: telling(shown, ...next)});
-        }}
-      ></canvas>
-      <div class="cursor" aria-hidden="true"></div>
-    </div>
-    <p class="readout" data-readout>${said}</p>`;
+  return mapCanvas("pattern", {
+    role: "map of pairs",
+    label: "Pairs",
+    said,
+    paints: (canvas) => draw(app, canvas, shown),
+    points: (event) => point(app, event, shown),
+    begins: (event) => begin(app, event, shown),
+    ends: () => finish(app, shown),
+    keys: (event) => {
+      if (event.key === " " && shown.one.drawable) {
+        event.preventDefault();
+        paint(shown, place, !shown.states[place[0] * shown.columns + place[1]]);
+        finish(app, shown);
+      }
+      const next = moved(event, place, [shown.rows, shown.columns]);
+      if (next) app.set({pair: next, said: telling(shown, ...next)});
+    },
+  });
 }
 
 function cell(app, {rows, columns}) {
@@ -242,23 +253,19 @@ function cell(app, {rows, columns}) {
 }
 
 /** The keys that a query may look at as spans, such as "3 to 7, 9", and how many they are. */
-function spans({states, columns, one}, row) {
-  const runs = [];
-  let count = 0;
-  for (let column = 0; column < columns; column += 1) {
-    if (!states[row * columns + column]) continue;
-    count += 1;
-    if (runs.length && runs[runs.length - 1][1] === column - 1) runs[runs.length - 1][1] = column;
-    else runs.push([column, column]);
-  }
-  const named = runs
+function spans(shown, row) {
+  const {states, columns, one} = shown;
+  const keys = columnsWhere(shown, (at) => states[row * columns + at]);
+  const found = runs(keys);
+  const named = found
     .slice(0, 6)
     .map(([from, to]) => {
       const [first, last] = [from * one.tile, Math.min((to + 1) * one.tile, one.k_len) - 1];
       return first === last ? `${first}` : `${first} to ${last}`;
     })
     .join(", ");
-  return {count, named: named + (runs.length > 6 ? ` and ${runs.length - 6} more spans` : "")};
+  const more = found.length - 6;
+  return {count: keys.length, named: named + (more > 0 ? ` and ${more} more spans` : "")};
 }
 
 function telling(shown, row, column) {
@@ -347,11 +354,11 @@ function paint(shown, [row, column], allow) {
   shown.drawn = true;
 }
 
-function finish(app, shown) {
+async function finish(app, shown) {
   shown.stroke = null;
   if (!shown.drawn) return;
   shown.drawn = false;
-  playMask(app, shown.one.drawable.kind, drawnText(shown));
+  playMask(app, shown.one.drawable.kind, await drawnText(app, shown));
 }
 
 function legend(tiled) {
@@ -365,25 +372,23 @@ function legend(tiled) {
 /** How many pairs there are at other lengths, and what a backend computes. */
 function growth(one) {
   return html`<h3>How it grows with the length</h3>
-    ${scrolled(
-      "Pairs by length",
-      html`<table data-growth>
-        ${columnHeads(...GROWTH)}
-        <tbody>
-          ${one.growth.map(({length, pairs, of, computed, backend}, at) => {
-            const shown = at === 0 && !one.drawable; // the size that is drawn
-            return html`<tr>
-              <th scope="row">${grouped(length)}${shown ? " (shown)" : ""}</th>
-              <td>${grouped(pairs)}</td>
-              <td>${percent(pairs, of)}</td>
-              <td>${computed === null ? "—" : percent(computed, 1)}</td>
-              <td>${backend}</td>
-              <td>${mean(pairs / (of / (shown ? one.k_len : length)))} keys</td>
-            </tr>`;
-          })}
-        </tbody>
-      </table>`,
-    )}
+    <div data-growth>
+      ${listed(
+        "Pairs by length",
+        GROWTH,
+        one.growth.map(({length, pairs, of, computed, backend}, at) => {
+          const shown = at === 0 && !one.drawable; // the size that is drawn
+          return [
+            `${grouped(length)}${shown ? " (shown)" : ""}`,
+            grouped(pairs),
+            percent(pairs, of),
+            computed === null ? "—" : percent(computed, 1),
+            backend,
+            `${mean(pairs / (of / (shown ? one.k_len : length)))} keys`,
+          ];
+        }),
+      )}
+    </div>
     <p class="hint">
       Computed here: the share of all pairs that the backend computes which regard chooses on this
       machine's CPU for heads of 64 numbers; short rows are computed in whole blocks. Where allowed
@@ -393,31 +398,19 @@ function growth(one) {
 
 function table(shown) {
   const {one, rows} = shown;
-  const listed = Array.from({length: Math.min(rows, LISTED)}, (_, row) => row);
-  return html`${scrolled(
-    "Queries as a table",
-    html`<table>
-      <thead>
-        <tr>
-          <th scope="col">${one.tile > 1 ? "Queries from" : "Query"}</th>
-          ${one.rows.length ? html`<th scope="col">Word</th>` : nothing}
-          <th scope="col">${one.tile > 1 ? "Tiles" : "Keys"}</th>
-          <th scope="col">Which</th>
-        </tr>
-      </thead>
-      <tbody>
-        ${listed.map((row) => {
-          const {count, named} = spans(shown, row);
-          return html`<tr>
-            <td>${row * one.tile}</td>
-            ${one.rows.length ? html`<th scope="row"><bdi>${one.rows[row]}</bdi></th>` : nothing}
-            <td>${count}</td>
-            <td>${named || "none"}</td>
-          </tr>`;
-        })}
-      </tbody>
-    </table>`,
-  )}
+  const tiled = one.tile > 1;
+  const words = one.rows.length > 0;
+  const lines = Array.from({length: Math.min(rows, LISTED)}, (_, row) => {
+    const {count, named} = spans(shown, row);
+    return [row * one.tile, ...(words ? [one.rows[row]] : []), count, named || "none"];
+  });
+  const heads = [
+    tiled ? "Queries from" : "Query",
+    ...(words ? ["Word"] : []),
+    tiled ? "Tiles" : "Keys",
+    "Which",
+  ];
+  return html`${listed("Queries as a table", heads, lines, words ? 1 : 0)}
   ${rows > LISTED ? html`<p class="hint">The first ${LISTED} of ${rows}.</p>` : nothing}`;
 }
 

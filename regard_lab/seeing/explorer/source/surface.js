@@ -2,7 +2,6 @@
 // grids.
 
 import {Directive, directive} from "lit-html/directive.js";
-import {FOLLOWED} from "./palette.js";
 
 const FONT = "system-ui, sans-serif";
 
@@ -48,7 +47,7 @@ export function themeColours(element) {
     line: read("--line"),
     accent: read("--accent"),
     unseen: read("--unseen"),
-    lit: FOLLOWED,
+    lit: read("--followed"),
     paper: read("--paper"),
   };
 }

@@ -7,11 +7,31 @@ export function scrolled(label, table) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>${table}</div>`;
 }
 
-/** The head of a table: the names of its columns. */
-export function columnHeads(...names) {
-  return html`<thead>
-    <tr>
-      ${names.map((name) => html`<th scope="col">${name}</th>`)}
-    </tr>
-  </thead>`;
+/**
+ * A table of rows, which are lists of cells; the cells of one column are the heads of their rows. A
+ * row may be chosen.
+ */
+export function listed(label, heads, rows, headed = 0, chosen = -1) {
+  return scrolled(
+    label,
+    html`<table>
+      <thead>
+        <tr>
+          ${heads.map((name) => html`<th scope="col">${name}</th>`)}
+        </tr>
+      </thead>
+      <tbody>
+        ${rows.map(
+          (cells, row) =>
+            html`<tr class=${row === chosen ? "chosen" : ""}>
+              ${cells.map((cell, at) =>
+                at === headed
+                  ? html`<th scope="row"><bdi>${cell}</bdi></th>`
+                  : html`<td><bdi>${cell}</bdi></td>`,
+              )}
+            </tr>`,
+        )}
+      </tbody>
+    </table>`,
+  );
 }

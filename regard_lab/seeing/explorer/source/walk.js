@@ -3,14 +3,12 @@
 
 import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
-import {largest, Source} from "./data.js";
-import {follow, indexOf, moves} from "./flight.js";
+import {Source} from "./data.js";
 import {mathml} from "./mathml.js";
-import {ACROSS, numbers} from "./numbers.js";
+import {numbers} from "./numbers.js";
 import {ask} from "./server.js";
 import {drawn} from "./surface.js";
 
-const PAUSE = 1800; // milliseconds of a step that follows the one before by itself
 const FIRST = 30; // steps that are walked until all are asked for
 // What the first walk of a long record has: vectors, attention and outputs of the first layers.
 const MAIN =
@@ -71,20 +69,6 @@ export function walkView(app) {
       >
         Next step
       </button>
-      <button
-        aria-pressed=${String(Boolean(app.runs))}
-        @click=${() => run(app, walk)}
-        ?disabled=${place === shownSteps.length - 1}
-      >
-        ${app.runs ? "Stop" : "Play the steps"}
-      </button>
-      <label class="choice"
-        ><input
-          type="checkbox"
-          .checked=${moves(app)}
-          @change=${(event) => app.set({motion: event.target.checked ? "on" : "off"})}
-        /><span>Motion</span></label
-      >
       <span class="badge">step ${place + 1} of ${shownSteps.length}</span>
       ${
         shownSteps.length < steps.length
@@ -105,7 +89,7 @@ export function walkView(app) {
       ${step.says ? html`<p>${step.says}</p>` : nothing} ${step.formula ? formula(step) : nothing}
       <pre><code>${step.line}</code></pre>
       <p class="hint" data-shape>${shape(step)}</p>
-      ${shown ? numbers(app, walk, step, shown) : html`<p class="hint">Unpacking…</p>`}
+      ${shown ? numbers(walk, step, shown) : html`<p class="hint">Unpacking…</p>`}
     </section>
     <p class="hint">
       ${note} ${walk.record.checks} results were compared with the model's own; the largest
@@ -226,12 +210,7 @@ async function load(app, walk, step, word, key) {
   let most = 0;
   for (const value of values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
   const rows = axes.length > 1 ? axes[axes.length - 2] : null;
-  const {stepShown: last} = app;
-  const before =
-    last?.values && last.walk === walk && last.step !== step
-      ? {value: last.values[indexOf(app, last)], title: last.step.title}
-      : null;
-  app.stepShown = {key, walk, step, values: picked, rows, columns, most, only, before};
+  app.stepShown = {key, walk, values: picked, rows, columns, most, only};
   app.draw();
 }
 
@@ -245,21 +224,6 @@ export function selected(values, sizes, axis, index) {
     found.set(values.subarray(from, from + inner), at * inner);
   }
   return found;
-}
-
-/** The steps follow each other by themselves until the last one, or until they are stopped. */
-function run(app, walk) {
-  const next = () => {
-    const following = walkedOf(app, walk).find((one) => one > app.state.step);
-    const ends = app.state.view !== "walk" || following === undefined;
-    app.runs = ends ? null : setTimeout(next, PAUSE);
-    if (!ends) go(app, walk, following);
-    else app.draw();
-  };
-  if (!app.runs) return next();
-  clearTimeout(app.runs);
-  app.runs = null;
-  return app.draw();
 }
 
 function shape(step) {
@@ -285,21 +249,6 @@ function go(app, walk, step) {
 function onKey(app, event, walk, all, place) {
   if (event.target !== event.currentTarget) return undefined; // the table below scrolls by itself
   const {steps} = walk.record;
-  const shown = app.stepShown;
-  const by = {
-    ArrowRight: 1,
-    ArrowLeft: -1,
-    ArrowDown: shown?.rows ? shown.columns.size : ACROSS,
-    ArrowUp: shown?.rows ? -shown.columns.size : -ACROSS,
-  }[event.key];
-  if (event.shiftKey && by && shown?.values) {
-    event.preventDefault();
-    return follow(
-      app,
-      shown,
-      Math.min(Math.max(indexOf(app, shown) + by, 0), shown.values.length - 1),
-    );
-  }
   const begins = (way) => {
     const section = (at) => steps[all[at]].section;
     for (let to = place + way; to >= 0 && to < all.length; to += way)

@@ -3,6 +3,7 @@
 
 import {meanVector, Weights} from "./layers.js";
 import {cosine, filled, logSumExp, sinusoid, softmax, top} from "./numbers.js";
+import {pattern} from "./patterns.js";
 import {BEGIN, END, PAD, Tokeniser, unknownWords} from "./text.js";
 
 export const OTHERS = 3; // sub-words that a word is compared with, and that are named beside it
@@ -45,6 +46,17 @@ export class Model {
 
   unknown(text) {
     return unknownWords(this.tokeniser.reads(text), this.known, this.symbols);
+  }
+
+  /** Which pairs a pattern allows each of some heads: 2 for each that is, else 0. */
+  pairs({text, rows, columns, heads}) {
+    const allows = pattern(text);
+    return heads.map((head) => {
+      const states = new Uint8Array(rows * columns);
+      for (let row = 0; row < rows; row += 1)
+        for (const column of allows(row, columns, head)) states[row * columns + column] = 2;
+      return states;
+    });
   }
 
   /** The words of the training whose embeddings are nearest to that of a word, itself first. */

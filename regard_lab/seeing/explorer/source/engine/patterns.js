@@ -61,7 +61,7 @@ const OF_RUNS = {
   query_set: (has) => (i) => has(i),
   global_tokens: (has) => (i, j) => has(i) || has(j),
 };
-export const NAMES = [...Object.keys(KINDS), ...Object.keys(OF_RUNS), "per_head"];
+const NAMES = [...Object.keys(KINDS), ...Object.keys(OF_RUNS), "per_head"];
 const WORDS = {all: null, true: true, false: false};
 
 class Reader {

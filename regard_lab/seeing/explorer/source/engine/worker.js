@@ -68,8 +68,8 @@ function ofBase64(text) {
 }
 
 /**
- * Answer messages {id, ask, ...}. A newer question ends a lens, or effects of heads, that are under
- * way; the page asks for one run at a time.
+ * Answer messages {id, ask, ...}. A newer question, unless it is for pairs, ends a lens, or effects
+ * of heads, that are under way; the page asks for one run at a time.
  */
 function serve(port) {
   const {port1, port2} = new MessageChannel();
@@ -82,7 +82,7 @@ function serve(port) {
       port2.postMessage(0);
     }); // setTimeout would wait 4 ms
   port.onmessage = async ({data: {id, ask, ...given}}) => {
-    newest = id;
+    if (ask !== "pairs") newest = id;
     try {
       if (ask === "load") model = await load(given);
       const answer =
