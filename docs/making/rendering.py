@@ -20,6 +20,11 @@ COLOURED = re.compile(r"<mi>([QKVq])</mi>|(?<=<msub>)<mi>([kv])</mi>|(?<=<msubsu
 BESIDE_Q = re.compile(r"<mi>([QKVqkv])</mi>")
 TRANSPOSED = "<mo>&#x022A4;</mo>"  # most fonts draw this sign too high for an exponent
 
+# Names of packages, classes and functions, alone in a cell or a title.
+LONG_NAME = re.compile(
+    r"(?<=<code>)[\w.]{12,}(?=</code></a></td>)|(?<=\">)regard[\w.]+(?=<a class=\"headerlink)"
+)
+PART_OF_NAME = re.compile(r"(?<=[a-z])(?=[A-Z])|(?<=[._])")
 CELL = re.compile(r"<td>(.*?)</td>", re.DOTALL)
 NUMBER = re.compile(
     r"[-+−±≤<>]?\s*[\d.][\d,.]*(e[-+]?\d+)?\s*(x|×|%|s|ms|µs|KiB|MiB|GiB)?(\s±\s[\d.]+|\s\([^)]*\d[^)]*\))?"
@@ -91,6 +96,15 @@ def with_kinds_of_cells(page: str) -> str:
     '<td class="number">0.125</td><td>word</td><td class="lon'
     """
     return CELL.sub(_marked, page.replace("<th></th>", "<td></td>"))  # an empty heading is none
+
+
+def with_breaks(page: str) -> str:
+    """The HTML of a page whose long names may be broken between their parts, and not within a word.
+
+    >>> with_breaks("<td><a><code>RecurrentTranslator</code></a></td>")
+    '<td><a><code>Recurrent<wbr>Translator</code></a></td>'
+    """
+    return LONG_NAME.sub(lambda name: PART_OF_NAME.sub("<wbr>", name[0]), page)
 
 
 def _marked(cell: re.Match[str]) -> str:

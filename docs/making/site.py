@@ -16,7 +16,7 @@ from markdown.extensions.toc import slugify  # ty: ignore[unresolved-import]
 from docs.making.cards import card
 from docs.making.explorations import EXAMPLES, example_page
 from docs.making.reference import ROOMS
-from docs.making.rendering import with_kinds_of_cells, with_mathml
+from docs.making.rendering import with_breaks, with_kinds_of_cells, with_mathml
 from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 
 ROOT = Path(__file__).parents[2]
@@ -163,9 +163,9 @@ def cards() -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Convert formulas to MathML, mark the cells of tables by what they hold, and folded code as not searched."""
+    """Convert formulas to MathML; mark the cells of tables, folded code that is not searched, and parts of names."""
     searched = FOLDED.sub("<details data-search-exclude>", html)
-    return with_kinds_of_cells(with_mathml(searched))
+    return with_breaks(with_kinds_of_cells(with_mathml(searched)))
 
 
 def led(markdown: str, source: str) -> str:

@@ -161,7 +161,9 @@ def figure(title: str, width: float, height: float, caption: str) -> Generator[F
     with new_figure() as drawn:
         drawn.set_size_inches(width, height)
         drawn.set_layout_engine("constrained", w_pad=0.12, h_pad=0.12)
-        drawn.suptitle(title, fontsize=12, fontweight="bold", color=INK, parse_math=False)
+        drawn.suptitle(
+            title, x=0.01, ha="left", fontsize=12, fontweight="bold", color=INK, parse_math=False
+        )
         yield drawn
         show(Picture(title, caption, drawn))
 

@@ -130,7 +130,7 @@ def test_the_chapters_of_the_lessons_are_in_the_menu(site):
         assert (site / "lessons" / "cards" / f"{name}.svg").exists()
         shown = (site / "lessons" / f"{name}.html").read_text("utf-8")
         assert f'src="{name}-1.svg"' in shown
-        assert "<strong>Holds</strong>" in shown
+        assert 'class="claim"' in shown
 
 
 def test_every_lesson_has_a_card_of_one_size_and_no_other_card_is_drawn():

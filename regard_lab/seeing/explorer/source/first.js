@@ -176,7 +176,8 @@ function readLine(app, story, strong) {
           .style="--k:${(strong[at] ?? 0).toFixed(3)}"
           @click=${() => given.can(at) && given.press(at)}
         >
-          <span class="n">${number(at)}</span><span class="t"><bdi>${named(word)}</bdi></span>
+          <span class="n" aria-hidden="true">${number(at)}</span
+          ><span class="t"><bdi>${named(word)}</bdi></span>
         </button>`,
     )}
   </div>`;
