@@ -65,15 +65,15 @@ def draw_blocks(lists: int, q_len: int, k_len: int, block: int, query_block: int
     return blocks
 
 
-@pytest.mark.parametrize(("backend", "long"), [("auto", False), ("fused", False), ("auto", True)])
-@pytest.mark.parametrize(
-    ("block", "query_block"),
-    [(17, 23), (16, 400), (40, 100), (2, 5), (2**32 + 16, 1), (40, 2**32 + 1)],
-)
+SIZES_OF_BLOCKS = ((17, 23), (16, 400), (40, 100), (2, 5), (2**32 + 16, 1), (40, 2**32 + 1))
+
+
+# Every pair of sizes and number of lists, with the backends in turn: so every pair with a backend occurs as well.
+@pytest.mark.parametrize(("block", "query_block"), SIZES_OF_BLOCKS)
 @pytest.mark.parametrize("lists", [1, 2, 4])
-def test_lists_for_all_heads_for_key_heads_and_for_each_head(
-    backend, long, block, query_block, lists
-):
+def test_lists_for_all_heads_for_key_heads_and_for_each_head(block, query_block, lists):
+    turn = SIZES_OF_BLOCKS.index((block, query_block)) + lists.bit_length()
+    backend, long = (("auto", False), ("fused", False), ("auto", True))[turn % 3]
     q_len, k_len = (419, 523) if long else (67, 71)
     if long:
         leaves = draw_leaves(q_len, k_len, head_dim=64, v_dim=32, dtype=torch.float32)
