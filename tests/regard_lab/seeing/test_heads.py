@@ -26,8 +26,8 @@ from regard_lab.seeing.heads.replacing import recording, replacing
 from regard_lab.seeing.lenses import Contrast
 from regard_lab.text import BEGIN, END, UNKNOWN, Pair, score
 
-PAIRS = [(one.source, one.target) for one in SENTENCES[:3]]
-TEXTS = [one.source for one in SENTENCES[:3]]
+PAIRS = [(sentence.source, sentence.target) for sentence in SENTENCES[:3]]
+TEXTS = [sentence.source for sentence in SENTENCES[:3]]
 PROJECTIONS = {
     "encoder": "encoder.{}.attention",
     "decoder": "decoder.{}.self_attention",
@@ -45,14 +45,14 @@ def encoder(**choices):
 def with_projection(model, head, change, run):
     """A run in which the slice of a head, in what its output projection reads, is changed; by hand."""
     projection = model.get_submodule(PROJECTIONS[head.attention].format(head.layer) + ".to_output")
-    own = projection.forward
+    forward_of_projection = projection.forward
     size = projection.in_features // 2
 
     def forward(x):
         x = x.clone()
         part = slice(head.head * size, (head.head + 1) * size)
         x[..., part] = change(x[..., part])
-        return own(x)
+        return forward_of_projection(x)
 
     projection.forward = forward
     try:
@@ -107,23 +107,33 @@ def losses_by_hand(model, text):
 )
 @pytest.mark.parametrize("by", ["mean", "zero"])
 def test_effects_on_the_loss_equal_a_loop_by_hand(model, texts, by):
-    found = ablate(model, TOKENISER, texts, by=by)
+    ablation = ablate(model, TOKENISER, texts, by=by)
     runs = [lambda text=text: losses_by_hand(model, text) for text in texts]
-    with torch.no_grad():
-        own = [run() for run in runs]
-    ids = sum(count for _, count in own)
-    assert found.value == pytest.approx(sum(loss for loss, _ in own) / ids, abs=1e-5)
-    for head, effect in found.effects.items():
+    losses = []
+    counts = []
+    for run in runs:
+        with torch.no_grad():
+            loss, count = run()
+        losses.append(loss)
+        counts.append(count)
+    ids = sum(counts)
+    assert ablation.value == pytest.approx(sum(losses) / ids, abs=1e-5)
+    for head, effect in ablation.effects.items():
         instead = mean_by_hand(model, head, runs) if by == "mean" else torch.zeros(())
-        without = [
-            with_projection(model, head, lambda x, new=instead: new.expand_as(x), run)
-            for run in runs
-        ]
-        falls = [after - before for (after, _), (before, _) in zip(without, own, strict=True)]
+        falls = []
+        squares = 0.0  # of the differences from the mean fall
+        for run, loss, count in zip(runs, losses, counts, strict=True):
+            without, _ = with_projection(model, head, lambda x, new=instead: new.expand_as(x), run)
+            falls.append(without - loss)
+            squares += (falls[-1] - effect.effect * count) ** 2
         assert effect.effect == pytest.approx(sum(falls) / ids, abs=1e-5)
-        spread = [fall - effect.effect * count for fall, (_, count) in zip(falls, own, strict=True)]
-        error = math.sqrt(len(texts) / (len(texts) - 1) * sum(one**2 for one in spread)) / ids
+        error = math.sqrt(len(texts) / (len(texts) - 1) * squares) / ids
         assert effect.error == pytest.approx(error, abs=1e-5)
+
+
+def takes_other_texts(texts):
+    """Whether no row takes the outputs of its own text."""
+    return all(text != row for row, text in enumerate(texts))
 
 
 def test_effects_on_log_odds_equal_a_loop_by_hand_for_other_texts_too():
@@ -150,16 +160,12 @@ def test_effects_on_log_odds_equal_a_loop_by_hand_for_other_texts_too():
         def fall(texts, after=after):
             return sum(unchanged[row] - after[row][text] for row, text in enumerate(texts)) / 4
 
-        every_choice = [
-            texts
-            for texts in product(range(4), repeat=4)
-            if all(text != row for row, text in enumerate(texts))
-        ]
+        every_choice = filter(takes_other_texts, product(range(4), repeat=4))
         drawn = min(every_choice, key=lambda texts, effect=effect: abs(fall(texts) - effect.effect))
         assert effect.effect == pytest.approx(fall(drawn), abs=1e-5)
         odds = [after[row][text] for row, text in enumerate(drawn)]
-        flips = sum(before > 0 >= now for before, now in zip(unchanged, odds, strict=True)) / 4
-        assert effect.flips == flips
+        flipped = sum(before > 0 >= later for before, later in zip(unchanged, odds, strict=True))
+        assert effect.flips == flipped / 4
     of_another_seed = ablate(model, TOKENISER, contrasts, by="resample", seed=4, heads=heads)
     assert effects != of_another_seed.effects
 
@@ -184,25 +190,26 @@ def test_a_head_is_replaced_at_the_same_positions_when_texts_are_written_step_by
 def test_a_patched_head_is_that_of_the_other_text():
     model = small_model()
     into = CONTRASTS[0]
-    other = next(one for one in CONTRASTS[1:] if len(one.source) >= len(into.source))
-    other = Contrast(
-        **{**vars(other), "source": other.source[: len(into.source)], "written": into.written}
+    longer = next(
+        contrast for contrast in CONTRASTS[1:] if len(contrast.source) >= len(into.source)
     )
-    found = patch(model, TOKENISER, [(other, into)])
-    for head, effect in found.effects.items():
-        kept = []
+    as_long = {"source": longer.source[: len(into.source)], "written": into.written}
+    source = Contrast(**{**vars(longer), **as_long})
+    patched = patch(model, TOKENISER, [(source, into)])
+    for head, effect in patched.effects.items():
+        outputs = []
         with_projection(
             model,
             head,
-            lambda x, kept=kept: kept.append(x) or x,
-            lambda: odds_by_hand(model, other),
+            lambda x, outputs=outputs: outputs.append(x) or x,
+            lambda: odds_by_hand(model, source),
         )
         after = with_projection(
-            model, head, lambda x, kept=kept: kept[0], lambda: odds_by_hand(model, into)
+            model, head, lambda x, outputs=outputs: outputs[0], lambda: odds_by_hand(model, into)
         )
-        assert effect.effect == pytest.approx(found.value - after.item(), abs=1e-5)
+        assert effect.effect == pytest.approx(patched.value - after.item(), abs=1e-5)
     same = patch(model, TOKENISER, [(into, into)])
-    assert all(abs(one.effect) < 1e-5 for one in same.effects.values())
+    assert all(abs(effect.effect) < 1e-5 for effect in same.effects.values())
     shorter = Contrast(**{**vars(into), "source": into.source[1:]})
     with pytest.raises(ArgumentError, match="equally many ids"):
         patch(model, TOKENISER, [(shorter, into)])
@@ -212,41 +219,47 @@ def test_effects_on_bleu_equal_a_greedy_search_by_hand():
     model = small_model()
     head = Head("cross", 1, 0)
     pairs = [("The cat.", "Die Katze schlief."), ("It slept.", "a")]
-    found = ablate(model, TOKENISER, pairs, heads=["cross 1.0"], measure="bleu", by="zero")
+    ablation = ablate(model, TOKENISER, pairs, heads=["cross 1.0"], measure="bleu", by="zero")
 
-    def greedily(one):
+    def greedily(pair):
         ids = []
-        read = torch.tensor([[*TOKENISER.encode(one[0]), END]])
+        read = torch.tensor([[*TOKENISER.encode(pair[0]), END]])
         for _ in range(2 * read.shape[1] + 16):
             logits = model(read, torch.tensor([[BEGIN, *ids]]))[0, -1]
             logits[[0, BEGIN]] = -torch.inf
             ids.append(int(logits.argmax()))
             if ids[-1] == END:
                 break
-        return TOKENISER.decode([one for one in ids if one != END])
+        if ids[-1] == END:
+            ids.pop()
+        return TOKENISER.decode(ids)
 
-    with torch.no_grad():
-        own = [greedily(one) for one in pairs]
-        without = [
-            with_projection(model, head, lambda x: 0 * x, lambda one=one: greedily(one))
-            for one in pairs
-        ]
-    assert own != without
+    unchanged = []
+    without = []
+    for pair in pairs:
+        with torch.no_grad():
+            unchanged.append(greedily(pair))
+        without.append(
+            with_projection(model, head, lambda x: 0 * x, lambda pair=pair: greedily(pair))
+        )
+    assert unchanged != without
     right = [target for _, target in pairs]
-    assert found.value == pytest.approx(score(own, right).bleu)
-    assert found.effects[head].effect == pytest.approx(
-        score(own, right).bleu - score(without, right).bleu
+    assert ablation.value == pytest.approx(score(unchanged, right).bleu)
+    assert ablation.effects[head].effect == pytest.approx(
+        score(unchanged, right).bleu - score(without, right).bleu
     )
 
 
 def continuing(seed):
     """Texts of ten ids and the first five again: the right next id against three that were read too."""
     generator = torch.Generator().manual_seed(seed)
-    found = []
+    contrasts = []
     for _ in range(4):
         ids = (4 + torch.randperm(20, generator=generator)[:10]).tolist()
-        words = tuple((str(one), range(at, at + 1)) for at, one in enumerate([*ids, *ids[:5]]))
-        found.append(
+        words = []
+        for place, written in enumerate([*ids, *ids[:5]]):
+            words.append((str(written), range(place, place + 1)))
+        contrasts.append(
             Contrast(
                 word="a",
                 others=("b",),
@@ -255,11 +268,11 @@ def continuing(seed):
                 source=(),
                 written=(*ids, *ids[:5]),
                 source_words=(),
-                written_words=words,
+                written_words=tuple(words),
                 place=15,
             )
         )
-    return found
+    return contrasts
 
 
 @pytest.mark.parametrize("seed", range(4))
@@ -269,10 +282,10 @@ def test_planted_heads_are_found_before_any_other(seed):
     planted = [Head("self", 0, previous), Head("self", 1, induction)]
     model = induction_model(previous, induction, seed)
     for by in ("mean", "zero", "resample"):
-        found = ablate(model, TOKENISER, continuing(seed), by=by)
-        assert set(found.ranked[:2]) == set(planted)
-        assert found.effects[found.ranked[1]].effect > 20 * abs(
-            found.effects[found.ranked[2]].effect
+        ablation = ablate(model, TOKENISER, continuing(seed), by=by)
+        assert set(ablation.ranked[:2]) == set(planted)
+        assert ablation.effects[ablation.ranked[1]].effect > 20 * abs(
+            ablation.effects[ablation.ranked[2]].effect
         )
     scores = head_scores(model, length=12, texts=3, seed=seed)
     for name, head in zip(("previous", "induction"), planted, strict=True):
@@ -319,7 +332,8 @@ def test_the_parts_of_a_score_add_up_to_it(model):
     for layer in range(model.config.layers):
         (detail,) = recording[f"blocks.{layer}.attention"]
         parts = score_parts(model, TOKENISER, text, Head("self", layer, 1), query=4, key=2)
-        row, column = (spans[at][1].stop - 1 for at in (4, 2))
+        row = spans[4][1].stop - 1
+        column = spans[2][1].stop - 1
         score = detail.weights[0, 1, row, column].log() + detail.log_sum_exp[0, 1, row]
         assert parts.score == pytest.approx(score.item(), abs=1e-4)
         assert float(parts.parts.sum()) + parts.bias == pytest.approx(parts.score, abs=1e-4)
@@ -346,11 +360,13 @@ def test_scores_of_a_translator_are_those_of_both_stacks():
 def test_effects_over_more_and_more_texts_end_with_those_of_all():
     model = language_model()
     texts = [*TEXTS, "the cat", "a street was wide"]
-    found = []
-    ablate(model, TOKENISER, texts, progress=found.append)
-    assert [one.texts for one in found] == sorted({one.texts for one in found})
-    assert found[-1].texts == len(texts) == found[0].asked
-    assert found[-1].effects == ablate(model, TOKENISER, texts).effects
+    reported = []
+    ablate(model, TOKENISER, texts, progress=reported.append)
+    assert [effects.texts for effects in reported] == sorted(
+        {effects.texts for effects in reported}
+    )
+    assert reported[-1].texts == len(texts) == reported[0].asked
+    assert reported[-1].effects == ablate(model, TOKENISER, texts).effects
     assert model.training is False
 
 
