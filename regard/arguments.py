@@ -9,14 +9,15 @@
     check_fields                 the fields of a frozen dataclass, each by one of the checks above
 
 `needs=` replaces the words after "it needs". Beside them: what counts as a number, and how a message quotes a value.
-torch is not imported here, so that text can be read without it: tensors are known by their attributes.
+torch is not imported here, so that text can be read without it: tensors are known by their attributes, and functions
+that have one import torch by its name. `sys.modules` is never read: a compiler that traces a call would wrap each of
+its thousands of modules, which took longer than the rest of the graph.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from difflib import get_close_matches
@@ -166,7 +167,9 @@ def refuse_wrapper(name: str, tensor: Any) -> None:
     module = kind.__module__
     if module in ("torch", "torch.nn.parameter") or module.startswith("torch._subclasses"):
         return
-    dispatch = sys.modules["torch"].Tensor.__torch_dispatch__
+    import torch
+
+    dispatch = torch.Tensor.__torch_dispatch__
     if kind.__torch_dispatch__ is dispatch and kind.__name__ != "CausalBias":
         return
 
@@ -188,7 +191,8 @@ def in_memory(name: str, x: Any) -> Any:
     >>> in_memory("q", torch._neg_view(torch.ones(2))).is_neg()
     False
     """
-    torch = sys.modules["torch"]
+    import torch
+
     if x.layout != torch.strided or x.is_nested or torch.compiler.is_compiling():
         return x  # refused elsewhere
     if x._is_zerotensor():
@@ -267,8 +271,9 @@ def plain(name: str, value: Any) -> Any:
     """
     if type(value) in PLAIN or getattr(value, "ndim", None) != 0 or not hasattr(value, "item"):
         return value
-    torch = sys.modules.get("torch")
-    if torch is not None and isinstance(value, torch.Tensor):
+    if hasattr(value, "requires_grad"):
+        import torch
+
         if value.requires_grad and torch.is_grad_enabled():
             raise ArgumentError(
                 f"{name} is a tensor that needs a gradient, and {name} is a number, which has none; multiply tensors "
@@ -290,8 +295,8 @@ def is_whole(value: object) -> bool:
 
 def is_symbolic(value: Any) -> bool:
     """Whether it is a size of a program that torch.export traces: a whole number that is not known yet."""
-    torch = sys.modules.get("torch")
-    return torch is not None and type(value) is torch.SymInt
+    kind = type(value)
+    return kind.__name__ == "SymInt" and kind.__module__ == "torch"
 
 
 def is_unknown(value: Any) -> bool:
@@ -300,8 +305,9 @@ def is_unknown(value: Any) -> bool:
     Under torch.compile such a float has the class of a plain one. They differ in one thing: whether a constant is above
     0 is known, and of an unknown float the graph would need a condition to say it.
     """
-    torch = sys.modules.get("torch")
-    if torch is None or not isinstance(value, float) or not torch.compiler.is_dynamo_compiling():
+    import torch
+
+    if not isinstance(value, float) or not torch.compiler.is_dynamo_compiling():
         return False
     from regard.exporting import exporting
 
@@ -318,7 +324,8 @@ def as_input(number: float) -> Any:
     A product with a tensor is what the compiler keeps for all values; `torch.tensor(number)` would be a constant, and
     each value would compile another graph.
     """
-    torch = sys.modules["torch"]
+    import torch
+
     return torch.ones((), dtype=torch.float64, device="cpu") * number
 
 
