@@ -52,8 +52,9 @@ def contrast_of(sentence):
     """The pronoun of a sentence against the other two, in the grammar's own translation."""
     ids = TOKENISER.encode(sentence.target)
     others = [pronoun for pronoun in PRONOUNS if pronoun != sentence.pronoun]
-    words = [word for word, _ in TOKENISER.words(ids)]
-    place = max(at for at, word in enumerate(words) if word == sentence.pronoun)
+    for number, (word, _) in enumerate(TOKENISER.words(ids)):
+        if word == sentence.pronoun:
+            place = number  # the last one counts
     return find_contrast(TOKENISER, sentence.source, ids, sentence.pronoun, others, place)
 
 

@@ -45,8 +45,8 @@ CONFIGS = (TRANSLATOR, POST, LANGUAGE, ENCODER, LATENT, CHOOSING, LINEAR)
 def is_attention(module):
     """Whether this is the innermost module of an attention."""
 
-    def is_called_so(one):
-        return "Attention" in type(one).__name__
+    def is_called_so(part):
+        return "Attention" in type(part).__name__
 
     return is_called_so(module) and sum(map(is_called_so, module.modules())) == 1
 
@@ -193,10 +193,10 @@ def test_a_saved_svg_says_lessons_and_classes_and_holds_no_path_of_the_machine(c
         titles = set(re.findall(r"<title>([^<]+)</title>", svg))
         assert titles >= {f"regard lesson {box.lesson}" for box in architecture.boxes()}
         classes = {title for title in titles if " " not in title}
-        owners = {
-            getattr(import_module(one.rpartition(".")[0]), one.rpartition(".")[2])
-            for one in classes
-        }
+        owners = set()
+        for address in classes:
+            module, _, name = address.rpartition(".")
+            owners.add(getattr(import_module(module), name))
         assert owners == {architecture.owner, *(box.owner for box in architecture.boxes())} - {None}
 
 

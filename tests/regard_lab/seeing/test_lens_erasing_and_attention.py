@@ -20,6 +20,11 @@ from regard_lab.seeing.lenses import explain_contrasts
 from regard_lab.text import BEGIN, END
 
 
+def sums_by_word(row, words):
+    """What the sub-words of each word have in a row of weights."""
+    return [float(row[span.start : span.stop].sum()) for _, span in words]
+
+
 @pytest.mark.parametrize("name", MODELS)
 def test_the_score_of_an_erased_word_is_the_fall_without_it(name):
     model = MODELS[name]().double()
@@ -68,10 +73,7 @@ def test_raw_attention_is_the_row_of_the_step_that_writes_the_word(model, head):
         expected = []
         if len(weights):  # a recurrent translator has none on written words
             row = weights.mean((0, 1)) if head is None else weights[head]
-            expected = [
-                float(row[span.start : span.stop].sum())
-                for _, span in getattr(contrast, f"{side}_words")
-            ]
+            expected = sums_by_word(row, getattr(contrast, f"{side}_words"))
         assert getattr(record, f"{side}_scores") == pytest.approx(expected, abs=1e-5)
     assert (
         ("already written" in record.text())
@@ -87,21 +89,23 @@ def test_rollout_is_the_product_of_the_layers():
     contrast = CONTRASTS[1]
     (record,) = explain_contrasts(model, TOKENISER, [contrast], "rollout")
     maps = look(model, TOKENISER, SENTENCES[1].source, target_ids(SENTENCES[1]))
-    encoder, decoder, cross = (
-        getattr(maps, kind).double().numpy().mean(1) for kind in ("encoder", "decoder", "cross")
-    )
+    encoder = maps.encoder.double().numpy().mean(1)
+    decoder = maps.decoder.double().numpy().mean(1)
+    cross = maps.cross.double().numpy().mean(1)
     count = len(contrast.written)
-    s, mixed = encoder.shape[-1], lambda weights: 0.5 * weights + 0.5 * numpy.eye(len(weights))
+    s = encoder.shape[-1]
+
+    def mixed(weights):
+        return 0.5 * weights + 0.5 * numpy.eye(len(weights))
+
     read = numpy.linalg.multi_dot([mixed(weights) for weights in encoder[::-1]])
     state = numpy.concatenate([numpy.zeros((count, s)), numpy.eye(count)], 1)
-    for own, other in zip(decoder, cross, strict=True):
-        state = mixed(own[:count, :count]) @ state
+    for of_written, of_source in zip(decoder, cross, strict=True):
+        state = mixed(of_written[:count, :count]) @ state
         state = 0.5 * state
-        state[:, :s] += 0.5 * other[:count] @ read
+        state[:, :s] += 0.5 * of_source[:count] @ read
     for side, row in (("source", state[-1, :s]), ("written", state[-1, s:])):
-        expected = [
-            row[span.start : span.stop].sum() for _, span in getattr(contrast, f"{side}_words")
-        ]
+        expected = sums_by_word(row, getattr(contrast, f"{side}_words"))
         assert getattr(record, f"{side}_scores") == pytest.approx(expected, abs=1e-5)
     assert sum(record.source_scores) + sum(record.written_scores) == pytest.approx(1.0, abs=1e-5)
     assert "weak" in record.note
@@ -172,11 +176,11 @@ def test_vectors_take_the_place_of_embeddings_whichever_side_is_padded(name, sid
     table = model.embedding if model.target_embedding is None else model.target_embedding
     with torch.no_grad():
         expected = model(sources, targets)
-        given = model(
+        with_vectors = model(
             sources, targets, source_vectors=model.embedding(sources), target_vectors=table(targets)
         )
-        other = model(sources, targets, source_vectors=model.embedding(sources) * 0.5)
-    torch.testing.assert_close(given, expected, rtol=0, atol=0)
-    assert not torch.equal(other, expected)
+        with_halves = model(sources, targets, source_vectors=model.embedding(sources) * 0.5)
+    torch.testing.assert_close(with_vectors, expected, rtol=0, atol=0)
+    assert not torch.equal(with_halves, expected)
     with pytest.raises(ValueError, match="need a tensor"):
         model(sources, targets, source_vectors=model.embedding(sources)[:, 1:])

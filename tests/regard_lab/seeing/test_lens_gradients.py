@@ -67,10 +67,10 @@ def test_one_step_is_the_gradient_in_the_middle_times_the_way():
 @pytest.mark.parametrize("lens", ["gradients", "erase"])
 def test_the_same_question_the_other_way_round_has_the_negated_scores(lens):
     model = small_model().double()
-    one = replace(CONTRASTS[0], instead_of=CONTRASTS[0].instead_of[:1])
-    other = replace(one, of=one.instead_of[0], instead_of=(one.of,))
+    question = replace(CONTRASTS[0], instead_of=CONTRASTS[0].instead_of[:1])
+    opposite = replace(question, of=question.instead_of[0], instead_of=(question.of,))
     options = {"steps": 10} if lens == "gradients" else {}
-    first, second = explain_contrasts(model, TOKENISER, [one, other], lens, **options)
+    first, second = explain_contrasts(model, TOKENISER, [question, opposite], lens, **options)
     assert first.log_odds == pytest.approx(-second.log_odds, abs=1e-12)
     for side in ("source_scores", "written_scores"):
         assert getattr(first, side) == pytest.approx(
@@ -82,7 +82,7 @@ def test_the_same_question_the_other_way_round_has_the_negated_scores(lens):
 @pytest.mark.parametrize("lens", ["gradients", "erase", "attention", "rollout"])
 def test_padding_in_a_batch_changes_nothing(lens):
     model = small_model().double()
-    assert len({(len(one.source), len(one.written)) for one in CONTRASTS}) > 2
+    assert len({(len(contrast.source), len(contrast.written)) for contrast in CONTRASTS}) > 2
     options = {"steps": 10} if lens == "gradients" else {}
     together = explain_contrasts(model, TOKENISER, CONTRASTS, lens, **options)
     for contrast, record in zip(CONTRASTS, together, strict=True):
@@ -106,8 +106,8 @@ def test_steps_grow_until_the_completeness_error_is_small(monkeypatch):
     monkeypatch.setattr(explaining, "ENOUGH", 0.0)
     (fine,) = explain_contrasts(model, TOKENISER, [contrast], "gradients")
     assert (fine.passes, fine.backward_passes) == (1 + 2 * (2 + 6 + 18 + 1), 52)
-    (given,) = explain_contrasts(model, TOKENISER, [contrast], "gradients", steps=18)
-    assert fine.source_scores == pytest.approx(given.source_scores, abs=1e-12)
+    (finest,) = explain_contrasts(model, TOKENISER, [contrast], "gradients", steps=18)
+    assert fine.source_scores == pytest.approx(finest.source_scores, abs=1e-12)
     assert fine.completeness < coarse.completeness
 
 

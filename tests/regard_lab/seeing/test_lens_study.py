@@ -49,16 +49,23 @@ def known(translator):
 
 def test_a_known_sentence_names_the_words_of_its_cause(known):
     assert len(known) == len(TEST_SENTENCES)
-    for one in known:
-        words = [word for word, _ in one.contrast.source_words]
-        assert words[one.it].lower() == "it"
-        assert (words[one.referent], words[one.other]) == (
-            one.sentence.referent,
-            one.sentence.other,
+    for known_sentence in known:
+        words = [word for word, _ in known_sentence.contrast.source_words]
+        assert words[known_sentence.it].lower() == "it"
+        assert (words[known_sentence.referent], words[known_sentence.other]) == (
+            known_sentence.sentence.referent,
+            known_sentence.sentence.other,
         )
-        assert one.sentence.derivation.drawback.english.endswith(words[one.adjective])
-        assert (one.contrast.word, one.as_grammar) == (one.sentence.pronoun, True)
-        assert one.contrast.written[1:] == written_before(TOKENISER, one.sentence)
+        assert known_sentence.sentence.derivation.drawback.english.endswith(
+            words[known_sentence.adjective]
+        )
+        assert (known_sentence.contrast.word, known_sentence.as_grammar) == (
+            known_sentence.sentence.pronoun,
+            True,
+        )
+        assert known_sentence.contrast.written[1:] == written_before(
+            TOKENISER, known_sentence.sentence
+        )
 
 
 def test_a_wrong_pronoun_is_not_explained(translator, known, monkeypatch):
@@ -73,20 +80,20 @@ def test_a_wrong_pronoun_is_not_explained(translator, known, monkeypatch):
 
 
 def test_a_swap_changes_one_text_and_keeps_the_question(known):
-    one = known[0]
-    versions = swapped(TOKENISER, one)
+    known_sentence = known[0]
+    versions = swapped(TOKENISER, known_sentence)
     base = versions["nothing"]
-    other = swap_referent(one.sentence)
-    assert versions["source"].source == (*TOKENISER.encode(other.source), END)
+    swapped_sentence = swap_referent(known_sentence.sentence)
+    assert versions["source"].source == (*TOKENISER.encode(swapped_sentence.source), END)
     assert versions["source"].written == base.written
     assert versions["written"].source == base.source
-    assert versions["written"].written[1:] == written_before(TOKENISER, other)
+    assert versions["written"].written[1:] == written_before(TOKENISER, swapped_sentence)
     assert (versions["both"].source, versions["both"].written) == (
         versions["source"].source,
         versions["written"].written,
     )
     assert versions["adjective"].source == (
-        *TOKENISER.encode(swap_adjective(one.sentence).source),
+        *TOKENISER.encode(swap_adjective(known_sentence.sentence).source),
         END,
     )
     for version in versions.values():
@@ -100,25 +107,28 @@ def test_a_swap_changes_one_text_and_keeps_the_question(known):
 def test_routes_are_mean_probabilities_after_each_swap(translator, known):
     measured = measure_routes(translator, known)
     for kind, first in ((measured.last, False), (measured.first, True)):
-        group = [one for one in known if one.link_first is first]
-        if not group:
+        versions = []
+        for sentence in known:
+            if sentence.link_first is first:
+                versions.append(swapped(TOKENISER, sentence)["both"])
+        if not versions:
             assert kind == {}
             continue
-        odds = log_odds(translator.model, [swapped(TOKENISER, one)["both"] for one in group])
+        odds = log_odds(translator.model, versions)
         assert kind["both"] == pytest.approx(float(torch.tensor(odds).sigmoid().mean()), abs=1e-6)
     assert sum(measured.counts) == len(known)
     with pytest.raises(DataError, match="none is translated as by the grammar"):
-        measure_routes(translator, [replace(one, as_grammar=False) for one in known])
+        measure_routes(translator, [replace(sentence, as_grammar=False) for sentence in known])
 
 
 def test_agreement_counts_the_top_word_without_it_and_the_order_of_the_nouns(known):
     def scores(**chosen):
         lists = []
-        for one in known:
-            values = [0.0] * len(one.contrast.source_words)
-            values[one.it] = 9.0
+        for sentence in known:
+            values = [0.0] * len(sentence.contrast.source_words)
+            values[sentence.it] = 9.0
             for name, value in chosen.items():
-                values[getattr(one, name)] = value
+                values[getattr(sentence, name)] = value
             lists.append(values)
         return lists
 
@@ -133,19 +143,19 @@ def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(
     translator, known, monkeypatch
 ):
     model = translator.model.double()
-    one = known[0]
+    sentence = known[0]
     # <end>, the full stop, the adjective ...
-    scores = [float(place) for place in range(len(one.contrast.source_words))]
+    scores = [float(place) for place in range(len(sentence.contrast.source_words))]
     monkeypatch.setattr(study_file, "DELETED", 2)
-    fall = deletion(translator, [one], [scores])
-    before = torch.tensor(log_odds(model, [one.contrast])).sigmoid()
-    erased = explain_contrasts(model, TOKENISER, [one.contrast], "erase", sides=("source",))[
+    fall = deletion(translator, [sentence], [scores])
+    before = torch.tensor(log_odds(model, [sentence.contrast])).sigmoid()
+    erased = explain_contrasts(model, TOKENISER, [sentence.contrast], "erase", sides=("source",))[
         0
     ].source_scores
     # without <end>, which stays, and without it and the full stop
     after = torch.tensor([0.0, erased[-2]])
     expected = (
-        before - torch.sigmoid(torch.tensor(log_odds(model, [one.contrast])) - after)
+        before - torch.sigmoid(torch.tensor(log_odds(model, [sentence.contrast])) - after)
     ).mean()
     assert fall == pytest.approx(float(expected), abs=1e-6)
     assert abs(fall) > 1e-6
@@ -153,15 +163,13 @@ def test_deletion_is_the_mean_fall_without_the_words_of_the_largest_scores(
 
 
 def test_lens_agreement_is_the_share_with_the_referent_above_the_other_noun(translator, known):
-    records = explain_contrasts(
-        translator.model, TOKENISER, [one.contrast for one in known], steps=20
-    )
-    above = [
-        r.source_scores[one.referent] > r.source_scores[one.other]
-        for one, r in zip(known, records, strict=True)
-    ]
-    assert 0 < sum(above) < len(above)
-    assert lens_agreement(translator, TEST_SENTENCES) == sum(above) / len(above)
+    contrasts = [sentence.contrast for sentence in known]
+    records = explain_contrasts(translator.model, TOKENISER, contrasts, steps=20)
+    above = 0
+    for sentence, record in zip(known, records, strict=True):
+        above += record.source_scores[sentence.referent] > record.source_scores[sentence.other]
+    assert 0 < above < len(known)
+    assert lens_agreement(translator, TEST_SENTENCES) == above / len(known)
 
 
 @pytest.fixture
@@ -173,8 +181,8 @@ def _all_verified(monkeypatch):
 @pytest.mark.usefixtures("_all_verified")
 def test_a_report_has_every_lens_and_is_written(translator, tmp_path):
     told = []
-    found = study_lenses(translator, sentences=8, out=tmp_path, name="demo", tell=told.append)
-    assert list(found.rows) == [
+    report = study_lenses(translator, sentences=8, out=tmp_path, name="demo", tell=told.append)
+    assert list(report.rows) == [
         "random",
         "it",
         "cross",
@@ -185,15 +193,14 @@ def test_a_report_has_every_lens_and_is_written(translator, tmp_path):
         "swap",
     ]
     assert "erasure (default) ..." in told
-    assert LensReport.load(tmp_path).to_dict() == json.loads(json.dumps(found.to_dict()))
+    assert LensReport.load(tmp_path).to_dict() == json.loads(json.dumps(report.to_dict()))
     known = known_sentences(translator, make_split("test", 8, 0))
     expected = agreement(known, study_file._noun_swap(translator, 0, known).relevances)
-    assert [found.rows["swap"][name] for name in ("top", "order", "cause")] == [
-        round(share, 3) for share in expected
-    ]
-    assert (found.rows["random"]["passes"], found.rows["swap"]["passes"]) == (0.0, 3.0)
+    for name, share in zip(("top", "order", "cause"), expected, strict=True):
+        assert report.rows["swap"][name] == round(share, 3)
+    assert (report.rows["random"]["passes"], report.rows["swap"]["passes"]) == (0.0, 3.0)
     page = (tmp_path / "lenses.md").read_text("utf-8")
-    row = found.rows["erase"]
+    row = report.rows["erase"]
     cells = [f"{row[name]:.3f}" for name in ("top", "order", "cause", "deletion")]
     assert f"| erasure (default) | {' | '.join(cells)} | {row['passes']:.0f} |" in page
     with pytest.raises(DataError, match="is not a report of lenses"):
@@ -251,7 +258,7 @@ def test_the_view_holds_the_lens_and_the_attention_of_one_head(translator):
 
 
 def test_words_and_routes_are_drawn_without_overlap(translator, tmp_path):
-    translations = translator.translate([one.source for one in TEST_SENTENCES[:1]])
+    translations = translator.translate([TEST_SENTENCES[0].source])
     view = view_pronoun(translator, TEST_SENTENCES[0], translations[0], (0, 0))
     routes = measure_routes(translator, known_sentences(translator, TEST_SENTENCES))
     draw_pronoun(view, tmp_path / "used.png", routes)

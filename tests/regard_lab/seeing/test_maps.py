@@ -35,10 +35,18 @@ def weights_of(maps):
 
 def test_rows_sum_to_one_between_ids_and_between_words():
     maps = look(small_model(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
-    for found in (maps, maps.merged()):
-        for kind, weights in weights_of(found).items():
+    for some_maps in (maps, maps.merged()):
+        for kind, weights in weights_of(some_maps).items():
             assert weights.dtype == torch.float32
             torch.testing.assert_close(weights.sum(-1), torch.ones(weights.shape[:-1]), msg=kind)
+
+
+def sum_of_pairs(weights, rows, columns):
+    total = 0.0
+    for row in rows:
+        for column in columns:
+            total += weights[..., row, column]
+    return total
 
 
 def test_merging_sums_over_what_is_read_and_averages_over_what_reads():
@@ -61,12 +69,12 @@ def test_merging_sums_over_what_is_read_and_averages_over_what_reads():
         "cross": (target_words, source_words),
     }
     for kind, (rows, columns) in sides.items():
-        found = getattr(merged, kind)
-        fine = getattr(maps, kind)
+        by_words = getattr(merged, kind)
+        by_ids = getattr(maps, kind)
         for row, (_, reading) in enumerate(rows):
             for column, (_, read) in enumerate(columns):
-                by_hand = sum(fine[..., i, j] for i in reading for j in read) / len(reading)
-                torch.testing.assert_close(found[..., row, column], by_hand)
+                by_hand = sum_of_pairs(by_ids, reading, read) / len(reading)
+                torch.testing.assert_close(by_words[..., row, column], by_hand)
 
 
 @pytest.mark.parametrize("budget", [4096, 40, 1])
@@ -80,12 +88,15 @@ def test_a_batch_gives_what_each_sentence_gives_alone(budget):
         (SOURCE, []),
     ]
     together = look_batch(model, TOKENISER, sentences, batch_tokens=budget)
-    for (source, ids), found in zip(sentences, together, strict=True):
+    for (source, ids), in_batch in zip(sentences, together, strict=True):
         alone = look(model, TOKENISER, source, ids)
-        assert (found.source_words, found.target_words) == (alone.source_words, alone.target_words)
+        assert (in_batch.source_words, in_batch.target_words) == (
+            alone.source_words,
+            alone.target_words,
+        )
         for kind in KINDS:
             torch.testing.assert_close(
-                getattr(found, kind), getattr(alone, kind), rtol=2**-23, atol=1e-12
+                getattr(in_batch, kind), getattr(alone, kind), rtol=2**-23, atol=1e-12
             )
     assert look_batch(model, TOKENISER, []) == []
 
@@ -181,7 +192,9 @@ def test_a_matrix_is_one_head_or_the_mean_of_a_layer():
             maps.matrix(**wrong)
 
 
-PAIRS = [(one.source, TOKENISER.encode(one.target)) for one in make_split("valid", 5)]
+PAIRS = [
+    (sentence.source, TOKENISER.encode(sentence.target)) for sentence in make_split("valid", 5)
+]
 CHOICES = [
     {"attention": "bahdanau"},
     {"attention": "luong-general"},

@@ -103,17 +103,19 @@ def assert_texts_apart(figure):
     texts = [
         text for text in figure.findobj(Text) if text.get_visible() and text.get_text().strip()
     ]
-    boxes = [(text.get_window_extent(), text) for text in texts]
-    for box, text in boxes:
+    straight = []
+    for text in texts:
+        box = text.get_window_extent()
+        if text.get_rotation() in (0, 90):
+            straight.append((box, text))
         assert box.x0 >= 0, text
         assert box.y0 >= 0, text
         assert box.x1 <= figure.bbox.width, text
         assert box.y1 <= figure.bbox.height, text
-    straight = [(box, text) for box, text in boxes if text.get_rotation() in (0, 90)]
     assert len(straight) > 4
     for place, (box, text) in enumerate(straight):
-        for other, neighbour in straight[place + 1 :]:
-            assert not box.overlaps(other), (text, neighbour)
+        for next_box, neighbour in straight[place + 1 :]:
+            assert not box.overlaps(next_box), (text, neighbour)
     for axes in figure.axes:
         slanted = [text for text in axes.xaxis.get_majorticklabels() if text.get_rotation() == 45]
         for text, neighbour in pairwise(slanted):  # parallel lines: their distance tells

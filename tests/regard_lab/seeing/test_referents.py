@@ -41,26 +41,26 @@ def answer_with(monkeypatch, rows):
 
 @pytest.mark.parametrize("kind", ["bpe", "character"])
 def test_words_of_the_corpus_are_found_whatever_the_sub_words(kind):
-    tokeniser = Tokeniser.train([one.source for one in VALID], 400, kind)
+    tokeniser = Tokeniser.train([sentence.source for sentence in VALID], 400, kind)
     model = small_model()
     model = type(model)(replace(model.config, vocab_size=tokeniser.vocab_size)).eval()
     sentences = [*ARTICLE_SENTENCES, *make_split("test", 150), *make_split("valid", 50)]
-    for sentence, found in zip(sentences, it_weights(model, tokeniser, sentences), strict=True):
-        assert found.words[found.it].lower() == "it"
-        assert found.words[found.referent].lower() == sentence.referent
-        assert found.words[found.other].lower() == sentence.other
-        assert found.words[-1] == "<end>"
-        assert found.weights.shape == (2, 2, len(found.words))
+    for sentence, weights in zip(sentences, it_weights(model, tokeniser, sentences), strict=True):
+        assert weights.words[weights.it].lower() == "it"
+        assert weights.words[weights.referent].lower() == sentence.referent
+        assert weights.words[weights.other].lower() == sentence.other
+        assert weights.words[-1] == "<end>"
+        assert weights.weights.shape == (2, 2, len(weights.words))
 
 
 @pytest.mark.parametrize("budget", [2048, 1])
 def test_the_row_of_it_is_the_merged_encoder_map_of_the_sentence(budget):
     model = small_model(encoder_layers=3, decoder_layers=1)
-    for sentence, found in zip(TEST, it_weights(model, TOKENISER, TEST, budget), strict=True):
+    for sentence, weights in zip(TEST, it_weights(model, TOKENISER, TEST, budget), strict=True):
         maps = look(model, TOKENISER, sentence.source, []).merged()
-        assert found.words == maps.source_words
+        assert weights.words == maps.source_words
         torch.testing.assert_close(
-            found.weights, maps.encoder[:, :, found.it], rtol=1e-5, atol=1e-6
+            weights.weights, maps.encoder[:, :, weights.it], rtol=1e-5, atol=1e-6
         )
 
 
@@ -81,8 +81,8 @@ def test_shares_are_counted_by_hand(monkeypatch):
             row([0.1, 0.2, 0.5, 0.1, 0.1], referent=1, other=0),
         ],
     )
-    found = referent_agreement(small_model(), TOKENISER, TEST[:4], (0, 0))
-    assert found == Agreement(
+    measured = referent_agreement(small_model(), TOKENISER, TEST[:4], (0, 0))
+    assert measured == Agreement(
         agreement=0.5,
         preference=0.75,
         count=4,
@@ -113,11 +113,10 @@ def test_agreement_on_the_sentences_of_the_choice_is_that_of_the_choice():
     model = small_model(heads=4)
     choice = choose_head(model, TOKENISER, VALID)
     assert referent_agreement(model, TOKENISER, VALID, choice).agreement == choice.agreement
-    every = [
-        referent_agreement(model, TOKENISER, VALID, (layer, head)).agreement
-        for layer in range(2)
-        for head in range(4)
-    ]
+    every = []
+    for layer in range(2):
+        for head in range(4):
+            every.append(referent_agreement(model, TOKENISER, VALID, (layer, head)).agreement)
     assert choice.agreement == max(every)
     assert every.index(max(every)) == 4 * choice.layer + choice.head
 
@@ -136,8 +135,7 @@ def nouns_in(line):
 
 def perfect(lines):
     """Reads the truth off the nouns' classes: the pronoun follows the noun that the drawback fits."""
-    by_words = {sentence.source: sentence for sentence in SIXTY}
-    senses = {source: sentence.derivation.referent.sense for source, sentence in by_words.items()}
+    senses = {sentence.source: sentence.derivation.referent.sense for sentence in SIXTY}
     originals = lines[: len(SIXTY)]
     answers = []
     for place, line in enumerate(lines):
@@ -156,13 +154,13 @@ def test_a_translator_that_knows_the_referent_follows_always_and_one_answer_for_
 
 
 def test_shares_are_counted_over_all_sentences_by_hand():
-    one, two, three = SIXTY[:3]
+    sentences = SIXTY[:3]
 
     def translate(lines):
         assert len(lines) == 9
-        right = [f"weil {pronoun} war" for pronoun in (one.pronoun, two.pronoun, three.pronoun)]
+        right = [f"weil {sentence.pronoun} war" for sentence in sentences]
         wrong = "weil nichts war"
-        follows = [f"weil {third(sentence)} war" for sentence in (one, two, three)]
+        follows = [f"weil {third(sentence)} war" for sentence in sentences]
         return [
             right[0],
             right[1],
@@ -175,16 +173,17 @@ def test_shares_are_counted_over_all_sentences_by_hand():
             right[2],
         ]
 
-    assert swap_check(translate, [one, two, three]) == SwapCheck(2 / 3, 1 / 3, 2 / 3, 3)
+    assert swap_check(translate, sentences) == SwapCheck(2 / 3, 1 / 3, 2 / 3, 3)
 
 
 def third(sentence):
     """The pronoun of the gender that neither noun has."""
-    used = {
-        PRONOUN_OF_GENDER[noun.gender]
-        for noun in (sentence.derivation.subject, sentence.derivation.object)
-    }
-    return next(pronoun for pronoun in PRONOUNS if pronoun not in used)
+    derivation = sentence.derivation
+    unused = set(PRONOUNS)
+    unused.discard(PRONOUN_OF_GENDER[derivation.subject.gender])
+    unused.discard(PRONOUN_OF_GENDER[derivation.object.gender])
+    (pronoun,) = unused
+    return pronoun
 
 
 def test_each_swap_changes_one_noun_to_the_third_gender_and_nothing_else():
