@@ -1,6 +1,7 @@
 """Every test starts from the same random state, and a failing example is found again by running the test again."""
 
 import gc
+import logging
 import os
 import signal
 from collections.abc import Callable, Generator, Iterator
@@ -27,6 +28,12 @@ settings.register_profile("laws", settings.get_profile("long"), max_examples=1_0
 settings.load_profile("regard")
 # Tensors here are small, and threads that wait for each other are slower than one; OMP_NUM_THREADS asks for more.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+
+# PyTorch's compiler writes a trace of each graph if somebody listens, and pytest listens to loggers that pass
+# nothing on.
+_trace_of_graphs = logging.getLogger("torch.__trace")
+_trace_of_graphs.propagate = True
+_trace_of_graphs.handlers.clear()
 
 # A shell starts programs in the background with Ctrl-C ignored, and tests of interruptions need it.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -310,7 +310,7 @@ def examples(name: str) -> list[p.Pattern]:
     for seed in range(20):
         pattern = build(plain_leaf(random.Random(seed), name, LENGTH), places)
         by_text[str(pattern)] = pattern
-    return list(by_text.values())[:4]
+    return list(by_text.values())[:3]  # the third may have a graph of numbers that change
 
 
 @static_or_dynamic
