@@ -60,8 +60,9 @@ def attach(
 
     Modules that would not call regard, such as windows in a model's own code, stay as they are. `model.outside` names
     them with the reason. A model without any module that calls regard is refused. The attention of Bloom, MPT, MPNet,
-    DeBERTa, WavLM, TrOCR and Falcon is exchanged for modules of regard with the same weights. So are the recurrent
-    layers of hybrid models: gated delta (Qwen3-Next, Qwen3.5, OLMo Hybrid), Kimi delta, Mamba-2 and lightning
+    DeBERTa, WavLM, TrOCR and Falcon, and of the image encoders of Donut, MaskFormer, CLAP, Swin v2, Swin2SR, SAM,
+    SAM-HQ, GOT-OCR 2 and ViTDet is exchanged for modules of regard with the same weights. So are the recurrent layers
+    of hybrid models: gated delta (Qwen3-Next, Qwen3.5, OLMo Hybrid), Kimi delta, Mamba-2 and lightning
     (MiniMax); on a GPU with the kernels that transformers calls for them, they stay.
 
     Before it returns, the model is compared with its own eager attention on tiny inputs: three rows of seven ids, of

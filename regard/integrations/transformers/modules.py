@@ -37,6 +37,7 @@ RECURRING = "regard.integrations.transformers.recurring"
 REPLACED = (
     "regard.integrations.transformers.replaced",
     "regard.integrations.transformers.biased",
+    "regard.integrations.transformers.windowed",
 )
 # Functions of transformers for recurrent layers that `recurring` replaces: for a text, and for a token.
 RECURRENCES = (
@@ -47,7 +48,7 @@ RECURRENCES = (
     "mamba2_chunk_scan",
     "mamba2_selective_state_update",
 )
-# Ends of the modules of models whose attention is exchanged for that of `replaced` and `biased`.
+# Ends of the modules of models whose attention is exchanged for that of `replaced`, `biased` and `windowed`.
 EXCHANGED = (
     ".modeling_minimax",
     ".modeling_bloom",
@@ -57,6 +58,15 @@ EXCHANGED = (
     ".modeling_deberta_v2",
     ".modeling_wavlm",
     ".modeling_trocr",
+    ".modeling_donut_swin",
+    ".modeling_maskformer_swin",
+    ".modeling_swinv2",
+    ".modeling_swin2sr",
+    ".modeling_clap",
+    ".modeling_sam",
+    ".modeling_sam_hq",
+    ".modeling_got_ocr2",
+    ".modeling_vitdet",
 )
 # What the code of a module reads that calls registered attention.
 LOOKUP = "ALL_ATTENTION_FUNCTIONS"
@@ -125,8 +135,8 @@ def exchanged_if_asked(part: PreTrainedModel) -> bool:
 
 
 def exchanged_by_default(part: PreTrainedModel) -> bool:
-    """Whether `attach` exchanges the attention of a model in any case: that of `biased`, MiniMax's, and Falcon's with
-    rotary positions."""
+    """Whether `attach` exchanges the attention of a model in any case: that of `biased` and `windowed`, MiniMax's, and
+    Falcon's with rotary positions."""
     code = type(part).__module__
     return code.endswith(EXCHANGED) or (code.endswith("modeling_falcon") and not part.config.alibi)
 

@@ -1,5 +1,5 @@
 """Attention modules of Longformer, LED, BigBird, Falcon and MiniMax, computed by regard with the same results; those of
-`biased` too.
+`biased` and `windowed` too.
 
 These models never call registered attention. Their modules are replaced one by one: the class of a module changes, its
 weights stay where they are.
@@ -39,6 +39,7 @@ from regard.integrations.transformers.biased import (
 from regard.integrations.transformers.caches import append_to_cache, cache_among
 from regard.integrations.transformers.reading import unpadded_keys
 from regard.integrations.transformers.recurring import RecurrentCall, compute_recurrence
+from regard.integrations.transformers.windowed import WINDOWED
 from regard.mechanisms.recurrent import Lightning
 from regard.patterns import KeyMask, KeySpan, Pattern, SameBlock, SlidingWindow
 
@@ -327,6 +328,7 @@ REPLACEMENTS: dict[type[nn.Module], type[nn.Module]] = {
     FalconAttention: RegardFalconAttention,
     MiniMaxLightningAttention: RegardMiniMaxLightningAttention,
     **BIASED,
+    **WINDOWED,
 }
 
 
