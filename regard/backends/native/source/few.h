@@ -9,20 +9,27 @@ namespace {
 constexpr int FEW = MR < 8 ? MR : 8;  // rows at most: those of one tile, since all get the weights of the same keys
 
 #if defined(RG_FEW)
-constexpr long SOON = 8192, LATER = 65536, PAGE = 4096;  // bytes
+constexpr long SOON = 1024, LATER = 16384, LATEST = 65536, PAGE = 4096;  // bytes
+constexpr int SOON_ROWS = 4, LATER_ROWS = 64;  // of rows with gaps between them: about as many bytes of a head
 
-// Prefetches: all lines 8 KB ahead, and one line of each page 64 KB ahead, since the processor first has to look up the
-// page's address, which takes longer than reading from it. They may lie behind the tensor, since nothing is read yet.
-static inline __attribute__((always_inline)) void prefetch_lines(const char *p, int bytes, long soon = SOON) {
-  for (int at = 0; at < bytes; at += 64) __builtin_prefetch(p + soon + at, 0, 3);
+// Prefetches, which may lie behind the tensor, since nothing is read yet. Lines come from memory into the second cache long before
+// they are read, and into the first one shortly before: while memory answers, a line that is asked for in the first cache holds one
+// of its few places for misses, and these are too few to read at the speed of memory.
+static inline __attribute__((always_inline)) void prefetch_lines(const char *p, int bytes, long later = LATER, long soon = SOON) {
+  for (int at = 0; at < bytes; at += 64) {
+    __builtin_prefetch(p + later + at, 0, 2);
+    __builtin_prefetch(p + soon + at, 0, 3);
+  }
 }
+// One line of each page still earlier, since the processor first has to look up the page's address, which takes longer than
+// reading from it.
 static inline __attribute__((always_inline)) void prefetch_pages(const char *p, long bytes) {
-  for (long at = 0; at < bytes; at += PAGE) __builtin_prefetch(p + LATER + at, 0, 2);
+  for (long at = 0; at < bytes; at += PAGE) __builtin_prefetch(p + LATEST + at, 0, 2);
 }
 
 // The same for rows of `bytes` bytes, `row` bytes apart, in turn; rows with gaps get their lines only.
 static inline __attribute__((always_inline)) void prefetch_row(const char *p, int bytes, long row, int number) {
-  if (row != bytes) return prefetch_lines(p, bytes, 2 * W * row);
+  if (row != bytes) return prefetch_lines(p, bytes, LATER_ROWS * row, SOON_ROWS * row);
   prefetch_lines(p, bytes);
   if (number % W == 0) prefetch_pages(p, W * row);
 }
