@@ -64,8 +64,12 @@ static inline __attribute__((always_inline)) void score_keys_of(const Vectors &k
   if (!WHOLE)
     for (int i = 0; i < G * W; i++) lines[i] = keys.row(key_in(i));
   if (dense) prefetch_pages(p, G * W * row);
+  const int lines_of_row = (keys.dim * BYTES + 63) / 64;
   for (int c = 0; c < keys.dim; c += STEP, p += WHOLE ? 16 : 0, next += WHOLE ? 16 * G * W : 0) {
     if (dense) prefetch_lines(next, 16 * G * W);
+    if (WHOLE && !dense)  // as many lines of later rows as are read
+      for (int line = c * BYTES * G * W / 64; line < (c * BYTES + 16) * G * W / 64; line++)
+        prefetch_lines(keys.row(key) + line / lines_of_row * row + line % lines_of_row * 64, 64, LATER_ROWS * row, SOON_ROWS * row);
 #pragma GCC unroll 4
     for (int g = 0; g < G; g++) {
       const WordColumns words_of_keys([&](int i) { return WHOLE ? p + (g * W + i) * row : lines[g * W + i] + c * BYTES; });
