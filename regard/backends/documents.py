@@ -127,3 +127,55 @@ def put_back(packs: Sequence[Pack], parts: Sequence[torch.Tensor], batch: int) -
     source = torch.empty_like(places).index_copy_(0, places, real)
     rows = torch.cat([part.transpose(1, 2).flatten(0, 1) for part in parts])
     return rows.index_select(0, source).unflatten(0, (batch, -1)).transpose(1, 2)
+
+
+@dataclass(frozen=True)
+class Texts:
+    """Texts of similar length that lie one after the other in batch rows, as one batch; all continue, or none does.
+
+    pack: their positions. rows: (texts,), the batch row of each. continues: whether they go on with what came before
+    the first position of their rows. last: (texts,), whether each ends at the last position of its row.
+    """
+
+    pack: Pack
+    rows: torch.Tensor
+    continues: bool
+    last: torch.Tensor
+
+
+def texts_between(begins: torch.Tensor) -> list[Texts]:
+    """The texts of batch rows, each of which goes up to the next beginning.
+
+    begins: (batch, positions), True where a text begins. A row whose first position is False begins with the rest of
+    a text.
+    """
+    batch, length = begins.shape
+    number = begins.long().cumsum(-1)  # 0 for what continues
+    texts = []
+    for pack in pack_documents([number], batch, length, begins.device):
+        first = pack.places[:, 0]
+        is_rest = number.flatten()[first] == 0
+        for continues in (True, False):
+            chosen = is_rest if continues else ~is_rest
+            if not bool(chosen.any()):
+                continue
+            places = pack.places[chosen]
+            last = places[:, -1] % length == length - 1
+            texts.append(
+                Texts(Pack(places, pack.real[chosen]), places[:, 0] // length, continues, last)
+            )
+    return texts
+
+
+def at_ends(
+    texts: Sequence[Texts], parts: Sequence[torch.Tensor], before: torch.Tensor
+) -> torch.Tensor:
+    """For each batch row what belongs to its last text, (batch, ...), of what belongs to each text, (texts, ...).
+
+    before: (batch, ...), for rows without a position.
+    """
+    if not texts:
+        return before
+    rows = torch.cat([some.rows[some.last] for some in texts])
+    ends = torch.cat([part[some.last] for some, part in zip(texts, parts, strict=True)])
+    return ends.index_select(0, rows.argsort())

@@ -23,10 +23,12 @@ import torch
 from torch.nn import functional
 
 from regard.backends.documents import (
+    at_ends,
     leading_rows,
     pack_documents,
     padded_to_all_keys,
     put_back,
+    texts_between,
     unpadded_keys,
 )
 from regard.backends.second_order import Piece, Tensors, gradients
@@ -123,6 +125,53 @@ def scan(engine: Engine, rule: Rule, inputs: RecurrenceInputs) -> Outputs:
         return _Scan.apply(engine, rule, *inputs)
     output, memory, _ = engine.forward(rule, inputs, False)
     return output, memory
+
+
+def scan_texts(
+    engine: Engine, rule: Rule, inputs: RecurrenceInputs, begins: torch.Tensor
+) -> Outputs:
+    """The same for several texts in each batch row, which begin without a memory.
+
+    Args:
+        engine, rule, inputs: as for `scan`; a row whose first position begins no text goes on with its memory.
+        begins: (batch, n), True where a text begins.
+
+    Returns:
+        The outputs, and the memory after the last position of each row: that of its last text.
+    """
+    if not inputs.v.shape[2]:
+        return scan(engine, rule, inputs)
+    if torch.compiler.is_compiling():
+        return scan(engine, rule, _with_beginnings(inputs, begins))
+    texts = texts_between(begins)
+    outputs = []
+    memories = []
+    for some in texts:
+        by_position = (None if x is None else some.pack.take(x) for x in inputs[:5])
+        memory = inputs.memory.index_select(0, some.rows)
+        if not some.continues:
+            memory = torch.zeros_like(memory)
+        part = RecurrenceInputs(*by_position, memory)  # ty: ignore[invalid-argument-type]
+        met = torch.full((1, 1, 1), some.continues, device=begins.device)
+        part = without_unseen(part, some.pack.real[:, None], met)
+        output, memory = scan(engine, rule, part)
+        outputs.append(output)
+        memories.append(memory)
+    packs = [some.pack for some in texts]
+    output = put_back(packs, outputs, begins.shape[0])
+    return output, at_ends(texts, memories, inputs.memory)
+
+
+def _with_beginnings(inputs: RecurrenceInputs, begins: torch.Tensor) -> RecurrenceInputs:
+    """The same in one text, where nothing is left of the memory at each beginning: its log decay is -inf.
+
+    This is for graphs, which do not know how many texts there are. A NaN in the memory stays one there.
+    """
+    log_decay = inputs.log_decay
+    if log_decay is None:
+        log_decay = torch.zeros_like(inputs.v[..., 0], dtype=inputs.memory.dtype)
+    begins = begins[:, None] if log_decay.dim() == 3 else begins[:, None, :, None]
+    return inputs._replace(log_decay=log_decay.masked_fill(begins, -torch.inf))
 
 
 def _at_unit_length(x: torch.Tensor, added: float) -> torch.Tensor:

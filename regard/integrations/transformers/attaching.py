@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
@@ -23,11 +24,14 @@ from regard.integrations.transformers.modules import (
     configs_inside,
     exchanged_by_default,
     exchanged_if_asked,
+    is_recurrent,
     models_inside,
     outside_of,
     owner_of,
+    packs,
     recurs,
 )
+from regard.integrations.transformers.packed import check_documents_were_read, pass_documents
 from regard.integrations.transformers.recurring import exchange_recurrent, restore_recurrent
 from regard.integrations.transformers.sharing import HOOKS as SHARED
 from regard.integrations.transformers.sharing import share_model, sharing_of
@@ -147,6 +151,7 @@ def attach(
             outside=outside, unchecked=checked.unreached, differing=checked.differing
         )
         _refuse_weights_of(model, switch.implementations())
+        _read_documents_of(model, outside)
     share_model(model, sharing)  # ty: ignore[invalid-argument-type]
     return model
 
@@ -255,6 +260,37 @@ def _refuse_weights_of(
     model.__dict__[HOOKS] = [
         part.register_forward_pre_hook(refuse, with_kwargs=True) for part in models_inside(model)
     ]
+
+
+def _read_documents_of(model: nn.Module, outside: dict[str, str]) -> None:
+    """Let the models inside that have memories or short convolutions read packed documents from their arguments.
+
+    Those with a layer that would mix documents refuse them.
+    """
+    would_mix = {}
+    reading = {id(module) for module in model.modules() if packs(module)}
+    for name in outside:
+        layer = model.get_submodule(name)
+        if packs(layer):
+            continue
+        would_mix[id(layer)] = name
+        if is_recurrent(type(layer).__name__):
+            reading.add(id(layer))
+    parts = [
+        part for part in models_inside(model) if not reading.isdisjoint(map(id, part.modules()))
+    ]
+    for part in parts:
+        inside = set(map(id, part.modules()))
+        names = tuple(inspect.signature(part.forward).parameters)
+        holds_another = any(id(other) in inside for other in parts if other is not part)
+        if holds_another and "position_ids" in names:
+            continue  # which it passes on to the other
+        unpacked = tuple(name for layer, name in would_mix.items() if layer in inside)
+        read = partial(pass_documents, names, unpacked)
+        model.__dict__[HOOKS] += [
+            part.register_forward_pre_hook(read, with_kwargs=True),
+            part.register_forward_hook(check_documents_were_read, with_kwargs=True),
+        ]
 
 
 def _refuse_weights(

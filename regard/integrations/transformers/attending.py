@@ -25,6 +25,7 @@ from regard.integrations.torch import pattern_and_bias
 from regard.integrations.transformers.kept_cache import STORED
 from regard.integrations.transformers.latents import EXPAND, Latents, form_of
 from regard.integrations.transformers.masks import NO_WEIGHTS, PatternMask, refuse_collecting
+from regard.integrations.transformers.packed import DOCUMENTS, Documents
 from regard.integrations.transformers.reading import UnreadMaskWarning
 from regard.integrations.transformers.sharing import forwards, shared_now
 from regard.integrations.transformers.traced_masks import TracedMask
@@ -41,6 +42,7 @@ REFUSED = {
     "block_indices": "blocks of keys that an indexer chose for each query",
     "sinks": "sinks under another name than s_aux",
 }
+UNUSUAL = {*REFUSED, DOCUMENTS}  # keywords that a call of most models does not have
 CHANGE = "_regard_change"  # on a module: what `change_attention` set, whose `of` returns the call to be computed
 
 
@@ -140,7 +142,7 @@ def regard_attention(
         and indices is None
         and not dropout
         and not (torch.is_grad_enabled() and query.requires_grad)
-        and REFUSED.keys().isdisjoint(others)
+        and UNUSUAL.isdisjoint(others)
         and not others.get("output_attentions")
         and not torch.compiler.is_compiling()
         and not _is_special(module, key)
@@ -173,6 +175,10 @@ def regard_attention(
     if key.shape[1] != value.shape[1] and EXPAND not in module.__dict__:
         # Several heads of values may share a head of keys, as in SDPA with enable_gqa.
         key = key.repeat_interleave(value.shape[1] // key.shape[1], dim=1)
+
+    documents = others.get(DOCUMENTS)
+    if documents is not None:
+        attention_mask = _mask_within(documents, attention_mask, query, key, is_causal)
 
     shared = attention_mask.shared if type(attention_mask) is PatternMask else None
     over_processes = shared is not None or (forwards and shared_now() is not None)
@@ -293,6 +299,28 @@ def _mask_of_indices(
     added = torch.zeros(chosen.shape, dtype=q.dtype, device=k.device)
     added = added.masked_fill(~chosen, -torch.inf)[..., :k_len]
     return added if mask is None else added + mask[..., :k_len].to(q.dtype)
+
+
+def _mask_within(
+    documents: Documents,
+    mask: Any,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    is_causal: bool | None,
+) -> Any:
+    """The mask of the pairs that both the mask of a call and its documents allow."""
+    ids = documents.ids
+    if isinstance(mask, PatternMask | TracedMask):
+        return mask.of_documents(ids)
+    q_len = q.shape[2]
+    k_len = k.shape[2]
+    of_keys = ids[:, ids.shape[1] - k_len :]
+    same = of_keys[:, None, k_len - q_len :, None] == of_keys[:, None, None]
+    if mask is None:
+        return same.tril(k_len - q_len) if is_causal else same
+    if mask.dtype == torch.bool:
+        return mask[..., :k_len] & same
+    return mask[..., :k_len].masked_fill(~same, torch.finfo(mask.dtype).min)
 
 
 def _attend_over_processes(

@@ -31,7 +31,9 @@ from regard.integrations.transformers.reading import (
 )
 from regard.integrations.transformers.sharing import Shared, shared_now
 from regard.integrations.transformers.traced_masks import traced_mask
-from regard.patterns import Explicit, Pattern
+from regard.patterns import Explicit, Pattern, SameDocument
+from regard.patterns.documents import document_ids
+from regard.patterns.grid import four_axes
 from regard.patterns.one_call import of_queries
 
 __all__ = [
@@ -76,6 +78,8 @@ class PatternMask(torch.Tensor):
     plans: dict[Any, Any]
     # What computes the calls of later layers that have this scale and this softcap.
     following: tuple[NextLayers, Any, Any] | None = None
+    # The mask within these documents.
+    within: tuple[torch.Tensor, PatternMask] | None = None
     # The processes that share the sequence, where its queries are those of this process.
     shared: Shared | None = None
 
@@ -168,6 +172,32 @@ class PatternMask(torch.Tensor):
             cut.pattern = of_queries(self.pattern, range(first, self.sizes[2]), keys)
             cut.q_start = self.q_start
         return cut
+
+    def of_documents(self, ids: torch.Tensor) -> PatternMask:
+        """The mask of the pairs within a document; ids: (batch, positions), by position. Layers share it.
+
+        The pattern may say so already, where transformers found the documents itself.
+        """
+        if document_ids(self.pattern):
+            return self
+        if self.within is not None and self.within[0] is ids:
+            return self.within[1]
+        first = self.padding[1]
+        of_keys = ids[:, first : first + self.sizes[3]]
+        pattern = SameDocument(of_keys)
+
+        def dense() -> torch.Tensor:
+            q_pos = torch.arange(self.q_start, self.q_start + self.sizes[2], device=ids.device)
+            k_pos = torch.arange(self.sizes[3], device=ids.device)
+            return self.pairs() & four_axes(pattern.allows(q_pos[:, None], k_pos))
+
+        within = self._like(self.sizes, self.q_start, dense)
+        within.pattern = (self.pattern & pattern).canonical()
+        within.begin = self.begin
+        within.dropped = self.dropped
+        within.shared = self.shared
+        self.within = ids, within
+        return within
 
     def without(self, dropped: range) -> PatternMask:
         """The mask after these keys were dropped; columns are renumbered, and the same pairs stay allowed."""

@@ -16,16 +16,20 @@ from regard.arguments import a_list, count_of, kind_of, suggest, whole
 from regard.errors import ArgumentError, UnsupportedError
 
 __all__ = [
+    "CONVOLUTION",
     "LOOKUP",
     "RECURRENCES",
     "RECURRING",
     "attention_modules",
     "callers",
     "configs_inside",
+    "convolves",
     "exchanged_by_default",
+    "is_recurrent",
     "layer_names",
     "models_inside",
     "outside_of",
+    "packs",
     "owner_of",
     "recurs",
     "exchanged_if_asked",
@@ -48,6 +52,9 @@ RECURRENCES = (
     "mamba2_chunk_scan",
     "mamba2_selective_state_update",
 )
+# The function of transformers for short convolutions, and the ends of classes that compute nothing else.
+CONVOLUTION = "causal_conv1d_fn"
+CONVOLVES = ("ShortConv", "ShortConvolution")
 # Ends of the modules of models whose attention is exchanged for that of `replaced`, `biased` and `windowed`.
 EXCHANGED = (
     ".modeling_minimax",
@@ -161,6 +168,26 @@ def recurs(module: nn.Module) -> bool:
         return False
     is_on_gpu = any(parameter.is_cuda for parameter in module.parameters())
     return not (is_on_gpu and any(map(_calls_package, functions)))
+
+
+def convolves(module: nn.Module) -> bool:
+    """Whether a module is a short convolution alone, whose class can be exchanged: not if another library set its
+    forward."""
+    kind = type(module)
+    if kind.__module__ == RECURRING or "forward" in module.__dict__:
+        return False
+    forward = inspect.unwrap(kind.forward)
+    if not isinstance(forward, FunctionType) or not kind.__name__.endswith(CONVOLVES):
+        return False
+    return CONVOLUTION in forward.__code__.co_names
+
+
+def packs(module: nn.Module) -> bool:
+    """Whether a module has a class of regard that keeps packed documents apart without softmax."""
+    kind = type(module)
+    return kind.__module__ == RECURRING or (
+        kind.__module__ in REPLACED and kind.__name__.endswith("LightningAttention")
+    )
 
 
 def _calls_package(function: Any) -> bool:
@@ -296,9 +323,14 @@ def outside_of(model: nn.Module, exchanged: Sequence[nn.Module] = ()) -> dict[st
     return outside
 
 
+def is_recurrent(kind: str) -> bool:
+    """Whether a class is one of recurrent or linear layers, by its name."""
+    return RECURRENT.search(kind) is not None
+
+
 def _reason(kind: str) -> str:
     """Why a module of a class of this name is not computed by regard."""
-    if RECURRENT.search(kind):
+    if is_recurrent(kind):
         return "a recurrent or linear layer, which has no softmax over pairs of queries and keys"
     for starts, reason in REASONS.items():
         if kind.startswith(starts):

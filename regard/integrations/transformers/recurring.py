@@ -1,7 +1,8 @@
 """The gated delta, Kimi delta and Mamba-2 layers of hybrid models, computed by regard's recurrent mechanisms.
 
 The code of such a layer calls a function by its name: one for a text, one for a token. A layer gets a class with the
-same code, in which these names mean the functions below. Projections, convolutions, norms and caches stay the layer's.
+same code, in which these names mean the functions below. Projections, norms and caches stay the layer's, and so do
+convolutions, unless a batch row holds several documents (`packed`).
 """
 
 from __future__ import annotations
@@ -16,24 +17,38 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 from torch.nn import functional
+from transformers.activations import ACT2FN
 
 from regard.arguments import count_of
 from regard.backends.native.recurrence import engine_on
-from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, scan
+from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, scan, scan_texts
 from regard.core.plan import AttentionDetail
 from regard.core.result import Result
 from regard.errors import ShapeError, UnsupportedError
+from regard.exporting import exporting
 from regard.functional.api import plan_attention
+from regard.functional.compiled_recurrence import traced_recurrence
 from regard.integrations.transformers.attending import ModuleCall, watchers
-from regard.integrations.transformers.modules import RECURRENCES, RECURRING, recurs
+from regard.integrations.transformers.caches import cache_among
+from regard.integrations.transformers.modules import (
+    CONVOLUTION,
+    RECURRENCES,
+    RECURRING,
+    convolves,
+    recurs,
+)
+from regard.integrations.transformers.packed import CACHES, DOCUMENTS, Documents
 from regard.mechanisms.recurrent import SSD, GatedDelta, KimiDelta, Recurrent
-from regard.patterns import Causal
+from regard.patterns import Causal, Pattern, SameDocument
 
 __all__ = ["RecurrentCall", "compute_recurrence", "exchange_recurrent", "restore_recurrent"]
 
+NO_DOCUMENT = -2  # of positions before the first key
 NORM = 1e-6  # added to the squared length of queries and keys
-# Keywords that would change the result of a call, and what they ask for; they are refused.
-REFUSED = {"cu_seqlens": "packed texts", "seq_idx": "packed texts", "z": "a gate inside"}
+# Keywords that would change the result of a call, and what they ask for; they are refused. Those of packed texts say
+# nothing new beside the documents of `packed`.
+PACKED = {"cu_seqlens": "packed texts", "seq_idx": "packed texts"}
+REFUSED = {"z": "a gate inside"}
 # The output, and the memory after the last position.
 OutputAndMemory = tuple[torch.Tensor, torch.Tensor | None]
 _running: ContextVar[nn.Module | None] = ContextVar("running", default=None)
@@ -43,6 +58,7 @@ class RecurrentCall(NamedTuple):
     """The call of a recurrent layer, by heads (batch, heads, n, ...).
 
     memory: (batch, heads, head_dim, v_dim) before the first position; None for zeros. unit: as in `Rule`.
+    begins: (batch, n), True where a document begins, without a memory; None if each batch row goes on.
     """
 
     mechanism: Recurrent
@@ -53,6 +69,7 @@ class RecurrentCall(NamedTuple):
     memory: torch.Tensor | None
     scale: float
     unit: float = 0.0
+    begins: torch.Tensor | None = None
 
     def in_dtype(self, dtype: torch.dtype) -> RecurrentCall:
         return self._replace(q=self.q.to(dtype), k=self.k.to(dtype), v=self.v.to(dtype))
@@ -85,7 +102,13 @@ def compute_recurrence(
 
     with _without_autocast(q.device.type):
         inputs = RecurrenceInputs(q, k, v, *call.mechanism.gates(call.parameters, k, v), memory)
-        output, after = scan(engine, Rule(call.mechanism.corrects, call.scale, call.unit), inputs)
+        rule = Rule(call.mechanism.corrects, call.scale, call.unit)
+        if is_compiling and not exporting():
+            output, after = traced_recurrence(rule, inputs, call.begins)
+        elif call.begins is None:
+            output, after = scan(engine, rule, inputs)
+        else:
+            output, after = scan_texts(engine, rule, inputs, call.begins)
     if not is_compiling and watchers.get():
         module = _running.get() if module is None else module
         backend = "linear" if engine is PLAIN else "native"
@@ -106,7 +129,10 @@ def _show(
     for watcher in watchers.get():
         if module is None or watcher.wants(module) is None:
             continue
-        shown = ModuleCall(Causal(), 0, mechanism=call.mechanism, scale=call.scale)
+        pattern: Pattern = Causal()
+        if call.begins is not None:
+            pattern = pattern & SameDocument(call.begins.to(torch.int64).cumsum(-1))
+        shown = ModuleCall(pattern, 0, mechanism=call.mechanism, scale=call.scale)
         plan = plan_attention(
             call.q,
             call.k,
@@ -138,7 +164,8 @@ def _delta(
     parameters = {"log_decay": log_decay, "strength": strength}
     scale = q.shape[-1] ** -0.5
     unit = NORM if use_qk_l2norm_in_kernel else 0.0
-    call = RecurrentCall(mechanism, q, k, v, parameters, initial_state, scale, unit)
+    begins = _beginnings(others)
+    call = RecurrentCall(mechanism, q, k, v, parameters, initial_state, scale, unit, begins)
     output, memory = compute_recurrence(call, keeps_memory=output_final_state)
     return output.transpose(1, 2).to(query.dtype).contiguous(), memory
 
@@ -176,7 +203,8 @@ def _ssd(
     )
     parameters = {"log_decay": log_decay, "strength": strength}
     memory = None if initial_states is None else initial_states.mT
-    call = RecurrentCall(SSD(), q, k, v, parameters, memory, scale=1.0)
+    begins = _beginnings(others)
+    call = RecurrentCall(SSD(), q, k, v, parameters, memory, scale=1.0, begins=begins)
     output, memory = compute_recurrence(call, keeps_memory=return_final_states)
     output = output.transpose(1, 2)
     if D is not None:
@@ -224,8 +252,60 @@ def _ssd_step(
     return output.to(hidden_states.dtype)
 
 
+def _convolve(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
+    """A short convolution within documents, as causal-conv1d calls it.
+
+    It has no defaults: torch.compile reads those of the function whose place it takes, which has none.
+    """
+    named = dict(zip(("hidden_states", "weight", "bias"), tensors, strict=False))
+    known = ("hidden_states", "weight", "bias", "activation")
+    named |= {name: options[name] for name in known if name in options}
+    return _convolve_within(options[DOCUMENTS], **named)
+
+
+def _convolve_within(
+    documents: Documents,
+    hidden_states: torch.Tensor,
+    weight: torch.Tensor,
+    bias: torch.Tensor | None = None,
+    activation: str | None = None,
+) -> torch.Tensor:
+    """The convolution (batch, dim, n) in which no position sees those of another document; weight (dim, width).
+
+    Of the n positions the last are those of the call, the others come from a cache.
+    """
+    n = hidden_states.shape[2]
+    x = hidden_states.to(weight.dtype)
+    ids = _last(documents.ids, n)[:, None]
+    width = weight.shape[-1]
+    output = x * weight[:, -1:]
+    for back in range(1, width):
+        shifted = functional.pad(x, (back, 0))[:, :, :n]
+        ids_back = functional.pad(ids, (back, 0), value=NO_DOCUMENT)[:, :, :n]
+        term = shifted * weight[:, width - 1 - back, None]
+        output = output + torch.where(ids_back == ids, term, 0.0)
+    if bias is not None:
+        output = output + bias[:, None]
+    if activation is not None:
+        output = ACT2FN[activation](output)
+    return output.to(hidden_states.dtype)
+
+
+def _last(ids: torch.Tensor, n: int) -> torch.Tensor:
+    """The documents of the last n positions, (batch, n); positions before all of them have none."""
+    if n <= ids.shape[1]:
+        return ids[:, ids.shape[1] - n :]
+    return functional.pad(ids, (n - ids.shape[1], 0), value=NO_DOCUMENT)
+
+
+def _beginnings(keywords: dict[str, Any]) -> torch.Tensor | None:
+    documents = keywords.get(DOCUMENTS)
+    return None if documents is None else documents.begins
+
+
 def _refuse(keywords: dict[str, Any]) -> None:
-    for name, what in REFUSED.items():
+    refused = REFUSED if keywords.get(DOCUMENTS) is not None else REFUSED | PACKED
+    for name, what in refused.items():
         if keywords.get(name) is not None:
             raise UnsupportedError(
                 f"a recurrent layer is called with {name}= ({what}), which regard does not compute; detach(model), or "
@@ -236,15 +316,16 @@ def _refuse(keywords: dict[str, Any]) -> None:
 FUNCTIONS: dict[str, Callable[..., Any]] = dict(
     zip(RECURRENCES, (_delta, _delta, _delta, _delta, _ssd, _ssd_step), strict=True)
 )
+WITHIN_DOCUMENTS = {**FUNCTIONS, CONVOLUTION: _convolve}
 
 
 # --- the classes of layers ---
 
 
 def exchange_recurrent(model: nn.Module) -> None:
-    """Give the recurrent layers of a model the classes that regard computes."""
+    """Give the recurrent layers and short convolutions of a model the classes that regard computes."""
     for module in model.modules():
-        if recurs(module):
+        if recurs(module) or convolves(module):
             module.__class__ = _class_for(type(module))
 
 
@@ -258,15 +339,26 @@ def restore_recurrent(model: nn.Module) -> None:
 @cache
 def _class_for(kind: Any) -> type[nn.Module]:
     """The subclass whose code calls the functions above."""
-    theirs = _with_functions(kind.forward)
+    theirs = _with_functions(kind.forward, FUNCTIONS)
+    within_documents = _with_functions(kind.forward, WITHIN_DOCUMENTS)
 
     @wraps(theirs)
     def forward(self: nn.Module, *args: Any, **options: Any) -> Any:
+        documents = options.get(DOCUMENTS)
+        if documents is None:
+            return compute(theirs, self, args, options)
+        documents.readers.append(self)
+        _clear_before(self, documents, options)
+        output = compute(within_documents, self, args, options)
+        _clear_after(self, documents, options)
+        return output
+
+    def compute(function: Any, self: nn.Module, args: Any, options: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or not watchers.get():
-            return theirs(self, *args, **options)
+            return function(self, *args, **options)
         token = _running.set(self)
         try:
-            return theirs(self, *args, **options)
+            return function(self, *args, **options)
         finally:
             _running.reset(token)
 
@@ -283,21 +375,42 @@ def _class_for(kind: Any) -> type[nn.Module]:
     return type(f"Regard{kind.__name__}", (kind,), members)
 
 
+def _clear_before(module: Any, documents: Documents, options: dict[str, Any]) -> None:
+    """Empty the inputs that a cache keeps for a convolution, in batch rows whose first position begins a document."""
+    state = _convolved(module, options)
+    if state is not None:
+        state.masked_fill_(documents.begins[:, 0, None, None], 0)
+
+
+def _clear_after(module: Any, documents: Documents, options: dict[str, Any]) -> None:
+    """Of the inputs that a cache keeps for a convolution, empty those of other documents than the last."""
+    state = _convolved(module, options)
+    if state is not None:
+        ids = _last(documents.ids, state.shape[2])
+        state.masked_fill_((ids != ids[:, -1:])[:, None], 0)
+
+
+def _convolved(module: Any, options: dict[str, Any]) -> torch.Tensor | None:
+    """The last inputs of a layer's convolution, (batch, dim, width), which its cache keeps; None without any."""
+    cache = cache_among(*(options.get(name) for name in CACHES))
+    return None if cache is None else cache.get_conv_state(module.layer_idx, state_idx=0)
+
+
 def _new_module(kind: type[nn.Module]) -> nn.Module:
     """A module without attributes, which pickle sets."""
     return object.__new__(_class_for(kind))
 
 
-def _with_functions(function: Any) -> FunctionType:
-    """The function, also inside its decorators, with the names of `FUNCTIONS` bound to those of regard."""
+def _with_functions(function: Any, functions: dict[str, Callable[..., Any]]) -> FunctionType:
+    """The function, also inside its decorators, with these names bound to functions of regard."""
     attributes = dict(function.__dict__)
     names = function.__globals__
     cells = function.__closure__
     inner = attributes.get("__wrapped__")
     if inner is None:
-        names = {**names, **FUNCTIONS}
+        names = {**names, **functions}
     else:
-        changed = _with_functions(inner)
+        changed = _with_functions(inner, functions)
         attributes["__wrapped__"] = changed
         cells = tuple(CellType(changed) if cell.cell_contents is inner else cell for cell in cells)
     copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)

@@ -37,6 +37,7 @@ from regard.integrations.transformers.biased import (
     refuse_weights,
 )
 from regard.integrations.transformers.caches import append_to_cache, cache_among
+from regard.integrations.transformers.packed import DOCUMENTS
 from regard.integrations.transformers.reading import unpadded_keys
 from regard.integrations.transformers.recurring import RecurrentCall, compute_recurrence
 from regard.integrations.transformers.windowed import WINDOWED
@@ -310,7 +311,13 @@ class RegardMiniMaxLightningAttention(MiniMaxLightningAttention):
         share = 1 - self.layer_idx / max(1, self.num_hidden_layers - 1)
         mechanism = Lightning(round(share, 3))
         memory = None if cache is None else cache.get_linear_cache(self.layer_idx)
-        call = RecurrentCall(mechanism, q, k, v, {"log_decay": log_decay}, memory, scale=1.0)
+        documents = others.get(DOCUMENTS)
+        begins = None
+        if documents is not None:
+            begins = documents.begins
+            documents.readers.append(self)
+        gates = {"log_decay": log_decay}
+        call = RecurrentCall(mechanism, q, k, v, gates, memory, scale=1.0, begins=begins)
         output, memory = compute_recurrence(call, keeps_memory=cache is not None, module=self)
         if cache is not None:
             cache.set_linear_cache(self.layer_idx, memory)

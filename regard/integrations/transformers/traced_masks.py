@@ -19,6 +19,7 @@ from regard.errors import UnsupportedError
 from regard.integrations.transformers.reading import Function, UnreadMaskWarning
 from regard.patterns import Causal, CausalWindow, Full, KeyMask, Pattern, SameDocument
 from regard.patterns.bands import Diagonals
+from regard.patterns.documents import document_ids
 from regard.reprs import Described
 
 __all__ = ["TracedMask", "traced_mask"]
@@ -52,6 +53,15 @@ class TracedMask(Described):
     def to(self, *args: Any, **options: Any) -> TracedMask:
         """The mask itself, which has its device and dtype."""
         return self
+
+    def of_documents(self, ids: torch.Tensor) -> TracedMask:
+        """The mask of the pairs within a document; ids: (batch, keys). Its pattern may say so already."""
+        if document_ids(self.pattern):
+            return self
+        pattern = self.pattern & SameDocument(ids)
+        return TracedMask(
+            pattern, self.q_start, self.shape, self.device, self.first_key, self.dtype
+        )
 
     def __getitem__(self, index: Any) -> TracedMask:
         """The mask of the first keys; other parts of it are not known."""
