@@ -167,6 +167,27 @@ def texts_between(begins: torch.Tensor) -> list[Texts]:
     return texts
 
 
+def texts_packed(ends: torch.Tensor) -> list[Texts]:
+    """Documents that are packed into one batch row, each of which goes on with what came before it; also empty ones.
+
+    ends: where each document starts, and where the last ends, (documents + 1,), of one position at least. The rows of
+    the texts are the documents.
+    """
+    starts = ends[:-1]
+    lengths = ends.diff()
+    exponents = lengths.clamp_min(1).double().log2().ceil().long()
+    texts = []
+    for exponent in exponents.unique().tolist():
+        rows = (exponents == exponent).nonzero()[:, 0]
+        longest = max(1, int(lengths[rows].max()))
+        steps = torch.arange(longest, device=ends.device)
+        last = (lengths[rows, None] - 1).clamp_min(0)
+        places = (starts[rows, None] + steps.minimum(last)).clamp_max(ends[-1] - 1)
+        pack = Pack(places, steps < lengths[rows, None])
+        texts.append(Texts(pack, rows, True, torch.ones_like(rows, dtype=torch.bool)))
+    return texts
+
+
 def at_ends(
     texts: Sequence[Texts], parts: Sequence[torch.Tensor], before: torch.Tensor
 ) -> torch.Tensor:

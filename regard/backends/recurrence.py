@@ -142,7 +142,7 @@ def scan_texts(
     if not inputs.v.shape[2]:
         return scan(engine, rule, inputs)
     if torch.compiler.is_compiling():
-        return scan(engine, rule, _with_beginnings(inputs, begins))
+        return scan(engine, rule, with_beginnings(inputs, begins))
     texts = texts_between(begins)
     outputs = []
     memories = []
@@ -162,7 +162,7 @@ def scan_texts(
     return output, at_ends(texts, memories, inputs.memory)
 
 
-def _with_beginnings(inputs: RecurrenceInputs, begins: torch.Tensor) -> RecurrenceInputs:
+def with_beginnings(inputs: RecurrenceInputs, begins: torch.Tensor) -> RecurrenceInputs:
     """The same in one text, where nothing is left of the memory at each beginning: its log decay is -inf.
 
     This is for graphs, which do not know how many texts there are. A NaN in the memory stays one there.

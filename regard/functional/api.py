@@ -22,7 +22,12 @@ from regard.core.result import Result, Want, checked_wants
 from regard.core.tensors import HEADS_FIRST, LENGTH_FIRST, Stored, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.compiled import compiler_beside, text_alone, traced_attention, uncompiled
-from regard.functional.jagged import is_nested, packed_call, varlen_call
+from regard.functional.jagged import (
+    is_nested,
+    packed_call,
+    traced_varlen_call,
+    varlen_call,
+)
 from regard.functional.kept import PLANS
 from regard.functional.measured import measured, open_modes, profiling
 from regard.functional.remarks import warn_of_doubtful
@@ -372,7 +377,6 @@ def attention_detail(
     return AttentionDetail(in_layout, replace(plan, layout=layout))
 
 
-@uncompiled
 def attention_varlen(
     q: torch.Tensor,
     k: torch.Tensor,
@@ -422,10 +426,29 @@ def attention_varlen(
     refuse_keywords("attention_varlen", options, takes, OF_CALLS)
     axes = checked_layout(layout).removeprefix("b")
     call = Call(q, k, v, bias, dropout_seed=dropout_seed, sink=sink, backend=backend, **options)
+    if torch.compiler.is_compiling():
+        return _traced_varlen(call, cu_seqlens_q, cu_seqlens_k, axes)
+    return _varlen_of_new(call, cu_seqlens_q, cu_seqlens_k, axes)
+
+
+def _traced_varlen(
+    call: Call, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None, axes: str
+) -> torch.Tensor:
+    output = traced_attention(traced_varlen_call(call, cu_seqlens_q, cu_seqlens_k, axes))[0]
+    return output if axes == "hnd" else output.transpose(0, 1)
+
+
+@partial(uncompiled, recorded=_traced_varlen)
+def _varlen_of_new(
+    call: Call, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None, axes: str
+) -> torch.Tensor:
     packed = varlen_call(call, cu_seqlens_q, cu_seqlens_k, axes)
     try:
         result, _ = _result_of_new(packed)
     except ShapeError as error:
+        q: Any = call.q
+        k: Any = call.k
+        v: Any = call.v
         raise refusal_as_given(error, axes, q, k, v, call.mechanism) from None
     output = result.output[0]  # (heads, all positions, v_dim)
     return output if axes == "hnd" else output.transpose(0, 1)

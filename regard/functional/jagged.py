@@ -16,9 +16,18 @@ from regard.core.problem import checked_mechanism
 from regard.core.tensors import Stored, check_tensor, refuse_layout
 from regard.errors import ShapeError, UnsupportedError
 from regard.mechanisms import Mechanism
-from regard.patterns import Pattern, SameDocument, as_pattern
-from regard.patterns.documents import PerDocument
+from regard.patterns import Full, Pattern, SameDocument, as_pattern
+from regard.patterns.documents import (
+    PackedDocuments,
+    PerDocument,
+    check_edges,
+    document_numbers,
+)
 
+NO_BIAS_TENSOR = (
+    "a bias tensor has a number for each pair of one rectangle, and these are documents of different lengths; give a "
+    "bias by distance (regard.bias), or make one call for each document"
+)
 _LAYOUT = "(batch, heads, ragged length, size) and layout torch.jagged"
 
 
@@ -59,10 +68,7 @@ class Documents:
     ) -> Pattern:
         """The pattern of one packed batch row in which each document attends to its own keys, with this bias."""
         if isinstance(bias, torch.Tensor):
-            raise UnsupportedError(
-                "a bias tensor has a number for each pair of one rectangle, and these are documents of different "
-                "lengths; give a bias by distance (regard.bias), or make one call for each document"
-            )
+            raise UnsupportedError(NO_BIAS_TENSOR)
         if isinstance(bias, Bias) and not self.alike:
             raise UnsupportedError(
                 "a bias by distance is not computed for documents whose lengths differ between queries and keys; make "
@@ -162,15 +168,81 @@ def varlen_call(
     k_ends = q_ends
     if cu_seqlens_k is not None:
         k_ends = _ends_in_memory("cu_seqlens_k", cu_seqlens_k)
+    _check_call(call, q_ends, k_ends, axes)
+    ends_of = {
+        "q": ("cu_seqlens_q", q_ends),
+        "k": ("cu_seqlens_k", k_ends),
+        "v": ("cu_seqlens_k", k_ends),
+    }
+    for name, (ends_name, ends) in ends_of.items():
+        length = getattr(call, name).shape[axes.index("n")]
+        check_edges(ends_name, ends.tolist(), name, length)
+    return _by_document(_in_one_row(call, axes), Documents(q_ends, k_ends))
+
+
+def checked_ends(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, cu_seqlens: torch.Tensor
+) -> torch.Tensor:
+    """The ends of the documents of packed tensors (positions, heads, size), int64 (documents + 1,)."""
+    ends = _ends_in_memory("cu_seqlens", cu_seqlens)
+    for name, x in {"q": q, "k": k, "v": v}.items():
+        _check_packed(name, x, "nhd", "cu_seqlens", ends)
+        check_edges("cu_seqlens", ends.tolist(), name, x.shape[0])
+    return ends.to(torch.int64)
+
+
+def traced_varlen_call(
+    call: Call, cu_seqlens_q: torch.Tensor, cu_seqlens_k: torch.Tensor | None, axes: str = "nhd"
+) -> Call:
+    """The same in a graph, where the numbers of documents and of their positions are not known.
+
+    Ends that are wrong are refused when the graph runs.
+    """
+    ends_of_keys = cu_seqlens_q if cu_seqlens_k is None else cu_seqlens_k
+    _check_call(call, cu_seqlens_q, ends_of_keys, axes)
+    _refuse_options(call)
+    if isinstance(call.bias, torch.Tensor):
+        raise UnsupportedError(NO_BIAS_TENSOR)
+    if isinstance(call.bias, Bias) and cu_seqlens_k is not None:
+        raise UnsupportedError(
+            "a bias by distance beside cu_seqlens_k is not compiled, since it needs documents of equal lengths and "
+            "the graph does not know these; leave cu_seqlens_k out where they are those of cu_seqlens_q"
+        )
+    q_ends = cu_seqlens_q.to(torch.int64)
+    k_ends = q_ends if cu_seqlens_k is None else cu_seqlens_k.to(torch.int64)
+    inner = Full() if call.pattern is None else call.pattern
+    ids = None
+    if cu_seqlens_k is None and not _is_softmax(call.mechanism):
+        q: Any = call.q
+        ids = document_numbers(q_ends, torch.arange(q.shape[axes.index("n")], device=q_ends.device))
+    pattern = PackedDocuments(inner, q_ends, k_ends, ids)
+    return _in_one_row(call, axes)._replace(pattern=pattern, q_start=0)
+
+
+def _is_softmax(mechanism: Mechanism | str | None) -> bool:
+    """Whether a mechanism is softmax, also by its text, which a graph cannot read."""
+    if isinstance(mechanism, str):
+        return mechanism.startswith("softmax")
+    return checked_mechanism(mechanism).is_softmax
+
+
+def _check_call(call: Call, q_ends: torch.Tensor, k_ends: torch.Tensor, axes: str) -> None:
+    """Raise a ShapeError unless tensors are packed and have as many documents as each other."""
     _check_packed("q", call.q, axes, "cu_seqlens_q", q_ends)
     _check_packed("k", call.k, axes, "cu_seqlens_k", k_ends)
     _check_packed("v", call.v, axes, "cu_seqlens_k", k_ends)
-    if len(q_ends) != len(k_ends):
+    if q_ends is k_ends:
+        return
+    documents = q_ends.shape[0] - 1  # len() would fix the number in an exported program
+    if documents != k_ends.shape[0] - 1:
         raise ShapeError(
-            f"cu_seqlens_q has {count_of(len(q_ends) - 1, 'documents')} and cu_seqlens_k {len(k_ends) - 1}; document "
-            f"d of q attends to document d"
+            f"cu_seqlens_q has {count_of(documents, 'documents')} and cu_seqlens_k {len(k_ends) - 1}; document d of q "
+            f"attends to document d"
         )
 
+
+def _in_one_row(call: Call, axes: str) -> Call:
+    """Packed tensors with these axes as (1, heads, positions, size)."""
     q: Any = call.q
     k: Any = call.k
     v: Any = call.v
@@ -178,8 +250,7 @@ def varlen_call(
         q = q.transpose(0, 1)
         k = k.transpose(0, 1)
         v = v.transpose(0, 1)
-    packed = call._replace(q=q[None], k=k[None], v=v[None])
-    return _by_document(packed, Documents(q_ends, k_ends))
+    return call._replace(q=q[None], k=k[None], v=v[None])
 
 
 def _ends_in_memory(name: str, ends: Any) -> Any:
@@ -187,7 +258,7 @@ def _ends_in_memory(name: str, ends: Any) -> Any:
 
 
 def _check_packed(name: str, x: Any, axes: str, ends_name: str, ends: Any) -> None:
-    """Raise a ShapeError unless a tensor is packed, with these axes, and its documents have these ends."""
+    """Raise a ShapeError unless a tensor is packed, with these axes, and ends are a list of positions."""
     check_tensor(name, x)
     if not isinstance(x, torch.Tensor) or x.dim() != 3:
         takes = "positions, heads" if axes == "nhd" else "heads, positions"
@@ -195,17 +266,10 @@ def _check_packed(name: str, x: Any, axes: str, ends_name: str, ends: Any) -> No
             f"{name} is {shown(x)}; attention_varlen takes packed tensors ({takes}, size)"
         )
     is_list = isinstance(ends, torch.Tensor) and ends.dim() == 1
-    if not is_list or ends.dtype not in (torch.int32, torch.int64) or not len(ends):
+    if not is_list or ends.dtype not in (torch.int32, torch.int64) or not ends.shape[0]:
         raise ShapeError(
             f"{ends_name} is {shown(ends)}; it needs int32 or int64 (documents + 1,): the first packed position of "
             f"each document, and the end of the last"
-        )
-    listed = ends.tolist()
-    length = x.shape[axes.index("n")]
-    if listed[0] or listed[-1] != length or listed != sorted(listed):
-        raise ShapeError(
-            f"{ends_name} goes from {listed[0]} to {listed[-1]}; it begins at 0, never falls, and ends at {length}, "
-            f"the positions of {name}"
         )
 
 

@@ -19,6 +19,7 @@ from regard.backends.recurrence import (
     Rule,
     block,
     inputs_of,
+    with_beginnings,
     without_unseen,
 )
 from regard.backends.scores.factor import divided_factor
@@ -29,6 +30,7 @@ from regard.mechanisms import parse as parse_mechanism
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Pattern, parse
 from regard.patterns.band import Band
+from regard.patterns.documents import document_ids
 from regard.patterns.grid import Grid, four_axes
 from regard.patterns.text import read_together
 
@@ -96,9 +98,12 @@ class PlainCall:
     def recurrence(self, mechanism: str) -> torch.Tensor:
         """The output of a recurrent mechanism over whole causal texts, and over no other calls."""
         declared = parse_mechanism(mechanism)
-        padding = [part for part in self.pattern.factors if part != Causal()]
+        parts = [part for part in self.pattern.factors if part != Causal()]
+        documents = [part for part in parts if not part.made_of() and document_ids(part)]
+        padding = [part for part in parts if part not in documents]
         is_causal = Causal() in self.pattern.factors and all(part.query_free for part in padding)
-        if not isinstance(declared, Recurrent) or not is_causal or not self.is_square():
+        is_known = isinstance(declared, Recurrent) and is_causal and len(documents) <= 1
+        if not is_known or not self.is_square():
             raise UnsupportedError(
                 f"{mechanism} with {self.pattern} is not for PyTorch's own operations; only softmax is, and recurrent "
                 f"mechanisms over whole causal texts; regard.integrations.torch.whole_attention() keeps the call whole"
@@ -112,7 +117,11 @@ class PlainCall:
         for part in padding:
             allowed = self._allowed(part, 0)
             inputs = without_unseen(inputs, allowed[:, :, 0])
-        return _by_chunks(Rule(declared.corrects, self.scale), inputs).to(q.dtype)
+        rule = Rule(declared.corrects, self.scale)
+        if not documents:
+            return _by_chunks(rule, inputs).to(q.dtype)
+        ids = document_ids(self.pattern)[0][..., : self.k_len]
+        return _by_documents(rule, inputs, ids.expand(q.shape[0], self.k_len)).to(q.dtype)
 
     def softmax(self) -> torch.Tensor:
         """The output of softmax over dot products."""
@@ -246,6 +255,23 @@ def _by_chunks(rule: Rule, inputs: RecurrenceInputs) -> torch.Tensor:
     chunks = [in_chunks(x) for x in by_key if x is not None]
     _, outputs = scan_op(step, [memory], chunks, ())
     return outputs.movedim(0, 2).flatten(2, 3)[:, :, :length]
+
+
+def _by_documents(rule: Rule, inputs: RecurrenceInputs, ids: torch.Tensor) -> torch.Tensor:
+    """The outputs of a recurrence within documents, whose positions are brought side by side; ids: (batch, length)."""
+    order = ids.argsort(stable=True, dim=-1)
+    sorted_ids = ids.gather(-1, order)
+    begins = F.pad(sorted_ids[:, 1:] != sorted_ids[:, :-1], (1, 0), value=True)
+    by_position = [None if x is None else _at(x, order) for x in inputs[:5]]
+    inputs = RecurrenceInputs(*by_position, inputs.memory)  # ty: ignore[invalid-argument-type]
+    output = _by_chunks(rule, with_beginnings(inputs, begins))
+    return _at(output, order.argsort(-1))
+
+
+def _at(x: torch.Tensor, order: torch.Tensor) -> torch.Tensor:
+    """A tensor (batch, heads, length, ...) with its positions in another order, (batch, length)."""
+    index = order.view(order.shape[0], 1, order.shape[1], *(1,) * (x.dim() - 3))
+    return x.gather(2, index.expand_as(x))
 
 
 def _for_each_head(x: torch.Tensor, heads: int) -> torch.Tensor:

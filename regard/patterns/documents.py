@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain, pairwise
@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from regard.arguments import count_of
-from regard.errors import ShapeError
+from regard.errors import ShapeError, UnsupportedError
 from regard.patterns.algebra import NOTHING, Full
 from regard.patterns.band import Reach
 from regard.patterns.base import Pattern, truth_of
@@ -135,6 +135,29 @@ def document_ids(pattern: Pattern) -> tuple[torch.Tensor, ...]:
     return tuple(part.ids for part in pattern.walk() if isinstance(part, SameDocument))
 
 
+def beginnings(pattern: Pattern, batch: int, positions: range) -> torch.Tensor | None:
+    """Where documents begin among these positions, (batch, positions); None for a pattern without documents.
+
+    Raises:
+        UnsupportedError: a document that comes again after another one.
+    """
+    begins = None
+    for ids in document_ids(pattern):
+        seen = ids[None] if ids.dim() == 1 else ids
+        seen = seen[:, : positions.stop].expand(batch, positions.stop)
+        changes = torch.nn.functional.pad(seen[:, 1:] != seen[:, :-1], (1, 0), value=True)
+        in_order = seen.sort(-1).values
+        distinct = (in_order[:, 1:] != in_order[:, :-1]).sum(-1) + 1
+        if bool((changes.sum(-1) != distinct).any()):
+            raise UnsupportedError(
+                "a document comes again after another one, and a state keeps the memory of the last document alone; "
+                "give each document positions side by side"
+            )
+        part = changes[:, positions.start :]
+        begins = part if begins is None else begins | part
+    return begins
+
+
 def _of_inner(name: str) -> Any:
     return property(lambda self: getattr(self.inner, name))
 
@@ -244,3 +267,94 @@ class PerDocument(Pattern):
 
     def __str__(self) -> str:
         return f"per_document({self.inner}, <{count_of(len(self._documents), 'documents')}>)"
+
+
+@dataclass(frozen=True, eq=False)
+class PackedDocuments(TensorPattern):
+    """The same as `PerDocument`, with ends in tensors: in a graph, where their numbers are not known.
+
+    Args:
+        inner: the pattern within a document, or its text, which a graph cannot read.
+        q_ends: where documents start among the packed queries, and where the last one ends; (documents + 1,), int64.
+        k_ends: likewise among the packed keys.
+        ids: the document of each position, for mechanisms that know documents by `SameDocument` alone.
+
+    >>> from regard.patterns import Causal
+    >>> ends = torch.tensor([0, 2, 3])
+    >>> PackedDocuments(Causal(), ends, ends).dense(3, 3).int().tolist()
+    [[1, 0, 0], [1, 1, 0], [0, 0, 1]]
+    """
+
+    inner: Pattern | str
+    q_ends: torch.Tensor
+    k_ends: torch.Tensor
+    ids: torch.Tensor | None = None
+
+    no_text = HOLDS_TENSOR
+
+    def __post_init__(self) -> None:
+        self.hold("q_ends", self.q_ends)
+        self.hold("k_ends", self.k_ends)
+
+    @classmethod
+    def read(cls, reader: Any) -> PackedDocuments:
+        reader.need("(")
+        inner = reader.item()
+        reader.need(",")
+        q_ends = reader.value()
+        reader.need(",")
+        k_ends = reader.value()
+        reader.need(")")
+        return cls(inner, q_ends, k_ends)
+
+    def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
+        """The truth for positions in the packed row, if the inner pattern does not depend on the number of keys."""
+        inner = self.inner
+        assert isinstance(inner, Pattern)
+        if inner.batch_rows > 1:
+            raise UnsupportedError(
+                f"{inner} differs between documents, and their number is not known in this program; call "
+                f"attention_varlen outside of it"
+            )
+        of_query = document_numbers(self.q_ends, q_pos)
+        of_key = document_numbers(self.k_ends, k_pos)
+        known = (of_query == of_key) & (q_pos >= 0) & (q_pos < self.q_ends[-1])
+        last = self.q_ends.shape[0] - 2
+        document = of_query.clamp(0, last)
+        queries = self.q_ends[document + 1] - self.q_ends[document]
+        keys = self.k_ends[document + 1] - self.k_ends[document]
+        inner_query = q_pos - self.q_ends[document] + keys - queries
+        inner_key = k_pos - self.k_ends[of_key.clamp(0, last)]
+        return known & truth_of(inner, inner_query, inner_key)
+
+    def settled(self, queries: range | None, k_len: int) -> Pattern:
+        assert isinstance(self.inner, Pattern)
+        q_edges = tuple(self.q_ends.tolist())
+        k_edges = tuple(self.k_ends.tolist())
+        if queries is not None:
+            check_edges("cu_seqlens_q", q_edges, "q", len(queries))
+        check_edges("cu_seqlens_k", k_edges, "k", k_len)
+        return PerDocument(self.inner.canonical(), q_edges, k_edges)
+
+    def __str__(self) -> str:
+        return f"packed_documents({self.inner}, <{count_of(len(self.q_ends) - 1, 'documents')}>)"
+
+
+def document_numbers(ends: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """The document of each position, counted from 0; ends: where each starts, and where the last ends.
+
+    By comparisons alone, which every runtime knows.
+
+    >>> document_numbers(torch.tensor([0, 2, 2, 3]), torch.arange(3)).tolist()
+    [0, 0, 2]
+    """
+    return (positions[..., None] >= ends).sum(-1) - 1
+
+
+def check_edges(name: str, edges: Sequence[int], of: str, length: int) -> None:
+    """Raise a ShapeError unless these are where documents start, and where the last ends, among so many positions."""
+    if edges[0] or edges[-1] != length or list(edges) != sorted(edges):
+        raise ShapeError(
+            f"{name} goes from {edges[0]} to {edges[-1]}; it begins at 0, never falls, and ends at {length}, the "
+            f"positions of {of}"
+        )

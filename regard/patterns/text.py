@@ -16,6 +16,7 @@ from regard.arguments import is_whole, kind_of
 from regard.errors import ArgumentError, UnsupportedError
 from regard.patterns.algebra import Full, Many, Not, both, either
 from regard.patterns.base import MOST_LEVELS, Pattern
+from regard.patterns.documents import PackedDocuments
 from regard.patterns.held import HOLDS_TENSOR
 from regard.patterns.per_head import PerHead
 from regard.patterns.registry import Declared, Reader, word
@@ -141,6 +142,16 @@ def _text(
     if isinstance(pattern, PerHead):
         parts = [_text(part, steady, tensors) for part in pattern.parts]
         return f"per_head({', '.join(parts)})"
+    if isinstance(pattern, PackedDocuments):
+        inner = pattern.inner
+        if not isinstance(inner, str):
+            inner = _text(inner, steady, tensors)
+        first = len(tensors)
+        if pattern.ids is not None:
+            tensors.append(pattern.ids)
+            return f"({inner}) & same_document(tensor_{first})"
+        tensors += [pattern.q_ends, pattern.k_ends]
+        return f"{pattern.text_name}({inner}, tensor_{first}, tensor_{first + 1})"
     words = []
     kind: Any = type(pattern)
     for field in kind.__match_args__:

@@ -2,27 +2,37 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, cast
 
 import torch
 
 from regard.arguments import a_path, count_of, shown, whole, yes_or_no
-from regard.backends.documents import unpadded_keys
+from regard.backends.documents import (
+    Texts,
+    at_ends,
+    put_back,
+    texts_between,
+    texts_packed,
+    unpadded_keys,
+)
 from regard.backends.kernelised import Sums, Text, follow
 from regard.backends.native.recurrence import engine_on
 from regard.backends.recurrence import RecurrenceInputs, Rule, scan, without_unseen
 from regard.core.call import LOOKUP_ERRORS, Call
 from regard.core.problem import Problem
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
+from regard.functional.jagged import checked_ends
 from regard.layers.caches.base import Owned, checked_rows
 from regard.layers.caches.files import whole_number
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns import Causal, Grid, Pattern
+from regard.patterns.documents import beginnings, document_ids
 from regard.patterns.grid import checked_device
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
@@ -147,6 +157,49 @@ def add(
     return output, Summed(after.total, after.log, mass, met_after)
 
 
+def add_texts(
+    mechanism: Mechanism,
+    before: Summed | None,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    visible: torch.Tensor | None,
+    scale: float,
+    parameters: Mapping[str, torch.Tensor],
+    texts: Sequence[Texts],
+) -> tuple[torch.Tensor, Summed]:
+    """The same where batch rows hold several texts: those that begin there start without sums.
+
+    texts: all texts of the call. The sums that are returned are those of the last text of each row.
+    """
+    batch = q.shape[0]
+    outputs = []
+    after = []
+    for some in texts:
+        take = some.pack.take
+        seen = some.pack.real[:, None]
+        if visible is not None:
+            seen = seen & take(visible.expand(batch, 1, visible.shape[-1]))
+        start = None
+        if some.continues and before is not None:
+            start = before.mapped(partial(torch.index_select, dim=0, index=some.rows))
+        gates = {}
+        for name, gate in parameters.items():
+            gates[name] = (
+                take(gate.expand(batch, *gate.shape[1:])) if name in mechanism.by_key else gate
+            )
+        output, summed = add(mechanism, start, take(q), take(k), take(v), seen, scale, gates)
+        outputs.append(output)
+        after.append(summed)
+    output = put_back([some.pack for some in texts], outputs, batch)
+    parts = [summed.tensors for summed in after]
+    at_end = {}
+    for name in parts[0]:
+        of_texts = [part[name] for part in parts]
+        at_end[name] = at_ends(texts, of_texts, of_texts[0])
+    return output, Summed(**at_end)
+
+
 class RecurrentState(Owned):
     """A text continued in constant memory: sums over the keys, or the memory of a recurrent mechanism, not the keys.
 
@@ -247,7 +300,9 @@ class RecurrentState(Owned):
             q: queries (batch, heads, added, head_dim).
             k: keys (batch, kv_heads, added, head_dim).
             v: values (batch, kv_heads, added, v_dim).
-            pattern: causal (None), or causal & key_span or key_mask; positions count from the first call.
+            pattern: causal (None), or causal & key_span, key_mask or SameDocument; positions count from the first call.
+                A document begins without a memory, and the state is that of the last one, which the next call
+                continues where its ids say so.
             scale: as for `attention`; the same in every call.
             parameters: as for `attention`, for these keys.
 
@@ -256,7 +311,8 @@ class RecurrentState(Owned):
 
         Raises:
             ShapeError: tensors that do not fit this state, or that its dtype would round.
-            UnsupportedError: another pattern, or an option that the mechanism does not have.
+            UnsupportedError: another pattern, a document that comes again after another one, or an option that the
+                mechanism does not have.
             ArgumentError: another call changed this state meanwhile.
 
         After an error the state is unchanged.
@@ -281,25 +337,102 @@ class RecurrentState(Owned):
             return q.new_zeros(*q.shape[:3], problem.v_dim)
 
         grid = Grid(added, length, start, range(added), range(start, length), q.device)
+        begins = beginnings(problem.pattern, problem.batch, range(start, length))
+        arguments = (
+            q.to(self.dtype),
+            k.to(self.dtype),
+            v.to(self.dtype),
+            unpadded_keys(problem.pattern, grid),
+            problem.scale,
+            parameters or {},
+        )
         with torch.autocast(q.device.type, enabled=False):
-            output, summed = add(
+            if begins is None or not bool(begins.any()):
+                output, summed = add(self.mechanism, before.summed, *arguments)
+            else:
+                texts = texts_between(begins.to(q.device))
+                output, summed = add_texts(self.mechanism, before.summed, *arguments, texts)
+        self._go_on(before, length, summed)
+        return output.to(q.dtype)
+
+    def attend_varlen(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cu_seqlens: torch.Tensor,
+        *,
+        scale: float | None = None,
+        parameters: Mapping[str, torch.Tensor] | None = None,
+    ) -> torch.Tensor:
+        """Go on with each batch row of this state by a document of packed tensors, without padding.
+
+        Document d goes on from batch row d, which holds the state after it: the final states by document.
+
+        Args:
+            q: queries (all positions, heads, head_dim).
+            k: keys (all positions, kv_heads, head_dim).
+            v: values (all positions, kv_heads, v_dim).
+            cu_seqlens: the first position of each document, and the end of the last; int32 or int64, (batch + 1,). A
+                document may be empty.
+            scale: as for `attention`; the same in every call.
+            parameters: as for `attention`, for these keys, with one batch row: (1, kv_heads, all positions, ...).
+
+        Returns:
+            (all positions, heads, v_dim) in q's dtype. `length` grows by the longest document.
+
+        Raises:
+            ShapeError, UnsupportedError, ArgumentError: as for `attend`.
+
+        Source: the function chunk_gated_delta_rule of flash-linear-attention, Yang et al. 2024, takes and returns the
+        same states.
+
+        >>> from regard.mechanisms import Retention
+        >>> state = RecurrentState(Retention(), batch=2, kv_heads=2, head_dim=4)
+        >>> x = torch.randn(5, 2, 4)
+        >>> state.attend_varlen(x, x, x, torch.tensor([0, 3, 5])).shape, state.length
+        (torch.Size([5, 2, 4]), 3)
+        """
+        before = self._so_far
+        ends = checked_ends(q, k, v, cu_seqlens)
+        call = Call(
+            *(x.transpose(0, 1)[None] for x in (q, k, v)),
+            parameters=parameters,
+            pattern="causal",
+            mechanism=self.mechanism,
+            scale=scale,
+        )
+        problem, is_plain = self._checked(call, documents=len(ends) - 1)
+        if not is_plain:
+            call = call.in_memory()
+        longest = int(ends.diff().max()) if len(ends) > 1 else 0
+        if not longest:
+            return q.new_zeros(*q.shape[:2], problem.v_dim)
+
+        texts = texts_packed(ends)
+        with torch.autocast(q.device.type, enabled=False):
+            tensors = (cast(torch.Tensor, x).to(self.dtype) for x in call[:3])
+            output, summed = add_texts(
                 self.mechanism,
                 before.summed,
-                q.to(self.dtype),
-                k.to(self.dtype),
-                v.to(self.dtype),
-                unpadded_keys(problem.pattern, grid),
+                *tensors,
+                None,
                 problem.scale,
-                parameters or {},
+                call.parameters or {},
+                texts,
             )
-        output = output.to(q.dtype)
+        self._go_on(before, before.length + longest, summed)
+        return output[0].transpose(0, 1).to(q.dtype)
+
+    def _go_on(self, before: _SoFar, length: int, summed: Summed) -> None:
+        """Keep new sums, unless another call did so since this one began."""
         if self._so_far is not before:
             raise ArgumentError(
-                f"this state was at position {start} when the call began and is at {self.length} now: another call "
-                f"changed it meanwhile, such as one in a hook or another thread; let each call end before the next one"
+                f"this state was at position {before.length} when the call began and is at {self.length} now: another "
+                f"call changed it meanwhile, such as one in a hook or another thread; let each call end before the "
+                f"next one"
             )
         self._so_far = _SoFar(before.sizes, length, summed)
-        return output
 
     def crop(self, length: int) -> None:
         """Forget everything (`length` 0) or nothing; keys cannot be removed from a sum.
@@ -378,9 +511,12 @@ class RecurrentState(Owned):
         state._so_far = _SoFar(sizes, length, summed)
         return state
 
-    def _checked(self, call: Call) -> tuple[Problem, bool]:
+    def _checked(self, call: Call, documents: int | None = None) -> tuple[Problem, bool]:
         """The problem of a call, every argument of which is checked, once for calls that are alike; and whether its
-        tensors are known to have their numbers in their memory."""
+        tensors are known to have their numbers in their memory.
+
+        documents: how many are packed into the one batch row of the call, each for a batch row of the state.
+        """
         try:
             key = call.key()
         except LOOKUP_ERRORS:
@@ -388,17 +524,22 @@ class RecurrentState(Owned):
         last_key, problem = self._last_problem
         if key is None or key != last_key:
             problem = call.problem()
-        self._check(call.q, problem)
+        self._check(call.q, problem, problem.batch if documents is None else documents)
         if key is not None:
             self._last_problem = key, problem
         return problem, key is not None
 
-    def _check(self, q: torch.Tensor, problem: Problem) -> None:
+    def _check(self, q: torch.Tensor, problem: Problem, batch: int) -> None:
         parts = problem.pattern.factors
-        others = [part for part in parts if part != Causal() and not part.query_free]
+        others = []
+        for part in parts:
+            separates = not part.made_of() and document_ids(part)
+            if part != Causal() and not part.query_free and not separates:
+                others.append(part)
         if others or Causal() not in parts:
             raise UnsupportedError(
-                f"a state is continued by causal, alone or & key_span or & key_mask, not by {problem.pattern}"
+                f"a state is continued by causal, alone or & key_span, & key_mask or & SameDocument, not by "
+                f"{problem.pattern}"
             )
         if problem.q_len != problem.k_len:
             raise ShapeError(
@@ -406,7 +547,7 @@ class RecurrentState(Owned):
                 f"state takes a query and a key for each position"
             )
         for name, size in vars(self._so_far.sizes).items():
-            size_of_call = getattr(problem, name)
+            size_of_call = batch if name == "batch" else getattr(problem, name)
             if size_of_call != size:
                 raise ShapeError(f"{name} is {size_of_call} in this call and {size} in this state")
         dtype = torch.promote_types(q.dtype, self.dtype)
