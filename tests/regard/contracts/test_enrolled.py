@@ -32,7 +32,9 @@ KINDS_OF_PATTERN = Pattern.registry.of_package("regard")
 KINDS_OF_MECHANISM = Mechanism.registry.of_package("regard")
 SCORES = m.Score.registry.of_package("regard")
 PARTS = SCORES | m.FeatureMap.registry.of_package("regard")
-PUBLIC = sorted(set(KINDS_OF_PATTERN) - {"per_document"})  # which attention makes of nested tensors
+# What attention makes of packed documents.
+INTERNAL = {"per_document", "packed_documents"}
+PUBLIC = sorted(set(KINDS_OF_PATTERN) - INTERNAL)
 # A text names them; Python imports them from their modules.
 BUILDING_BLOCKS = {"Diagonals", "Lattice", "Summary", "KeySet", "QuerySet"}
 BUILDING_BLOCKS |= {"Relu", "SignedSoftmax", "Products"}
