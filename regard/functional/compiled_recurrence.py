@@ -7,6 +7,7 @@ length and every number of documents, and is computed as outside of a graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import compress
 from typing import Any
 
 import torch
@@ -90,19 +91,18 @@ def _backward(
 ) -> list[torch.Tensor]:
     """Gradients of what learns. The forward pass is computed again."""
     *inputs, begins = tensors
-    leaves = [
-        None if x is None else x.detach().requires_grad_(needed)
-        for x, needed in zip(inputs, learns, strict=True)
-    ]
+    leaves: list[Any] = []
+    for x, needed in zip(inputs, learns, strict=True):
+        leaves.append(None if x is None else x.detach().requires_grad_(needed))
     learning = [x for x, needed in zip(leaves, learns, strict=True) if needed]
     with torch.enable_grad():
         outputs = _computed(RecurrenceInputs(*leaves), begins, Rule(corrects, scale, unit))
-        pairs = zip(outputs, (grad, grad_after), strict=True)
-        given = [(output, of_output) for output, of_output in pairs if of_output is not None]
+        given = [x is not None for x in (grad, grad_after)]
+        grads_of_outputs = [x for x in (grad, grad_after) if x is not None]
         grads = torch.autograd.grad(
-            [output for output, _ in given],
+            list(compress(outputs, given)),
             learning,
-            [of_output for _, of_output in given],
+            grads_of_outputs,
             allow_unused=True,
             materialize_grads=True,
         )

@@ -257,7 +257,7 @@ def _convolve(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
 
     It has no defaults: torch.compile reads those of the function whose place it takes, which has none.
     """
-    named = dict(zip(("hidden_states", "weight", "bias"), tensors, strict=False))
+    named: dict[str, Any] = dict(zip(("hidden_states", "weight", "bias"), tensors, strict=False))
     known = ("hidden_states", "weight", "bias", "activation")
     named |= {name: options[name] for name in known if name in options}
     return _convolve_within(options[DOCUMENTS], **named)
