@@ -63,7 +63,7 @@ function keepHeight(app, element) {
 function keepTop(app, element) {
   const changed = Boolean(app.engine) && isChanged(app);
   element.style.minHeight = changed && app.topHeight ? `${app.topHeight}px` : "";
-  if (!changed) app.topHeight = element.offsetHeight;
+  if (!changed) app.topHeight = element.getBoundingClientRect().height; // offsetHeight is rounded
 }
 
 /**

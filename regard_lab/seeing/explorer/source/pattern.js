@@ -16,7 +16,7 @@ const GROWTH = [
   "Share of all",
   "Computed here",
   "Backend",
-  "A query may look at",
+  "Keys of a query",
 ];
 const DRAWING =
   "Draw with the mouse, or press the space bar, to allow pairs and to forbid them; " +
@@ -384,7 +384,7 @@ function growth(one) {
             percent(pairs, of),
             computed === null ? "—" : percent(computed, 1),
             backend,
-            `${mean(pairs / (of / (shown ? one.k_len : length)))} keys`,
+            mean(pairs / (of / (shown ? one.k_len : length))),
           ];
         }),
       )}
