@@ -13,7 +13,7 @@ export GOMP_SPINCOUNT ?= 20000
 # seconds, and takes 11 without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo setup test test-library test-lab test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel clean
+.PHONY: demo setup test test-library test-lab test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel wheels release arm clean
 
 demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
 	$(BIN)/regard demo
@@ -108,6 +108,23 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 wheel: $(READY)               ## dist/: a source distribution, and a wheel with the compiled kernel
 	$(BIN)/pip install -q -c constraints.txt build
 	REGARD_NATIVE_BUILD=required $(BIN)/python -m build --outdir dist .
+
+# What compiles for other machines and checks archives; `regard[shipping]` in pyproject.toml has the same.
+SHIPPING := ziglang auditwheel hatchling twine
+wheels: $(BUILT)              ## dist/: wheels for Linux on x86-64 and Arm, for macOS on Arm, and one for everything else, each tried
+	$(BIN)/pip install -q -c constraints.txt $(SHIPPING)
+	$(BIN)/python -m shipping.wheels
+
+release: $(BUILT)             ## dist/release: a dry run of a release with all wheels; nothing is uploaded and nothing here changes
+	$(BIN)/pip install -q -c constraints.txt $(SHIPPING)
+	$(BIN)/python -m shipping.release
+
+# Debian 12 with qemu-user-static; without it, one sentence says so. The first line of each download is its size.
+ARM_CASES ?= 200
+arm: $(BUILT)                 ## the kernel on 64-bit Arm, emulated: its numbers by formulas, its bits by those of this machine
+	$(BIN)/pip install -q -c constraints.txt ziglang
+	$(BIN)/python -m shipping.emulated --fetch
+	$(BIN)/python -m tests.arm --cases $(ARM_CASES)
 
 # uv takes seconds; pip is the way back where uv cannot be had.
 $(READY): pyproject.toml constraints.txt

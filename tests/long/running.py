@@ -64,6 +64,7 @@ class Run:
         batch: cases between two times that the figure is written.
         place: `module.function` in this package; it takes the cases' numbers and a folder of its own.
         options: further arguments of that function.
+        needs: `module.function`, which returns a sentence where this machine cannot run it, else None.
     """
 
     name: str
@@ -73,15 +74,26 @@ class Run:
     batch: int
     place: str
     options: tuple[str, ...] = ()
+    needs: str = ""
 
     def work(self, numbers: Sequence[int], folder: Path) -> Found:
-        module, _, function = self.place.rpartition(".")
-        call: Callable[..., Found] = getattr(import_module(f"tests.long.{module}"), function)
+        call: Callable[..., Found] = _function_at(self.place)
         return call(numbers, folder, *self.options)
+
+    @property
+    def missing(self) -> str | None:
+        """Why it cannot run on this machine, in a sentence; None if it can."""
+        return _function_at(self.needs)() if self.needs else None
 
     @property
     def command(self) -> str:
         return f"python -m tests.long {self.name}"
+
+
+def _function_at(place: str) -> Callable[..., Any]:
+    """`module.function` of this package; importing the module takes seconds, so it is done when it runs."""
+    module, _, function = place.rpartition(".")
+    return getattr(import_module(f"tests.long.{module}"), function)
 
 
 def each_case(case: Callable[[int, Found], None]) -> Callable[[Sequence[int], Path], Found]:
@@ -198,8 +210,12 @@ def go_on(
 ) -> int:
     """Run what is left of the first `cases` cases of a shard, for so many minutes; 1 if something was wrong.
 
-    A batch that is interrupted counts for nothing, and the next call begins with it.
+    A batch that is interrupted counts for nothing, and the next call begins with it. Where this machine lacks what the
+    run needs, it is skipped and says so.
     """
+    if (reason := run.missing) is not None:
+        print(f"{run.name}: skipped, since {reason}", flush=True)
+        return 0
     numbers = left(read(path)["runs"].get(run.name), cases, shard)
     end = time.monotonic() + 60 * minutes
     part, parts = shard

@@ -49,6 +49,15 @@ EVERY = (
         "tests/regard/native/test_native_bits.py",
         "-m|slow|tests/regard/native/test_native_bits.py",
     ),
+    Run(
+        "arm",
+        "the kernel on emulated 64-bit Arm gives the formula's numbers and the bits of x86-64",
+        "calls",
+        2_227,
+        106,
+        "arm.work",
+        needs="arm.missing",
+    ),
     _tests("dropout", "dropout keeps what its law says", "tests/regard/backends/test_dropout.py"),
     _tests(
         "memory",

@@ -43,7 +43,9 @@ def paths_of(run: Run) -> list[str]:
 
 def test_every_run_was_run_and_nothing_was_wrong():
     records = read()["runs"]
-    assert set(records) == set(RUNS)
+    # Where a machine lacks what a run needs, it is skipped and leaves no record.
+    elsewhere = {name for name, run in RUNS.items() if run.needs}
+    assert set(records) | elsewhere == set(RUNS)
     assert not {name: record["wrong"] for name, record in records.items() if record["wrong"]}
 
 
@@ -69,7 +71,7 @@ def test_the_page_shows_the_file():
     page = (ROOT / "docs" / "reliability.md").read_text("utf-8")
     for part in (studies.reliability, studies.reliability_summary):
         assert part() in page, "make figures"
-    assert page.count("\n| ") == 1 + len(RUNS)
+    assert page.count("\n| ") == 1 + len(read()["runs"])
 
 
 def test_the_number_of_hostile_files_is_that_of_the_run():

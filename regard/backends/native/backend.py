@@ -327,7 +327,13 @@ def _cost(kernel: Kernel) -> Cost:
         calls=1,
         estimated=pairs.estimated,
         pace=pace,
+        assumed=assumed_instructions(kernel.library),
     )
+
+
+def assumed_instructions(library: Library) -> str:
+    """The instructions of this processor, if nobody has measured how fast the kernel is with them."""
+    return library.instructions if library.instructions in costs.ASSUMED else ""
 
 
 def _pace(problem: Problem, library: Library) -> float:

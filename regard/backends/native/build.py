@@ -4,8 +4,9 @@
 before anything is installed: `python regard/backends/native/build.py`. The package `ziglang`, which
 `pip install 'regard[compiler]'` brings, is a compiler for systems that have none.
 
-To build for another kind of machine, set $CXX to a cross-compiler, and name the machine and the file to write:
-`CXX=aarch64-linux-gnu-g++ python regard/backends/native/build.py --machine aarch64 --library arm.so`.
+To build for another kind of machine, name its system, its processor and the file to write:
+`python regard/backends/native/build.py --system linux --machine aarch64 --library arm.so`. The compiler is Zig's, else
+GCC's cross-compiler `aarch64-linux-gnu-g++`; $CXX names another one.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import platform
 import re
 import shlex
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -27,8 +29,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
-LIBRARY = HERE / f"libregard_native.{'dylib' if sys.platform == 'darwin' else 'so'}"
 COMPILERS = ("g++", "c++", "clang++")
+OLDEST_GLIBC = (
+    "2.17"  # for Zig, which links with any version; another compiler has that of its system
+)
+OLDEST_MACOS = "11.0"  # the first one for Apple silicon
 # -ffp-contract=off: the kernel decides where a product and a sum are rounded once, so that bits do not depend on
 # the compiler's choice.
 COMMON = (
@@ -110,6 +115,8 @@ OTHER = Architecture(
         {"generic": ("-DRG_GENERIC", "-DRG_WIDTH=4")}, double=("-DRG_GENERIC", "-DRG_WIDTH=2")
     ),
 )
+MACH_O = b"\xcf\xfa\xed\xfe"  # the first bytes of a 64-bit library for macOS
+BUILD_VERSION = 0x32  # LC_BUILD_VERSION, the load command with the oldest system
 ENTRIES = (
     "interpreter",
     "kept_calls",
@@ -130,6 +137,46 @@ LOWERED = {
 }
 
 
+@dataclass(frozen=True)
+class Target:
+    """What a library is built for.
+
+    system: "linux" or "darwin", as `sys.platform` names it.
+    machine: the processor, as `platform.machine` names it.
+    """
+
+    system: str
+    machine: str
+
+    def __str__(self) -> str:
+        return f"{self.system}-{self.machine}"
+
+    @property
+    def processor(self) -> str:
+        """One name for a processor that systems name differently: "aarch64" for "arm64" too."""
+        return SAME.get(self.machine, self.machine)
+
+    @property
+    def is_here(self) -> bool:
+        here = THIS_MACHINE
+        return (self.system, self.processor) == (here.system, here.processor)
+
+    @property
+    def library_name(self) -> str:
+        return f"libregard_native.{'dylib' if self.system == 'darwin' else 'so'}"
+
+    @property
+    def of_zig(self) -> str:
+        """The name that Zig has for it, with the oldest version of the system that the library runs on."""
+        if self.system == "darwin":
+            return f"{self.processor}-macos.{OLDEST_MACOS}"
+        return f"{self.processor}-{self.system}-gnu.{OLDEST_GLIBC}"
+
+
+THIS_MACHINE = Target(sys.platform, platform.machine())
+LIBRARY = HERE / THIS_MACHINE.library_name
+
+
 class BuildError(Exception):
     """The library could not be built; the message is a sentence for the person who asked for it."""
 
@@ -147,24 +194,35 @@ def architecture_of(machine: str) -> Architecture:
     return ARCHITECTURES.get(SAME.get(machine, machine), OTHER)
 
 
-def find_compiler() -> list[str]:
-    """The command of a C++ compiler: $CXX, else the first of g++, c++ and clang++, else that of the package ziglang."""
+def find_compiler(target: Target = THIS_MACHINE) -> list[str]:
+    """The command of a C++ compiler: $CXX, else the first of g++, c++ and clang++, else that of the package ziglang.
+
+    For another machine it is $CXX, else that of the package ziglang, else for Linux GCC's cross-compiler.
+    """
     if chosen := os.environ.get("CXX"):
         return shlex.split(chosen)
-    for name in COMPILERS:
+    has_zig = importlib.util.find_spec("ziglang") is not None
+    zig = [sys.executable, "-m", "ziglang", "c++"]
+    names = COMPILERS
+    if not target.is_here:
+        if has_zig:
+            return [*zig, "-target", target.of_zig]
+        names = (f"{target.processor}-linux-gnu-g++",) if target.system == "linux" else ()
+    for name in names:
         if found := shutil.which(name):
             return [found]
-    if importlib.util.find_spec("ziglang") is not None:
-        return [sys.executable, "-m", "ziglang", "c++"]
-    names = ", ".join((*COMPILERS, "the package ziglang"))
-    raise BuildError(f"no C++ compiler was found ({names}, or the one named by $CXX)")
+    if has_zig:
+        return zig
+    listed = ", ".join((*names, "the package ziglang"))
+    purpose = "" if target.is_here else f" for {target.system} on {target.machine}"
+    raise BuildError(f"no C++ compiler{purpose} was found ({listed}, or the one named by $CXX)")
 
 
 def build(
     library: Path = LIBRARY,
     extra: tuple[str, ...] = (),
     kernels: Mapping[str, tuple[str, ...]] | None = None,
-    machine: str | None = None,
+    target: Target = THIS_MACHINE,
 ) -> Path:
     """Compile the library and return its path; an up-to-date file is not compiled again.
 
@@ -172,7 +230,7 @@ def build(
         library: where it is written.
         extra: more flags for compiler and linker.
         kernels: the flags of each instruction set; those of the machine if omitted.
-        machine: what it is built for, named as by `platform.machine`; this machine if omitted.
+        target: what it is built for; this machine if omitted.
 
     Raises:
         BuildError: no compiler, or it failed; the message holds its first lines.
@@ -181,8 +239,9 @@ def build(
     sources = digest()
     if not extra and library.is_file() and stamp.is_file() and stamp.read_text() == sources:
         return library
-    architecture = architecture_of(machine or platform.machine())
-    compiler = find_compiler()
+    architecture = architecture_of(target.machine)
+    compiler = find_compiler(target)
+    by_target = _target_flags(compiler, target)
     with tempfile.TemporaryDirectory() as room:
         # The source and the flags of each object file.
         objects = {
@@ -198,6 +257,7 @@ def build(
                 *compiler,
                 *COMMON,
                 *flags,
+                *by_target,
                 *extra,
                 "-c",
                 str(SOURCE / source),
@@ -208,30 +268,43 @@ def build(
         ]
         _run_all(commands)
         files = [f"{room}/{name}.o" for name in objects]
-        linker = _linker(compiler, library.suffix)
-        _run_all([[*linker, "-shared", *files, *extra, "-o", f"{room}/library.so"]])
+        linked = f"{room}/{target.library_name}"
+        linker = [*_linker(compiler, target), *by_target]
+        _run_all([[*linker, "-shared", *files, *extra, "-o", linked]])
         library.parent.mkdir(parents=True, exist_ok=True)
         fresh = library.with_suffix(f".{os.getpid()}")
-        shutil.copyfile(f"{room}/library.so", fresh)
+        shutil.copyfile(linked, fresh)
         fresh.replace(library)  # a process that has loaded the old file keeps it
         stamp.write_text(sources)
     return library
 
 
-def _linker(compiler: list[str], suffix: str) -> list[str]:
-    """The command that links a library with this suffix.
+def _is_zig(compiler: list[str]) -> bool:
+    return "ziglang" in compiler or Path(compiler[0]).name == "zig"
+
+
+def _target_flags(compiler: list[str], target: Target) -> list[str]:
+    """What the compiler has to hear of the system; Zig heard it with `-target`."""
+    if target.system == "darwin" and not _is_zig(compiler):
+        return [f"-mmacosx-version-min={OLDEST_MACOS}"]
+    return []
+
+
+def _linker(compiler: list[str], target: Target) -> list[str]:
+    """The command that links a library for this target.
 
     Zig links as for C: for C++ it would first compile the standard C++ library, which takes minutes and which the
-    kernel does not need. On macOS the functions of OpenMP are looked up when the library is loaded.
+    kernel does not need. On macOS the functions of OpenMP are looked up when the library is loaded, and a library
+    carries a name, which would otherwise be the path of a temporary folder.
     """
     linker = compiler
-    if "ziglang" in compiler or Path(compiler[0]).name == "zig":
+    flags = ["-static-libstdc++", "-static-libgcc"]
+    if _is_zig(compiler):
         linker = ["cc" if word == "c++" else word for word in compiler]
         flags = ["-Wl,-s"]
-    else:
-        flags = ["-static-libstdc++", "-static-libgcc"]
-    if suffix == ".dylib":
-        flags = ["-Wl,-undefined,dynamic_lookup"]
+    if target.system == "darwin":
+        name = f"@rpath/{target.library_name}"
+        flags = ["-Wl,-undefined,dynamic_lookup", f"-Wl,-install_name,{name}"]
     return [*linker, *flags]
 
 
@@ -239,6 +312,22 @@ def newest_glibc(library: Path) -> tuple[int, int] | None:
     """The version of the GNU C library that a built library needs at least; None if it needs none."""
     versions = re.findall(rb"\0GLIBC_(\d+)\.(\d+)", library.read_bytes())
     return max(((int(major), int(minor)) for major, minor in versions), default=None)
+
+
+def oldest_macos(library: Path) -> tuple[int, int] | None:
+    """The oldest macOS that a built library runs on, as its load commands say; None if it is not for macOS."""
+    content = library.read_bytes()
+    if content[:4] != MACH_O:
+        return None
+    (count,) = struct.unpack_from("<I", content, 16)
+    place = 32  # behind the header
+    for _ in range(count):
+        command, size = struct.unpack_from("<II", content, place)
+        if command == BUILD_VERSION:
+            (version,) = struct.unpack_from("<I", content, place + 12)
+            return version >> 16, version >> 8 & 0xFF
+        place += size
+    return None
 
 
 def _run_all(commands: list[list[str]]) -> None:
@@ -264,12 +353,15 @@ def main() -> None:
     """Build the library that the command line asks for."""
     options = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     options.add_argument(
-        "--machine", help="what it is built for, such as x86_64; this machine if omitted"
+        "--system", default=sys.platform, help="what it is built for: linux or darwin"
+    )
+    options.add_argument(
+        "--machine", default=platform.machine(), help="its processor, such as x86_64 or aarch64"
     )
     options.add_argument("--library", type=Path, default=LIBRARY, help="where it is written")
     chosen = options.parse_args()
     try:
-        path = build(chosen.library, machine=chosen.machine)
+        path = build(chosen.library, target=Target(chosen.system, chosen.machine))
     except BuildError as reason:
         sys.exit(
             f"the native backend is not built, so attention is computed by PyTorch alone: {reason}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 import os
-import platform
 import warnings
 from contextlib import suppress
 from ctypes import POINTER, Structure, c_char_p, c_double, c_int32, c_int64, c_uint64, c_void_p
@@ -321,16 +320,18 @@ def refusal(code: int) -> RegardError:
     )
 
 
-def _share_threads() -> None:
-    """Make the OpenMP library of PyTorch visible to the kernel, which looks for its functions by name.
+def _address_of_threads() -> int | None:
+    """The address of PyTorch's function for threads, for a kernel that does not find it by name.
 
-    PyTorch's wheel for x86-64 does so itself. Those for 64-bit Arm and for macOS load it for PyTorch alone; a library
-    that is not there, or that PyTorch has not loaded, is left alone.
+    PyTorch's wheel for x86-64 makes its OpenMP library visible. Those for 64-bit Arm and for macOS load it for PyTorch
+    alone; a library that is not there, or that PyTorch has not loaded, is left alone.
     """
     libraries = Path(torch.__file__).parent / "lib"
     for name in ("libgomp.so.1", str(libraries / "libomp.dylib")):
-        with suppress(OSError):
-            ctypes.CDLL(name, mode=os.RTLD_GLOBAL | os.RTLD_NOLOAD)
+        with suppress(OSError, AttributeError):
+            opened = ctypes.CDLL(name, mode=os.RTLD_NOLOAD)
+            return ctypes.cast(opened.GOMP_parallel, c_void_p).value
+    return None
 
 
 @cache
@@ -345,8 +346,6 @@ def load(path: Path = LIBRARY) -> Library | str:
         return f"{SETTING}=off turns it off"
     if not path.is_file():
         return f"its library is not built; {BUILD}"
-    if platform.machine() != "x86_64":
-        _share_threads()
     try:
         handle = ctypes.CDLL(str(path))
     except OSError as reason:
@@ -373,6 +372,8 @@ def load(path: Path = LIBRARY) -> Library | str:
     instructions = INSTRUCTIONS.get(handle.rg_instructions())
     if instructions is None:
         return _WRONG[1]
+    if not handle.rg_has_threads():
+        handle.rg_use_threads(c_void_p(_address_of_threads()))
     if not handle.rg_has_threads():
         reason = "the OpenMP library of this PyTorch has no function GOMP_parallel"
         warnings.warn(

@@ -5,6 +5,7 @@ import ctypes
 import importlib.util
 import json
 import platform
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,7 @@ from regard.backends.native.build import (
     LIBRARY,
     OTHER,
     SOURCE,
+    Target,
     architecture_of,
     build,
     find_compiler,
@@ -81,11 +83,19 @@ def test_zig_compiles_a_kernel_without_a_warning(tmp_path):
     assert (done.returncode, done.stderr) == (0, "")
 
 
-@zig
+def installed_compilers() -> list[str]:
+    """The compilers of this machine that must build the whole library."""
+    names = [name for name in ("g++", "clang++") if shutil.which(name)]
+    return [*names, *([ZIG] if importlib.util.find_spec("ziglang") else [])]
+
+
 @pytest.mark.slow
-def test_the_library_that_zig_builds_gives_the_same_bits(tmp_path, monkeypatch):
-    monkeypatch.setenv("CXX", ZIG)
-    assert digests(build(tmp_path / "of_zig.so")) == digests(LIBRARY)
+@pytest.mark.parametrize(
+    "compiler", installed_compilers(), ids=lambda words: "zig" if "zig" in words else words
+)
+def test_the_library_of_each_compiler_gives_the_same_bits(tmp_path, monkeypatch, compiler):
+    monkeypatch.setenv("CXX", compiler)
+    assert digests(build(tmp_path / "another.so")) == digests(LIBRARY)
 
 
 @pytest.mark.slow
@@ -95,7 +105,7 @@ def test_the_library_for_any_processor_gives_the_same_bits(tmp_path):
         "-DRG_GENERIC",
         "-mfma",
     )  # without -mfma the C library rounds once, in a hundred times the time
-    library = build(tmp_path / "generic.so", extra=extra, machine="another")
+    library = build(tmp_path / "generic.so", extra=extra, target=Target(sys.platform, "another"))
     assert digests(library) == digests(LIBRARY)
 
 

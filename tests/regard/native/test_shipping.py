@@ -202,6 +202,14 @@ def test_the_source_distribution_holds_every_file_of_the_package_and_nothing_com
     assert not [name for name in names if "libregard_native" in name or name.startswith("tests/")]
 
 
+def test_a_target_of_the_build_that_does_not_exist_is_named(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGARD_NATIVE_TARGET", "plan9-mips")
+    done = run_hatchling("wheel", tmp_path)
+    assert done.returncode != 0
+    words = "REGARD_NATIVE_TARGET is 'plan9-mips'; it is a system, linux or darwin, and a processor"
+    assert words in done.stdout + done.stderr
+
+
 def test_a_setting_of_the_build_that_does_not_exist_is_named(tmp_path):
     done = run_hatchling("wheel", tmp_path, "maybe")
     assert done.returncode != 0

@@ -1,5 +1,6 @@
 """Where the library is missing, stale or turned off, the backend refuses with the reason and PyTorch computes alone."""
 
+import ctypes
 import json
 import os
 import re
@@ -13,7 +14,7 @@ import pytest
 
 from regard.backends.native import build as building
 from regard.backends.native import library
-from regard.backends.native.build import BuildError, build
+from regard.backends.native.build import BuildError, Target, build
 
 # Each setting in a fork of a process that has imported torch alone: a record, or the reasons of refused probes.
 FORKS = """
@@ -106,7 +107,43 @@ def test_the_package_ziglang_is_used_where_no_other_compiler_is(monkeypatch):
     monkeypatch.setattr(building.shutil, "which", lambda name: None)
     compiler = building.find_compiler()
     assert compiler == [sys.executable, "-m", "ziglang", "c++"]
-    assert building._linker(compiler, ".so")[:4] == [sys.executable, "-m", "ziglang", "cc"]
+    assert building._linker(compiler, Target("linux", "x86_64"))[:4] == [
+        sys.executable,
+        "-m",
+        "ziglang",
+        "cc",
+    ]
+
+
+def test_for_another_machine_zig_comes_before_the_cross_compiler_of_gcc(monkeypatch):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setattr(building, "THIS_MACHINE", Target("linux", "x86_64"))
+    arm, mac = Target("linux", "aarch64"), Target("darwin", "arm64")
+    monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: name)
+    monkeypatch.setattr(building.shutil, "which", lambda name: f"/bin/{name}")
+    assert building.find_compiler(arm)[-2:] == ["-target", "aarch64-linux-gnu.2.17"]
+    assert building.find_compiler(mac)[-2:] == ["-target", "aarch64-macos.11.0"]
+    monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: None)
+    assert building.find_compiler(arm) == ["/bin/aarch64-linux-gnu-g++"]
+    with pytest.raises(BuildError, match=r"no C\+\+ compiler for darwin on arm64 was found"):
+        building.find_compiler(mac)
+
+
+def test_a_library_for_macos_has_no_path_of_its_builder_and_names_the_oldest_system():
+    mac = Target("darwin", "arm64")
+    words = " ".join(building._linker(["clang++"], mac))
+    assert "-install_name,@rpath/libregard_native.dylib" in words
+    assert building._target_flags(["clang++"], mac) == ["-mmacosx-version-min=11.0"]
+    assert building._target_flags(["clang++"], Target("linux", "x86_64")) == []
+
+
+def test_threads_are_given_where_their_name_is_not_visible(monkeypatch):
+    monkeypatch.setattr(library.ctypes, "CDLL", lambda name, mode: ctypes.pythonapi)
+    monkeypatch.setattr(
+        ctypes.pythonapi, "GOMP_parallel", ctypes.pythonapi.Py_IncRef, raising=False
+    )
+    expected = ctypes.cast(ctypes.pythonapi.Py_IncRef, ctypes.c_void_p).value
+    assert library._address_of_threads() == expected
 
 
 @pytest.mark.parametrize(

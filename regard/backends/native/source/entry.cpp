@@ -16,6 +16,9 @@ extern "C" void GOMP_parallel(void (*)(void *), void *, unsigned, unsigned) __at
 
 namespace {
 int chosen = -1;
+// The same function where its name is not visible: PyTorch's wheels for Arm and macOS load OpenMP for themselves alone, and
+// Zig's linker for macOS looks for a weak name in this library and the system only.
+decltype(&GOMP_parallel) given_parallel = nullptr;
 }  // namespace
 
 int instructions() {
@@ -49,8 +52,12 @@ void run_in_threads(int threads, void (*work)(void *), void *data) {
   for (int i = 0; i < started; i++) pthread_join(others[i], nullptr);
 }
 #else
-#define HAS_THREADS (GOMP_parallel != nullptr)
-void run_in_threads(int threads, void (*work)(void *), void *data) { GOMP_parallel(work, data, (unsigned)threads, 0); }
+decltype(&GOMP_parallel) parallel() {
+  const auto given = __atomic_load_n(&given_parallel, __ATOMIC_RELAXED);
+  return given ? given : GOMP_parallel;
+}
+#define HAS_THREADS (parallel() != nullptr)
+void run_in_threads(int threads, void (*work)(void *), void *data) { parallel()(work, data, (unsigned)threads, 0); }
 #endif
 
 // Where q, k and v are bfloat16, they are multiplied as they are, unless weights must stay float32.
@@ -310,6 +317,7 @@ PUBLIC void rg_sizes(int32_t sizes[12]) {
   sizes[8] = sizeof(rg_lists), sizes[9] = sizeof(rg_visible);
   sizes[10] = sizeof(rg_operation), sizes[11] = sizeof(rg_program);
 }
+PUBLIC void rg_use_threads(void *function) { __atomic_store_n(&given_parallel, (decltype(&GOMP_parallel))function, __ATOMIC_RELAXED); }
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }
 PUBLIC int32_t rg_instructions(void) { return instructions(); }
 PUBLIC int32_t rg_use_instructions(int32_t wanted) {

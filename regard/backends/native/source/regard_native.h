@@ -211,6 +211,7 @@ int32_t rg_run(const rg_program *);
 
 int32_t rg_version(void);
 const char *rg_sources(void);               // the digest of the sources that it was built from
+void rg_use_threads(void *function);         // the address of GOMP_parallel, where its name is not visible
 int32_t rg_has_threads(void);               // whether an OpenMP library with threads was found when it was loaded
 int32_t rg_instructions(void);              // 0: none that fits this processor, 1: no own instructions, 2: AVX2,
                                             // 3: AVX-512, 4: AVX-512 with BF16, 5: NEON

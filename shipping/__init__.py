@@ -1,0 +1,1 @@
+"""What is shipped and how it is tried: wheels for every machine, a release, and a Python for Arm that is emulated."""

@@ -1,0 +1,123 @@
+"""Builds a release and tries it, without uploading anything: wheels for every machine, a source distribution, hashes.
+
+    python -m shipping.release                     a dry run: everything lies in dist/release, the tree is unchanged
+    python -m shipping.release --date 2026-12-01   with another date in the changelog
+    python -m shipping.release --cut               also writes the dated changelog into this tree, to be committed
+
+A copy of what git knows is built, in which the top section of CHANGELOG.md has the date. Each archive is checked; those
+that this machine can run are installed into clean environments, where the first call of README.md and a lesson run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+from datetime import date
+from pathlib import Path
+
+from .checking import PROJECT, require
+from .emulated import ROOT
+from .trying import CleanEnvironment, is_native
+from .wheels import NAMES, build_all, check_all
+
+VERSION = PROJECT["version"]
+UNRELEASED = re.compile(rf"^## {re.escape(VERSION)} \(in development\)$", re.MULTILINE)
+NOT_YET = re.compile(r"^No version has been released yet;.*\n\n", re.MULTILINE)
+FIRST_CALL = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LESSON = "causal"
+
+
+def dated(changelog: str, day: date) -> str:
+    """The changelog with a date in the heading of this version, and without the sentence that none was released.
+
+    >>> print(dated(f"## {VERSION} (in development)", date(2026, 12, 1)))
+    ## 0.1.0 (2026-12-01)
+    """
+    require(
+        len(UNRELEASED.findall(changelog)) == 1,
+        f"CHANGELOG.md has no section '## {VERSION} (in development)'; a release needs one",
+    )
+    return NOT_YET.sub("", UNRELEASED.sub(f"## {VERSION} ({day})", changelog))
+
+
+def copy_of_tree(folder: Path) -> Path:
+    """The files that git knows, with what is changed and not committed."""
+    command = ["git", "-C", str(ROOT), "ls-files", "-z"]
+    listed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (folder / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(ROOT / name, folder / name)
+    return folder
+
+
+def check_with_twine(paths: list[Path]) -> str:
+    """What twine says of the metadata and of the page that an index would show."""
+    command = [sys.executable, "-m", "twine", "check", "--strict", *map(str, paths)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    printed = done.stdout + done.stderr
+    require(done.returncode == 0 and "PASSED" in printed, f"twine refuses an archive: {printed}")
+    return f"twine: {printed.count('PASSED')} archives passed"
+
+
+def use(archive: Path, readme: str) -> str:
+    """Install an archive with its commands, and run the first call of the README and one lesson there."""
+    first_call = FIRST_CALL.search(readme)
+    require(first_call is not None, "README.md has no block of Python")
+    assert first_call is not None
+    with tempfile.TemporaryDirectory() as folder:
+        environment = CleanEnvironment(Path(folder))
+        # A source distribution is built with the tools of this environment: nothing is fetched.
+        environment.install("--no-build-isolation", archive)
+        environment.run("-W", "error", "-c", first_call[1])
+        lesson = environment.run("-m", "regard_lab", "lesson", LESSON)
+    require(bool(lesson.strip()), f"the lesson {LESSON} of {archive.name} printed nothing")
+    return f"{archive.name}: the first call of README.md and the lesson {LESSON} ran"
+
+
+def hashes(paths: list[Path]) -> str:
+    lines = []
+    for path in sorted(paths):
+        lines.append(f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.name}\n")
+    return "".join(lines)
+
+
+def main(words: list[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m shipping.release",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--date", type=date.fromisoformat, default=date.today())
+    parser.add_argument("--out", type=Path, default=ROOT / "dist" / "release")
+    parser.add_argument("--only", nargs="+", choices=NAMES, default=list(NAMES), metavar="NAME")
+    parser.add_argument("--cut", action="store_true", help="write the dated changelog here too")
+    chosen = parser.parse_args(words)
+
+    changelog = ROOT / "CHANGELOG.md"
+    text = dated(changelog.read_text("utf-8"), chosen.date)
+    shutil.rmtree(chosen.out, ignore_errors=True)
+    with tempfile.TemporaryDirectory() as folder:
+        tree = copy_of_tree(Path(folder, "tree"))
+        (tree / "CHANGELOG.md").write_text(text, "utf-8")
+        sdist, wheels = build_all(tree, chosen.out, chosen.only)
+    check_all(sdist, wheels)
+    paths = [sdist, *wheels.values()]
+    print(check_with_twine(paths), flush=True)
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for archive in paths:
+        if archive == sdist or is_native(archive):
+            print(use(archive, readme), flush=True)
+    (chosen.out / "SHA256SUMS").write_text(hashes(paths), "utf-8")
+    if chosen.cut:
+        changelog.write_text(text, "utf-8")
+    print(f"{VERSION} of {chosen.date} lies in {chosen.out.name}; nothing was uploaded")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
