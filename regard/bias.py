@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from regard.arguments import as_input, count_of, is_unknown, real, shown, whole, yes_or_no
+from regard.devices import in_float64, widest_dtype
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.patterns import Neighbourhood, Pattern
 from regard.reprs import Described
@@ -100,7 +101,8 @@ class ALiBi(Bias):
         if any(is_unknown(slope) for slope in slopes):
             by_head = torch.stack([as_input(slope) for slope in slopes]).to(distances.device)
         else:
-            by_head = torch.tensor(slopes, dtype=torch.float64, device=distances.device)
+            device = distances.device
+            by_head = torch.tensor(slopes, dtype=widest_dtype(device), device=device)
         return -by_head[:, None] * distances.abs()
 
     @property
@@ -379,19 +381,22 @@ class Forgetting(Bias):
             raise ShapeError(
                 f"Forgetting's log_forget is {shown(log_forget)}; it is logarithms of gates, (batch, heads, k_len)"
             )
+        self.device = log_forget.device
         self.sums = log_sums(log_forget)
         self.zero: torch.Tensor | float = (self.sums[..., :1] + self.sums[..., -1:]) / 2
         self.held = False
 
     @classmethod
-    def of_sums(cls, sums: torch.Tensor, zero: torch.Tensor | float) -> Self:
+    def of_sums(cls, sums: torch.Tensor, zero: torch.Tensor | float, device: torch.device) -> Self:
         """The same from sums that are known, as those of the keys that a cache holds.
 
         Args:
             sums: of the logarithms up to each key, float64 (batch, heads, keys).
             zero: the sum that gets the number 0, (batch, heads, 1); digits are kept if the queries' sums are near it.
+            device: of the keys, if it has no float64 and the sums are on the CPU.
         """
         bias = cls(sums[..., :0])
+        bias.device = sums.device if device is None else device
         bias.sums = sums
         bias.zero = zero
         bias.held = True
@@ -402,10 +407,14 @@ class Forgetting(Bias):
         return self.sums.requires_grad
 
     def by_key(self) -> torch.Tensor:
-        """The number of each key, (batch or 1, heads or 1, 1, k_len), in float64, which autocast does not round."""
-        return (self.zero - self.sums)[..., None, :]
+        """The number of each key, (batch or 1, heads or 1, 1, k_len), in float64, which autocast does not round.
+
+        On a device without float64 the differences, which are small where weights are not, are rounded to float32.
+        """
+        numbers = (self.zero - self.sums)[..., None, :]
+        return numbers.to(widest_dtype(self.device)).to(self.device)
 
 
 def log_sums(log_forget: torch.Tensor, axis: int = -1) -> torch.Tensor:
-    """The sums of the logarithms of forget gates up to each key, in float64."""
-    return log_forget.double().clamp_min(-1_000).cumsum(axis)
+    """The sums of the logarithms of forget gates up to each key, in float64; on the CPU if their device has none."""
+    return in_float64(log_forget).clamp_min(-1_000).cumsum(axis)

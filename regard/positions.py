@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 from regard.arguments import each, in_memory, of_kind, one_of, real, shown, whole, yes_or_no
+from regard.devices import device_of_float64, in_float64
 from regard.errors import ArgumentError, ShapeError
 from regard.patterns.registry import Declared, Reader, Registry
 from regard.reprs import brief
@@ -44,9 +45,10 @@ class Sinusoidal(nn.Module):
     def forward(self, positions: torch.Tensor) -> torch.Tensor:
         """The vectors to add, (..., dim) in float32, for integer positions (...)."""
         positions = checked_positions(positions)
-        turns = frequencies(self.dim, self.base, positions.device)
-        angles = positions[..., None].double() * turns  # (..., dim / 2)
-        return torch.stack([angles.sin(), angles.cos()], -1).flatten(-2).float()
+        turns = frequencies(self.dim, self.base, device_of_float64(positions.device))
+        angles = in_float64(positions[..., None]) * turns  # (..., dim / 2)
+        vectors = torch.stack([angles.sin(), angles.cos()], -1).flatten(-2)
+        return vectors.float().to(positions.device)
 
     def extra_repr(self) -> str:
         return f"dim={self.dim}"
@@ -397,7 +399,7 @@ class Rotary:
             angles = angles[:, None]  # (batch, 1, length, dims / 2)
         dtype = torch.promote_types(x.dtype, torch.float32)
         cos, sin = self._cos_and_sin(angles)
-        return self._turn(x, cos.to(dtype), sin.to(dtype))
+        return self._turn(x, cos.to(dtype).to(x.device), sin.to(dtype).to(x.device))
 
     def _check_shape_of(self, positions: torch.Tensor, x: torch.Tensor) -> None:
         axes = "" if self.axes is None else f" or (batch, length, {len(self.axes)})"
@@ -453,7 +455,12 @@ class Rotary:
         return cos, sin, range(first, first + POSITIONS_OF_KEPT_TABLE)
 
     def _angles(self, positions: torch.Tensor, dims: int, device: torch.device) -> torch.Tensor:
-        """The angles of positions (..), or (.., axes) where there are any: (.., dims / 2) in float64."""
+        """The angles of positions (..), or (.., axes) where there are any: (.., dims / 2) in float64.
+
+        They are on the CPU if the device has no float64.
+        """
+        device = device_of_float64(device)
+        positions = positions.to(device)
         if self.frequencies is not None:
             turns = torch.tensor(self.frequencies, dtype=torch.float64, device=device)
         elif isinstance(self.scaling, Scaling):
@@ -525,7 +532,9 @@ def _kept_cos_and_sin(
     first = block * POSITIONS_OF_KEPT_TABLE
     positions = first + torch.arange(POSITIONS_OF_KEPT_TABLE, device=device)
     cos, sin = rotary._cos_and_sin(rotary._angles(positions, dims, device))
-    return torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
+    factors = torch.cat([cos, cos], -1).to(dtype), torch.cat([-sin, sin], -1).to(dtype)
+    cos, sin = (x.to(device) for x in factors)
+    return cos, sin
 
 
 def as_rotary(positions: Rotary | str | None) -> Rotary | None:

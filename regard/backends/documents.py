@@ -112,7 +112,8 @@ def _packs_by_length(
     places: torch.Tensor, lengths: torch.Tensor, starts: torch.Tensor
 ) -> Iterator[Pack]:
     """One pack for the documents of 1 position, one for those of 2, of 3 to 4, of 5 to 8, and so on."""
-    exponents = lengths.double().log2().ceil().long()
+    powers = 2 ** torch.arange(63, device=lengths.device)
+    exponents = torch.bucketize(lengths, powers)
     for exponent in exponents.unique().tolist():
         chosen = exponents == exponent
         steps = torch.arange(int(lengths[chosen].max()), device=places.device)

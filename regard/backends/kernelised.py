@@ -32,6 +32,7 @@ from regard.backends.recurrence import CHUNK, Engine, RecurrenceInputs, Rule, lo
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
+from regard.devices import in_float64
 from regard.mechanisms.features import Features, Kernelised
 from regard.patterns.documents import document_ids
 
@@ -261,10 +262,10 @@ def _gates(features: Features, before: torch.Tensor | None) -> tuple[Gates, torc
     k_log, decay_log = features.k_log, features.decay_log
     if before is None or k_log is None or decay_log is None:
         return (None, None), None
-    k_log = k_log.double()
-    decay_log = decay_log.double()
+    k_log = in_float64(k_log)
+    decay_log = in_float64(decay_log)
     decayed = decay_log.detach().cumsum(-1)
-    first = before.detach().double()
+    first = in_float64(before.detach())
     # M_i - decayed_i, which never falls
     highest = torch.maximum(first, (k_log.detach() - decayed).cummax(-1).values)
     fall = torch.cat((first, highest[..., :-1]), -1) - highest
@@ -272,8 +273,9 @@ def _gates(features: Features, before: torch.Tensor | None) -> tuple[Gates, torc
     # the value of `fall`, with the gradient of decay_log
     log_decay = decay_log + (fall - decay_log.detach())
     strength = (k_log - log).exp()
-    dtype = features.k.dtype
-    return (log_decay.to(dtype), strength.to(dtype)), log.to(dtype)
+    k = features.k
+    log_decay, strength, log = (x.to(k.dtype).to(k.device) for x in (log_decay, strength, log))
+    return (log_decay, strength), log
 
 
 def _add_keys(k: torch.Tensor, v: torch.Tensor, gates: Gates, memory: torch.Tensor) -> torch.Tensor:

@@ -52,7 +52,8 @@ class Documents:
     def forgetting(self, log_forget: torch.Tensor) -> Forgetting:
         """The bias of the log forget gates of packed documents, whose sums count from the start of each."""
         sums = log_sums(log_forget)
-        return Forgetting.of_sums(sums - sums[..., self.q_ends.to(torch.int64)[self.ids - 1]], 0.0)
+        ends_before = self.q_ends.to(torch.int64)[self.ids - 1].to(sums.device)
+        return Forgetting.of_sums(sums - sums[..., ends_before], 0.0, log_forget.device)
 
     @property
     def ids(self) -> torch.Tensor:

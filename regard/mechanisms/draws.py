@@ -45,7 +45,7 @@ def _cached_directions(
         vectors = _normal(seed, count, head_dim, step=0)
         if orthogonal:
             vectors = _orthogonalised(vectors, seed)
-        return vectors.to(device, dtype)
+        return vectors.to(dtype).to(device)
 
 
 def _orthogonalised(vectors: torch.Tensor, seed: int) -> torch.Tensor:

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.arguments import check_fields, count_of, whole
+from regard.devices import in_float64
 from regard.errors import ArgumentError
 from regard.mechanisms.base import STATISTICS, FormulaInputs, FormulaResult, Mechanism, Sizes
 from regard.mechanisms.draws import directions
@@ -173,13 +174,13 @@ class LSH(Mechanism):
         The length of a vector does not matter. In float64, so that two shapes or machines do not round a key into
         different buckets.
         """
-        exact_keys = keys.detach().double()
+        exact_keys = in_float64(keys.detach())
         halves = [factor // 2 for factor in self.factors]
         count = self.rounds * sum(halves)
         rotations = directions(self.seed, count, keys.shape[-1], orthogonal=False, like=exact_keys)
         by_round = rotations.split(sum(halves))
         buckets = [self._bucket_of_round(exact_keys, R.split(halves)) for R in by_round]
-        return torch.stack(buckets, 2)
+        return torch.stack(buckets, 2).to(keys.device)
 
     def _bucket_of_round(
         self, keys: torch.Tensor, rotations: tuple[torch.Tensor, ...]

@@ -94,7 +94,7 @@ class Budget:
 
     def share(self, name: str, result: torch.Tensor, expected: Array) -> float:
         """The largest error over its bound: at most 1 is within the budget; inf if only one result is finite."""
-        numbers = result.detach().double().cpu().numpy().reshape(expected.shape)
+        numbers = result.detach().cpu().double().numpy().reshape(expected.shape)
         differ = numbers != expected  # equal infinities do not
         if not differ.any():
             return 0.0

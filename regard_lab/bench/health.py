@@ -149,6 +149,8 @@ def examine() -> Health:
     devices = ["cpu"]
     if torch.cuda.is_available():
         devices.append("cuda")
+    if torch.backends.mps.is_available():  # the GPU of a Mac
+        devices.append("mps")
     findings = []
     for device in devices:
         for name in BACKENDS:

@@ -258,4 +258,4 @@ def _expected(name: str, value: torch.Tensor, expected: Answer) -> np.ndarray:
 
 
 def _array(x: torch.Tensor) -> np.ndarray:
-    return x.detach().double().cpu().numpy()
+    return x.detach().cpu().double().numpy()

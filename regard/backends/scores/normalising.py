@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from regard.backends.far import LOG2E, any_far
 from regard.backends.scores.blocking import RowBlock, ScoreBlock
 from regard.backends.scores.blocks import Scores
+from regard.devices import widest_dtype
 
 
 class Normaliser:
@@ -80,6 +81,7 @@ def _row_sums(
 
     log2_sum = total.log2_().masked_fill_(scores.empty_rows, 0)
     if sink is not None:
-        above = (highest + log2_sum).double() / LOG2E - sink.double()
+        wide = widest_dtype(highest.device)
+        above = (highest + log2_sum).to(wide) / LOG2E - sink.to(wide)
         log2_sum += (F.softplus(-above) * LOG2E).to(log2_sum.dtype)
     return highest, log2_sum

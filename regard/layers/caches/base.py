@@ -15,6 +15,7 @@ from regard.arguments import a_path, count_of, in_memory, refuse_wrapper, shown,
 from regard.bias import Forgetting, log_sums
 from regard.core.layout import checked_layout, swapped
 from regard.core.tensors import HEADS_FIRST, Stored, check_tensor
+from regard.devices import has_float64
 from regard.errors import ArgumentError, CheckpointError, ShapeError, UnsupportedError
 from regard.exporting import exporting
 from regard.layers.caches.entries import FreeSlots, HeldEntries
@@ -82,7 +83,7 @@ def forget_bias(used: dict[str, torch.Tensor], new: dict[str, torch.Tensor]) -> 
     middle: torch.Tensor | float = 0.0
     if sums_of_queries.shape[2]:
         middle = (sums_of_queries[..., :1] + sums_of_queries[..., -1:]) / 2
-    return Forgetting.of_sums(sums_of_keys, middle)
+    return Forgetting.of_sums(sums_of_keys, middle, new["k"].device)
 
 
 class Owned:
@@ -213,6 +214,11 @@ class Cache(Owned):
                 f"v_dim is {self.v_dim}, and in a joined cache at most head_dim, {head_dim}"
             )
         forgetting = whole("forgetting", forgetting, 0)
+        if forgetting and not has_float64(device):
+            raise UnsupportedError(
+                f"a cache with {forgetting} forget gates for each key/value head keeps their sums in float64, which "
+                f"{device} does not have; use device 'cpu'"
+            )
 
         widths = {"k": head_dim}
         if not self.joined:
