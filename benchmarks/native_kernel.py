@@ -33,7 +33,7 @@ from regard.backends.native.library import load
 from regard.core.tensors import Stored
 from regard.integrations.transformers.recurring import FUNCTIONS
 from regard_lab.bench.measuring import Pace, take_turns
-from regard_lab.bench.results import processor
+from regard_lab.bench.processors import processor
 from regard_lab.text.writing import markdown_table
 
 REPORT = RESULTS / "native_cpu.md"

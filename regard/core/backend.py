@@ -111,7 +111,7 @@ class Cost:
 
     `pairs`: the computed pairs, allowed or masked; `calls`: the operations launched; `estimated`: the numbers are
     estimates from a sample of the row blocks; `pace`: the time of one operation relative to PyTorch's fused one, where
-    it was measured.
+    it was measured; `assumed`: the instructions of a processor for which the pace is assumed, since nobody measured it.
     """
 
     flops: float
@@ -121,6 +121,7 @@ class Cost:
     calls: int = 1
     estimated: bool = False
     pace: float = 1.0
+    assumed: str = ""
 
     def work_on(self, device: str) -> float:
         """The number that backends are compared by: operations, bytes and launches, all counted in operations."""

@@ -4,7 +4,7 @@ The unit is an *operation*: the time that PyTorch's fused attention takes for on
 with vectors of 64 numbers, on one thread of a CPU. A *pace* is the time of one operation of a backend in that unit. A
 *launch* is the start of one operation of PyTorch, in operations `LAUNCH`.
 
-`python benchmarks/costs.py` measures each figure again on the CPU that it runs on and prints it beside the one that
+`regard bench --costs` measures each figure again on the CPU that it runs on and prints it beside the one that
 stands here. Which processor a figure comes from stands beside it where that was recorded. A figure changes plans, and
 with them the backend and the last bits of results, so it is changed alone, with a line in CHANGELOG.md.
 """
@@ -50,6 +50,7 @@ KERNEL_PACE = {
     "AVX-512": 0.5,
     "AVX-512 with BF16": 0.5,
 }
+ASSUMED = ("vectors of 16 bytes", "NEON")  # instructions whose figures nobody has measured
 KERNEL_PACE_BFLOAT16 = 0.3  # pace in bfloat16, by the instructions for it
 KERNEL_PACE_FLOAT64 = 0.95  # pace in float64
 KERNEL_TIMES_BY_ROW = 3.0  # factor of the pace for lists whose keys are read again for each row

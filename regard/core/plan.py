@@ -369,6 +369,13 @@ class Plan:
             else:
                 times = f"{self._times(verdict):.3g}x the estimated time"
                 lines.append(f"  {name}, {times}: {verdict}")
+        costs = [self.cost, *(verdict for _, verdict in self.others)]
+        assumed = {cost.assumed for cost in costs if isinstance(cost, Cost) and cost.assumed}
+        for instructions in sorted(assumed):
+            lines.append(
+                f"  not measured: how fast the kernel is on a processor with {instructions} is assumed; "
+                "`regard bench --costs` measures it and prints what to send"
+            )
         if any("about " in line for line in lines[1:]):
             lines.append("  about: an estimate, since counting all pairs would take too long")
         return "\n".join(lines)

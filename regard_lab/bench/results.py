@@ -19,6 +19,7 @@ from regard.errors import ArgumentError, CheckpointError, DataError, NotFoundErr
 from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
+from regard_lab.bench.processors import processor
 
 # Optional packages: the extra that installs each, and its purpose.
 PACKAGES: dict[str, tuple[str, str]] = {
@@ -118,16 +119,6 @@ def package_version(name: str) -> str | None:
         return version(name)
     except PackageNotFoundError:
         return None
-
-
-def processor() -> str:
-    """The name of the processor and its widest vector instructions, if the system reports them."""
-    capability = torch.backends.cpu.get_cpu_capability()
-    info = Path("/proc/cpuinfo")
-    lines = info.read_text().splitlines() if info.exists() else []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    name, *_ = [*names, platform.processor() or "unknown"]
-    return f"{name}, {capability}"
 
 
 KEYS = ("environment", "quick", "command", "cases", "our_mistakes", "peaks")  # of the file

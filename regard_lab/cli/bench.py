@@ -7,6 +7,7 @@ from typer import Argument, Option
 
 from regard.errors import RegardError
 from regard_lab.bench import describe_health, describe_results, examine, run_bench
+from regard_lab.bench.costs import costs_to_json, describe_costs, measure_costs
 from regard_lab.bench.results import Results
 from regard_lab.cli.console import counting, keeping, note, out_result
 from regard_lab.cli.options import Json, default
@@ -14,7 +15,8 @@ from regard_lab.cli.options import Json, default
 
 def bench(
     names: Annotated[
-        list[str] | None, Argument(metavar="NAME", help="Cases [default: all].")
+        list[str] | None,
+        Argument(metavar="NAME", help="Cases, or with --costs figures [default: all]."),
     ] = None,
     quick: Annotated[
         bool, Option("--quick", help="Smaller sizes; takes less than two minutes.")
@@ -26,9 +28,22 @@ def bench(
         bool, Option("--resume", help="Continue with the results in the folder.")
     ] = False,
     device: Annotated[str, Option(help="cpu or cuda.")] = default(run_bench, "device"),
+    costs: Annotated[
+        bool,
+        Option(
+            "--costs",
+            help="Measure the figures that plans compare instead, and print what to send.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Compare the speed of regard with other installed libraries; results are checked before timing."""
+
+    if costs:
+        with counting("measuring"):
+            figures = measure_costs(names or [], tell=note)
+        out_result(as_json, lambda: costs_to_json(figures), lambda: describe_costs(figures))
+        return
 
     def how_to_go_on() -> str | None:
         if not (out / Results.file).exists():

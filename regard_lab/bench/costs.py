@@ -1,6 +1,4 @@
-"""Measures the figures of regard/core/costs.py with calls of the library, and prints each beside its value there.
-
-python benchmarks/costs.py [--figures NAME ...] [--rounds N]
+"""Measures the figures of regard/core/costs.py with calls of the library, beside their values there.
 
 Times are CPU seconds on one thread, in turns with the call that gives the unit: a floating-point operation of a fused
 call of 1,024 queries and keys. The cost that a plan states is linear in each figure. So a figure is what makes the
@@ -10,26 +8,29 @@ are not measured.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from typing import Any
 
 import torch
 
 import regard as rg
-from benchmarks.report import options as arguments
 from regard import bias, mechanisms, patterns
 from regard.backends import BACKENDS, composed
 from regard.backends.native.library import load
 from regard.core import costs
 from regard.core.call import make_problem
 from regard.core.plan import Plan, make_plan
+from regard.errors import ArgumentError
 from regard.mechanisms.base import Sizes
-from regard_lab.bench.measuring import Pace, take_turns
-from regard_lab.bench.results import processor
+from regard_lab.bench.measuring import Pace, take_turns, threads
+from regard_lab.bench.processors import processor
+from regard_lab.bench.results import environment
+from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.writing import markdown_table
 
 HEADS = 4
@@ -65,7 +66,7 @@ class Measurement:
         return figure if self.key is None else figure[self.key]
 
     @contextmanager
-    def with_value(self, value: float) -> Iterator[None]:
+    def with_value(self, value: float) -> Generator[None]:
         """Within the block, plans count with another value."""
         before = getattr(costs, self.figure)
         setattr(costs, self.figure, value if self.key is None else {**before, self.key: value})
@@ -97,11 +98,13 @@ class Measurement:
         """The call that is timed, with its backward pass where the figure belongs to one."""
         tensors = self.tensors()
         attend = rg.attention_detail if "want" in self.options else rg.attention
-        forward = partial(attend, *self.inputs(tensors), backend=self.backend, **self.options)
+        forward: Callable[[], Any] = partial(
+            attend, *self.inputs(tensors), backend=self.backend, **self.options
+        )
         if not self.learns:
             return forward
         grad = torch.randn(1, HEADS, self.q_len, DIM, dtype=self.dtype)
-        leaves = tensors[1:] if self.shared else tensors
+        leaves: list[torch.Tensor] = tensors[1:] if self.shared else tensors
         return lambda: torch.autograd.grad(forward(), leaves, grad)
 
     def figure_of(self, operations: float) -> float:
@@ -156,9 +159,10 @@ def of_lsh() -> list[Measurement]:
 
 
 def of_kernel() -> list[Measurement]:
-    """The figures of the native kernel for the instructions of this processor."""
+    """The figures of the native kernel for the instructions of this processor; none where it is not built."""
     library = load()
-    assert not isinstance(library, str), library
+    if isinstance(library, str):
+        return []
     keys = torch.rand(1, HEADS, 1024, 1024).argsort(-1)[..., :128].sort(-1).values
     listed = {"pattern": patterns.ChosenKeys(keys)}
     retention = {"mechanism": "retention", "pattern": "causal"}
@@ -209,35 +213,75 @@ def row_block_pace(learns: bool, rounds: int) -> float:
     return (few / plans[64].cost.pairs) / (many / plans[256].cost.pairs)
 
 
-def main() -> None:
-    parser = arguments(__doc__)
-    parser.add_argument("--figures", nargs="*", default=[], help="names of figures")
-    parser.add_argument("--rounds", type=int, default=9)
-    chosen = parser.parse_args()
-    torch.set_num_threads(1)
-    torch.manual_seed(0)
+ROW_BLOCKS = "ROW_BLOCK_PACE"
 
-    fused = Measurement("", "fused")
-    unit = fused.call()
-    flops = fused.plan().cost.flops
+
+@dataclass(frozen=True)
+class MeasuredFigure:
+    """A figure by name, its value in the file, and what was measured."""
+
+    name: str
+    value: float
+    measured: float
+
+
+def measure_costs(
+    names: Collection[str] = (), *, rounds: int = 9, tell: Tell = silent
+) -> list[MeasuredFigure]:
+    """Measure the figures with these names, on one thread; all of them without names.
+
+    Raises:
+        ArgumentError: a name that no figure has.
+    """
+    with threads(1):
+        torch.manual_seed(0)
+        measurements = [*of_pytorch(), *of_streamed(), *of_lsh(), *of_kernel()]
+        known = {measurement.figure for measurement in measurements} | {ROW_BLOCKS}
+        unknown = sorted(set(names) - known)
+        if unknown:
+            raise ArgumentError(
+                f"there is no figure {', '.join(unknown)}; figures are {', '.join(sorted(known))}"
+            )
+        fused = Measurement("", "fused")
+        unit = fused.call()
+        flops = fused.plan().cost.flops
+        figures = []
+        for measurement in measurements:
+            if names and measurement.figure not in names:
+                continue
+            tell(f"measuring {measurement.name}")
+            of_unit, of_call = seconds_in_turns(unit, measurement.call(), rounds)
+            measured = measurement.figure_of(of_call / (of_unit / flops))
+            figures.append(MeasuredFigure(measurement.name, measurement.value, measured))
+        if not names or ROW_BLOCKS in names:
+            for place, direction in enumerate(("forward", "backward")):
+                tell(f"measuring {ROW_BLOCKS}, {direction}")
+                measured = row_block_pace(direction == "backward", rounds)
+                value = costs.ROW_BLOCK_PACE[64][place]
+                figures.append(MeasuredFigure(f"{ROW_BLOCKS}[64], {direction}", value, measured))
+    return figures
+
+
+def costs_to_json(figures: Collection[MeasuredFigure]) -> str:
+    """The figures as JSON text, with the environment that they depend on."""
+    return json.dumps(
+        {"environment": environment(), "figures": [asdict(figure) for figure in figures]}
+    )
+
+
+def describe_costs(figures: Collection[MeasuredFigure]) -> str:
+    """A table of figures with the processor, as a maintainer needs it."""
+    library = load()
+    instructions = "no kernel" if isinstance(library, str) else f"kernel for {library.instructions}"
     rows = []
-    for measurement in [*of_pytorch(), *of_streamed(), *of_lsh(), *of_kernel()]:
-        if chosen.figures and measurement.figure not in chosen.figures:
-            continue
-        of_unit, of_call = seconds_in_turns(unit, measurement.call(), chosen.rounds)
-        measured = measurement.figure_of(of_call / (of_unit / flops))
-        rows.append((measurement.name, f"{measurement.value:g}", f"{measured:.3g}"))
-        print(*rows[-1], flush=True)
-    if not chosen.figures or "ROW_BLOCK_PACE" in chosen.figures:
-        for place, direction in enumerate(("forward", "backward")):
-            measured = row_block_pace(direction == "backward", chosen.rounds)
-            value = costs.ROW_BLOCK_PACE[64][place]
-            rows.append((f"ROW_BLOCK_PACE[64], {direction}", f"{value:g}", f"{measured:.3g}"))
-            print(*rows[-1], flush=True)
-
-    print(f"\n{processor()}, torch {torch.__version__}\n")
-    print(*markdown_table(("figure", "in the file", "measured"), rows), sep="\n")
-
-
-if __name__ == "__main__":
-    main()
+    for figure in figures:
+        rows.append((figure.name, f"{figure.value:g}", f"{figure.measured:.3g}"))
+    lines = [
+        f"{processor()}; {instructions}; torch {torch.__version__}",
+        "",
+        *markdown_table(("figure", "in the file", "measured"), rows),
+        "",
+        "Plans on processors like this one become better if these lines are known: send them with the name of the",
+        'machine, as a report of the kind "Figures of a processor" in the list of issues of regard.',
+    ]
+    return "\n".join(lines)
