@@ -111,7 +111,7 @@ class Cost:
 
     `pairs`: the computed pairs, allowed or masked; `calls`: the operations launched; `estimated`: the numbers are
     estimates from a sample of the row blocks; `pace`: the time of one operation relative to PyTorch's fused one, where
-    it was measured; `assumed`: the instructions of a processor for which the pace is assumed, since nobody measured it.
+    it was measured; `assumed`: the instructions of a processor for which the pace is assumed, as it was not measured.
     """
 
     flops: float

@@ -50,7 +50,7 @@ KERNEL_PACE = {
     "AVX-512": 0.5,
     "AVX-512 with BF16": 0.5,
 }
-ASSUMED = ("vectors of 16 bytes", "NEON")  # instructions whose figures nobody has measured
+ASSUMED = ("vectors of 16 bytes", "NEON")  # instructions whose figures were not measured
 KERNEL_PACE_BFLOAT16 = 0.3  # pace in bfloat16, by the instructions for it
 KERNEL_PACE_FLOAT64 = 0.95  # pace in float64
 KERNEL_TIMES_BY_ROW = 3.0  # factor of the pace for lists whose keys are read again for each row

@@ -33,7 +33,7 @@ FUNCTIONS = {
     function["func"].partition("(")[0]: function
     for function in yaml.load(_table.read_text("utf-8"), Loader=_loader)
 }
-REFUSED: Counter[str] = Counter()  # what was refused, also where somebody caught the exception
+REFUSED: Counter[str] = Counter()  # what was refused, also where the exception was caught
 
 
 def keys_of(name: str) -> set[str] | None:
@@ -216,6 +216,17 @@ def _copy_from(source: torch.Tensor, target: torch.Tensor, non_blocking: bool = 
 _aten.impl("empty.memory_format", _empty, "Lazy")
 _aten.impl("empty_strided", _empty_strided, "Lazy")
 _aten.impl("_copy_from", _copy_from, "Lazy")
+
+
+class _Autocast(torch.autocast):
+    """PyTorch's own, which knows a Mac's GPU and not the device that stands for it."""
+
+    def __init__(self, device_type: str, *arguments: Any, **options: Any) -> None:
+        known = "cpu" if device_type == NAME else device_type
+        super().__init__(known, *arguments, **options)
+
+
+torch.autocast = _Autocast
 
 
 def put(x: torch.Tensor, learns: bool = False) -> OnDevice:

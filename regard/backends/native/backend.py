@@ -332,7 +332,7 @@ def _cost(kernel: Kernel) -> Cost:
 
 
 def assumed_instructions(library: Library) -> str:
-    """The instructions of this processor, if nobody has measured how fast the kernel is with them."""
+    """The instructions of this processor, if it was not measured how fast the kernel is with them."""
     return library.instructions if library.instructions in costs.ASSUMED else ""
 
 

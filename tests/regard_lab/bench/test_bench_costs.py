@@ -55,7 +55,7 @@ def test_processors_are_named_as_each_system_tells_them(monkeypatch):
 
 
 @built
-def test_a_plan_says_that_nobody_measured_the_kernel_on_a_processor(monkeypatch, fresh_plans):
+def test_a_plan_says_that_the_kernel_was_not_measured_on_a_processor(monkeypatch, fresh_plans):
     q = torch.randn(1, 2, 41, 16)
     sentence = "not measured: how fast the kernel is on a processor with {} is assumed"
     known = load().instructions
