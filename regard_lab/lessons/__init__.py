@@ -17,6 +17,7 @@ CHAPTERS: dict[str, tuple[str, ...]] = {
         "subwords",
         "encoder",
         "decoder",
+        "norms",
         "translation",
         "heads",
         "referent",

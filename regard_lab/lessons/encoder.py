@@ -120,8 +120,8 @@ with figure(title, 8.0, 3.8, caption) as drawing:
 # The **norm** brings the input of a part to the same length for every word. The **residual connection** is the plus
 # sign: a part does not replace the vector of a word, it adds to it. This page computes the form with the norm first
 # (pre-norm, Xiong et al. 2020), which most models have since. The paper of 2017 takes the norm after each sum,
-# $y = \operatorname{norm}(x + \operatorname{attention}(x))$ (post-norm): the same weights then give other vectors. As
-# code, a layer is two lines:
+# $y = \operatorname{norm}(x + \operatorname{attention}(x))$ (post-norm): the same weights then give other vectors, and
+# [a training goes differently](norms.md). As code, a layer is two lines:
 
 # %%
 block = model.blocks[0]

@@ -43,6 +43,39 @@ def test_encoder_with_mixed_words_and_exchanged_residuals(monkeypatch):
     )
 
 
+def test_norms_in_the_other_place():
+    """Sizes and gradients are those of the other place, and other stacks have the warm-up."""
+
+    def exchange_sizes(sizes):
+        return {"post": sizes["pre"], "pre": sizes["post"]}
+
+    def exchange_gradients(gradients):
+        other = {"post": "pre", "pre": "post"}
+        return {(other[place], layers): found for (place, layers), found in gradients.items()}
+
+    trainings = {
+        "post-norm": ("post", 60),
+        "post-norm, warm-up": ("post", 0),
+        "pre-norm": ("post", 0),
+    }
+    broken = failing(
+        "norms",
+        sizes=Computed(exchange_sizes),
+        gradients=Computed(exchange_gradients),
+        TRAININGS=trainings,
+    )
+    assert starting(
+        broken,
+        "In post-norm the vectors have",
+        "In pre-norm the vectors grow",
+        "So the last of many",
+        "With four times as many layers",
+        "So in a deep stack the last gradient",
+        "Post-norm learns more",
+        "A Transformer cannot be trained",
+    )
+
+
 def test_decoder_without_a_mask():
     def unmask(model):
         for block in model.blocks:

@@ -76,6 +76,15 @@ WRONG_ANSWERS = {
             "logits.softmax(-1).amax(-1).prod()",  # of the most probable words
         ),
     },
+    "norms": {
+        "size_after_12_layers": ("7", "12", "6"),
+        "unchanged_by_a_part_of_zeros": ("post-norm", "both", "neither"),
+        "rates_of_warm_up": (
+            "RATE * torch.arange(1, STEPS + 1) / WARM_UP",  # rises without end
+            "RATE * (torch.arange(STEPS) / WARM_UP).clamp(max=1)",  # begins with 0
+            "torch.full((STEPS,), RATE)",  # no warm-up
+        ),
+    },
     "translation": {
         "runs_of_both_stacks": ("10 10", "1 1", "10 1"),
         "moved_by_a_source_word": ("queries", "keys", "nothing"),
