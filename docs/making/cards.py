@@ -234,6 +234,26 @@ def decoder() -> Iterable[str]:
 
 
 @drawn
+def norms() -> Iterable[str]:
+    """Both places of the norm: after the sum, and before the part."""
+    for x, parts in ((64, ("norm", "+", "part")), (176, ("+", "part", "norm"))):
+        yield arrow((x, 150), (x, 10))
+        for row, part in enumerate(parts):
+            y = 28 + 38 * row
+            if part == "+":
+                yield f'<circle cx="{x}" cy="{y + 13}" r="11" fill="white" stroke="{INK}"/>'
+                yield word(x, y + 18, "+")
+            else:
+                pale, edge = (shade(0.25, ORANGE), ORANGE) if part == "norm" else (PALE, BLUE)
+                yield box(x - 30, y, 60, 26, pale, edge)
+                yield word(x, y + 18, part)
+        # the residual connection, from the input of the layer to the sum
+        height = 28 + 38 * parts.index("+") + 13
+        yield line([(x, 142), (x + 42, 142), (x + 42, height)], FAINT)
+        yield arrow((x + 42, height), (x + 12, height), FAINT)
+
+
+@drawn
 def translation() -> Iterable[str]:
     for x, title, colour, below in ((20, "encoder", BLUE, "it"), (136, "decoder", GREEN, "es")):
         yield box(x, 34, 84, 64, shade(0.2, colour), colour)
