@@ -23,6 +23,7 @@ from regard_lab.models import LanguageModel, SavedModel, TextEncoder
 from regard_lab.models.kinds import translation_model
 from regard_lab.models.storage import read_checkpoints
 from regard_lab.text import Tokeniser, read_lines
+from regard_lab.text.exchange import is_document
 from regard_lab.text.lines import is_packed, plain_path
 from regard_lab.training.checkpoint import RunState, read_training
 from regard_lab.training.recipes.run_folder import LearnedLoss, read_settings, read_test
@@ -176,9 +177,34 @@ INPUT = typer.Option(
 )
 OUT = typer.Option(
     "--out",
+    "-o",
     metavar="FILE",
     help="Write the lines to a file, in order; if the command is killed, the same command goes on.",
 )
+
+
+def check_no_document(sentences: Sequence[str], options: Mapping[str, object]) -> None:
+    """Refuse options of files of messages where none is translated, and such a file that is given as a sentence."""
+    given = [name for name, value in options.items() if value]
+    if given:
+        raise ArgumentError(
+            f"{given[0]} is for a file of messages (.xliff, .tmx, .po, .mo): name it with --out, or leave {given[0]} "
+            f"out"
+        )
+    for sentence in sentences:
+        if is_document(sentence) and os.path.isfile(sentence):
+            raise ArgumentError(
+                f"{sentence} is a file; a copy of it with translations is written by: --out FILE"
+            )
+
+
+def check_one_process() -> None:
+    """Refuse several processes of torchrun, for work that one does."""
+    processes = os.environ.get("WORLD_SIZE", "1")
+    if processes != "1":
+        raise ArgumentError(
+            f"torchrun started {processes} processes, and one translates a file of messages; start the command alone"
+        )
 
 
 def files_of(

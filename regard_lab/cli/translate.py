@@ -15,6 +15,7 @@ from typer import Argument, Option
 from regard.arguments import count_of, suggest
 from regard.errors import ArgumentError
 from regard_lab.cli.console import (
+    StoppedError,
     check_name,
     counting,
     keeping,
@@ -52,6 +53,8 @@ from regard_lab.cli.running import (
     INPUT,
     OUT,
     Lengths,
+    check_no_document,
+    check_one_process,
     files_of,
     is_typed,
     read_texts,
@@ -60,6 +63,13 @@ from regard_lab.cli.running import (
     write_lines,
 )
 from regard_lab.decoding import Constraints, SearchOptions, Translation, Translator
+from regard_lab.decoding.documents import (
+    InterruptedDocument,
+    check_output,
+    translate_document,
+    without_codes,
+)
+from regard_lab.decoding.protecting import PlaceholderCounts, UnprotectedPlaceholders
 from regard_lab.decoding.translator import Ends
 from regard_lab.seeing import LENSES, Relevance, draw_maps, draw_relevance, look, relevance
 from regard_lab.seeing.lenses.explaining import check_options
@@ -68,6 +78,7 @@ from regard_lab.seeing.maps import KINDS, AttentionMaps, check_attends
 from regard_lab.seeing.picture import WORDING
 from regard_lab.seeing.terminal import terminal_map, visible
 from regard_lab.text.cleaning import normalise, tidy, tidy_target
+from regard_lab.text.exchange import WritingOptions, is_document, open_document
 from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import UnknownWords
 from regard_lab.text.terminal import one_line
@@ -164,11 +175,44 @@ def translate(
     place: Place = None,
     source: Annotated[Path | None, INPUT] = None,
     result: Annotated[Path | None, OUT] = None,
+    to_language: Annotated[
+        str | None,
+        Option(
+            "--to",
+            metavar="LANG",
+            help="With a file of messages: the language of the translations, where the file does not name it.",
+        ),
+    ] = None,
+    from_language: Annotated[
+        str | None,
+        Option(
+            "--from",
+            metavar="LANG",
+            help="With a .tmx: the language to translate from. [default: that of its header]",
+        ),
+    ] = None,
+    again: Annotated[
+        bool,
+        Option(
+            "--again",
+            help="With a file of messages: translate also those that have a translation, but for confirmed ones.",
+        ),
+    ] = False,
+    confirmed: Annotated[
+        bool,
+        Option(
+            "--confirmed",
+            help="With a file of messages: write translations as confirmed, not as fuzzy or to be reviewed.",
+        ),
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """Translate sentences, one line of output for each line of input."""
+    """Translate sentences, one line of output for each line of input; or a file of messages (XLIFF, TMX, PO, MO)."""
     check_search(normalisation, beam)
     sentences = sentences or []
+    if result is not None and source is None and len(sentences) == 1 and is_document(sentences[0]):
+        source = Path(sentences[0])
+        sentences = []
     if compiled:
         cache_kind = check_compiled(beam, cache_kind, cache_dtype)
     constraints = Constraints(
@@ -189,6 +233,18 @@ def translate(
         search["batch_tokens"] = 1  # several texts at once would need a graph of their own
     _check_count(count, beam, picture=picture, map=drawn, why=why, out=None if as_json else result)
     files = files_of(source, result, sentences, picture=picture, why=why, map=drawn)
+    writing = WritingOptions(language=to_language, again=again, confirmed=confirmed)
+    if files is not None and is_document(files[0]):
+        _check_document_options(json=as_json, align=align, count=count > 1, prefix=prefix)
+        _translate_messages(run, files, writing, from_language, search, compiled)
+        return
+    document_options = {
+        "--to": to_language,
+        "--from": from_language,
+        "--again": again,
+        "--confirmed": confirmed,
+    }
+    check_no_document(sentences, document_options)
     if files is not None:
         _translate_file(run, files, search, as_json, align, compiled)
         return
@@ -208,6 +264,8 @@ def translate(
     unknown = UnknownWords(translator.words, "translation", translator.tokeniser.reads)
     lengths = Lengths(run)
     ends = Ends()
+    unprotected = UnprotectedPlaceholders(translator.tokeniser)
+    placeholders = PlaceholderCounts()
     done = 0
 
     def what_is_printed() -> str | None:
@@ -217,9 +275,12 @@ def translate(
         for chunk in read_texts(sentences, "sentence", max(1, LINES_AT_ONCE // beam)):
             for line in chunk:
                 note(lengths.remark(line))
+                note(unprotected.remark(line))
             for best in _each_best(translator, chunk, search):
                 translation = best[0]
                 ends.add([translation])
+                if translator.tokeniser.protects:
+                    placeholders.add(translation.source, translation.text)
                 note(unknown.remark(translation.source))
                 explained = None
                 if question:
@@ -242,8 +303,11 @@ def translate(
                 done += 1
             if is_typed(sentences):
                 note(ends.remark())
+                note(placeholders.remark())
                 ends = Ends()
+                placeholders = PlaceholderCounts()
     note(ends.remark())
+    note(placeholders.remark())
 
 
 def _each_best(
@@ -288,20 +352,25 @@ def _translate_file(
     """This process's share of the lines of a file."""
     ends = Ends()
     lengths = Lengths(run)
+    placeholders = PlaceholderCounts()
 
     @cache  # loaded when the first line is to be translated, and then once
-    def load() -> tuple[Translator, UnknownWords]:
+    def load() -> tuple[Translator, UnknownWords, UnprotectedPlaceholders]:
         translator = compiling(Translator.load(run), compiled)
         unknown = UnknownWords(translator.words, "translation", translator.tokeniser.reads)
-        return translator, unknown
+        return translator, unknown, UnprotectedPlaceholders(translator.tokeniser)
 
     def compute(lines: Sequence[str], first: int) -> list[str]:
-        translator, unknown = load()
+        translator, unknown, unprotected = load()
         for line in lines:
             note(lengths.remark(line))
             note(unknown.remark(line))
+            note(unprotected.remark(line))
         translations = translator.n_best(list(lines), **search)
         ends.add(best[0] for best in translations)
+        if translator.tokeniser.protects:
+            for best in translations:
+                placeholders.add(best[0].source, best[0].text)
         if not as_json:
             return [one_line(_line(translator, best[0], align, None)) for best in translations]
         count = search["options"].count
@@ -315,6 +384,56 @@ def _translate_file(
     settings["max_length"] = settings.pop("max_tokens")  # as the option of the command is called
     write_lines(run, files, compute, **settings)
     note(ends.remark())
+    note(placeholders.remark())
+
+
+def _check_document_options(**others: object) -> None:
+    """Refuse options that say how lines are printed."""
+    of_lines = [f"--{name}" for name, value in others.items() if value]
+    if of_lines:
+        raise ArgumentError(
+            f"{of_lines[0]} is for lines of text, and a file of messages stays in its format; leave it out"
+        )
+
+
+def _translate_messages(
+    run: Path,
+    files: tuple[Path, Path],
+    writing: WritingOptions,
+    from_language: str | None,
+    search: dict[str, Any],
+    compiled: bool,
+) -> None:
+    """Write a copy of a file of messages with translations."""
+    path, out = files
+    check_one_process()
+    check_output(path, out)
+    document = open_document(path, writing, from_language)
+    for remark in document.remarks:
+        note(remark)
+    translator = compiling(Translator.load(run), compiled)
+    note(remark_on_training(run))
+    unprotected = UnprotectedPlaceholders(translator.tokeniser)
+    unknown = UnknownWords(translator.words, "translation", translator.tokeniser.reads)
+    for text in map(without_codes, document.texts):
+        note(unprotected.remark(text))
+        note(unknown.remark(text))
+
+    messages = count_of(len(document.messages), "messages", ",")
+    note(f"{path} has {messages} to translate")
+    try:
+        with counting("translating", len(document.texts)) as progress:
+            report = translate_document(translator, document, out, progress=progress, **search)
+    except InterruptedDocument as interrupted:
+        report = interrupted.report
+        if not report.translated:
+            raise KeyboardInterrupt from None
+        raise StoppedError(
+            f"interrupted; {report.lines()[0]}, and {count_of(report.waiting, 'messages', ',')} "
+            f"without; the same command with {out} as its input goes on"
+        ) from None
+    for line in report.lines():
+        note(line)
 
 
 def _record(
@@ -324,7 +443,7 @@ def _record(
     records = []
     for translation in best:
         record: dict[str, Any] = asdict(translation)
-        record["text"] = tidy_target(translation.text)
+        record["text"] = _written(translator, translation)
         record["words"] = [word._asdict() for word in translation.words]
         if align:
             record["alignment"] = _alignment(translator, translation)
@@ -340,12 +459,19 @@ def _record(
 
 def _line(translator: Translator, translation: Translation, align: bool, number: int | None) -> str:
     """As Moses and Marian write a translation: `text ||| pairs`, or one of several as `number ||| text ||| score`."""
-    parts = [tidy_target(translation.text)]
+    parts = [_written(translator, translation)]
     if align:
         parts.append(" ".join(f"{i}-{j}" for i, j in _alignment(translator, translation)))
     if number is not None:
         parts = [str(number), *parts, f"{translation.score:.6f}"]
     return " ||| ".join(parts)
+
+
+def _written(translator: Translator, translation: Translation) -> str:
+    """The text of a translation in one form of Unicode and spaces, but for placeholders, which stay as they are."""
+    if translator.tokeniser.protects:
+        return translation.text.strip()
+    return tidy_target(translation.text)
 
 
 def _alignment(translator: Translator, translation: Translation) -> list[tuple[int, int]]:

@@ -358,7 +358,7 @@ class OpenedTranslator(OpenedRun):
         if like is not None and like.written_text and like.written_text != written:
             notes = (f"This run would write: {tidy_target(written)}",)
             written = like.written_text
-            ids = tuple(self.tokeniser.encode_target(like.written_text))
+            ids = tuple(self.tokeniser.encode_target(like.written_text, text))
         exploration = explore_translation(
             self.model,
             self.tokeniser,
@@ -380,7 +380,7 @@ class OpenedTranslator(OpenedRun):
                 place = ids.start + 1
                 break
         remark = ""
-        if self.tokeniser.encode_target(translation.text) != list(translation.ids):
+        if self.tokeniser.encode_target(translation.text, text) != list(translation.ids):
             place = None
             remark = (
                 "When the translation is split into sub-words again, they differ from those that the model wrote; "

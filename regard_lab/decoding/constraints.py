@@ -1,13 +1,55 @@
 """Constraints on the ids of a search: which it must write, may not write, and writes at a penalty."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import torch
 
-from regard.arguments import each, real, whole
+from regard.arguments import each, of_kind, real, whole
 from regard.errors import ArgumentError
 from regard.reprs import brief
+
+
+@dataclass(frozen=True)
+class Once:
+    """The reserved ids of a batch row: each of its texts has them at most once.
+
+    Args:
+        ids: that texts may have.
+        after: for an id the one that must stand before it.
+        closes: for an id the one that it closes: pairs are nested.
+        latest: from so many ids on a text that must have all gets only those that are missing; None for no limit.
+
+    >>> once = Once((4, 5, 6), closes={6: 5})
+    >>> once.allowed((4,)), once.allowed((4, 5)), once.allowed((6, 4, 5, 6))
+    ([5], [6], [])
+    """
+
+    ids: tuple[int, ...]
+    after: Mapping[int, int] = field(default_factory=dict)
+    closes: Mapping[int, int] = field(default_factory=dict)
+    latest: int | None = None
+
+    def allowed(self, written: Sequence[int]) -> list[int]:
+        """The ids that may come after those that are written."""
+        present = set(written)
+        opened = []
+        opening = set(self.closes.values())
+        for identifier in written:
+            if identifier in opening:
+                opened.append(identifier)
+            elif identifier in self.closes and opened:
+                opened.pop()
+
+        allowed = []
+        for identifier in self.ids:
+            before = self.after.get(identifier)
+            is_early = before is not None and before not in present
+            closed = self.closes.get(identifier)
+            is_crossed = closed is not None and opened[-1:] != [closed]
+            if identifier not in present and not is_early and not is_crossed:
+                allowed.append(identifier)
+        return allowed
 
 
 @brief
@@ -18,11 +60,18 @@ class Constraints:
     Ids that would repeat a run of `no_repeat` ids of the text are excluded, and END before `min_length` ids. If no id
     is left, END is allowed after all. A prefix is written whatever the others exclude.
 
+    Reserved ids stand for something in the text that is read. A text has only those of its batch row, each at most
+    once. With `complete` it ends only when it has all: where END would be most likely, the likeliest of those that are
+    missing takes its place.
+
     Args:
         min_length: the fewest ids of a text, END aside.
         no_repeat: no run of so many ids occurs twice in a text; None for no such rule.
         repetition_penalty: the log-probability of an id that the text has already is multiplied by this, 1 or more.
         prefixes: for each batch row the ids that its texts begin with; none by default.
+        reserved: the ids that are reserved; none by default.
+        once: for each batch row those that it has.
+        complete: whether a text has all of its batch row.
 
     Raises:
         ArgumentError: other values.
@@ -38,6 +87,9 @@ class Constraints:
     no_repeat: int | None = None
     repetition_penalty: float = 1.0
     prefixes: tuple[tuple[int, ...], ...] = ()
+    reserved: range = range(0)
+    once: tuple[Once, ...] = ()
+    complete: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "min_length", whole("min_length", self.min_length, 0))
@@ -55,6 +107,11 @@ class Constraints:
             ids = each("a prefix", prefix, "ids")
             prefixes.append(tuple(whole("an id of prefixes", identifier, 0) for identifier in ids))
         object.__setattr__(self, "prefixes", tuple(prefixes))
+        of_kind("reserved", self.reserved, range, "a range of ids")
+        once = each("once", self.once, "a Once for each batch row")
+        once = tuple(of_kind("once", row, Once, "a Once for each batch row") for row in once)
+        object.__setattr__(self, "once", once)
+        of_kind("complete", self.complete, bool, "True or False")
 
     @property
     def are_none(self) -> bool:
@@ -70,6 +127,10 @@ class Constraints:
         if self.prefixes and len(self.prefixes) != len(limits):
             raise ArgumentError(
                 f"{len(self.prefixes)} prefixes for {len(limits)} texts; give one for each"
+            )
+        if self.once and len(self.once) != len(limits):
+            raise ArgumentError(
+                f"{len(self.once)} of once for {len(limits)} texts; give one for each"
             )
         prefixes = self.prefixes or [()] * len(limits)
         # one id or more beyond a prefix: the model's own
@@ -131,6 +192,11 @@ class Constraints:
             of_text[self.banned(ids)] = -torch.inf
             if end is not None and len(ids) < self.min_length:
                 of_text[end] = -torch.inf
+            if self.once:
+                allowed = self.once[row].allowed(ids)
+                latest = self.once[row].latest
+                is_late = self.complete and latest is not None and len(ids) >= latest
+                self._constrain_reserved(of_text, allowed, end, is_late)
 
             nothing_left = not bool((of_text > -torch.inf).any())
             if nothing_left:
@@ -140,6 +206,20 @@ class Constraints:
                     )
                 of_text[end] = logits[place, end]
         return constrained
+
+    def _constrain_reserved(
+        self, of_text: torch.Tensor, allowed: Sequence[int], end: int | None, is_late: bool
+    ) -> None:
+        """Exclude the reserved ids of a text (vocab_size,) but those that are allowed; with `complete` END too."""
+        logits_of_allowed = of_text[list(allowed)]
+        of_text[self.reserved.start : self.reserved.stop] = -torch.inf
+        if self.complete and allowed and end is not None:
+            best = logits_of_allowed.argmax()
+            logits_of_allowed[best] = torch.maximum(logits_of_allowed[best], of_text[end])
+            of_text[end] = -torch.inf
+            if is_late:
+                of_text[:] = -torch.inf
+        of_text[list(allowed)] = logits_of_allowed
 
 
 FREE = Constraints()

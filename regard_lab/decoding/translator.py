@@ -16,6 +16,12 @@ from regard.reprs import Described, brief
 from regard_lab.decoding.lines import SharedWork
 from regard_lab.decoding.loading import check_together, load_with_tokeniser, seen_words_of
 from regard_lab.decoding.options import SearchOptions, with_options
+from regard_lab.decoding.protecting import (
+    PlaceholderCounts,
+    SourcePlaceholders,
+    protecting,
+    repairing,
+)
 from regard_lab.decoding.scoring import ScoredText, ScoredWord, gains_of, words_of
 from regard_lab.decoding.search import search_texts
 from regard_lab.decoding.starting import Hypothesis
@@ -23,6 +29,7 @@ from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.text import Pair, Scores, Tokeniser, score
 from regard_lab.text.batches import EncodedPair, batches_in_order, encode_pairs
 from regard_lab.text.cleaning import tidy_target
+from regard_lab.text.placeholders import differences
 from regard_lab.text.scores import score_each
 from regard_lab.text.seen_words import SeenWords
 
@@ -86,6 +93,15 @@ class Ends:
                 limit = f"limits of {least:,} to {most:,} ids"
             parts.append(f"{len(self.limits):,} {of_all} reached the {limit} without an end")
         return "; ".join(parts) or None
+
+
+@dataclass(frozen=True)
+class _Source:
+    """A line with its ids and its placeholders."""
+
+    line: str
+    ids: list[int]
+    placeholders: SourcePlaceholders
 
 
 class Translator(Described):
@@ -177,22 +193,51 @@ class Translator(Described):
                 f"{options.count}"
             )
         first_ids = tuple(self.tokeniser.encode_target(tidy_target(a_string("prefix", prefix))))
-        encoded = [(self.tokeniser.encode(line), [0]) for line in lines]
+        sources = [self._source(line) for line in lines]
+        encoded = [(source.ids, [0]) for source in sources]
         done = {} if kept is None else of_kind("kept", kept, dict, "an empty dict, or None")
 
-        for indices, (source, *_) in self._batches(encoded, batch_tokens, progress, share):
+        for indices, (source_ids, *_) in self._batches(encoded, batch_tokens, progress, share):
             of_batch = options
             if first_ids:
-                prefixes = (first_ids,) * len(source)
+                prefixes = (first_ids,) * len(indices)
                 constraints = replace(options.constraints, prefixes=prefixes)
                 of_batch = replace(options, constraints=constraints)
-            hypotheses = search_texts(self.model, source, of_batch)
-            for index, best in zip(indices, hypotheses, strict=True):
-                source_ids, _ = encoded[index]
-                done[index] = self._translations(lines[index], source_ids, best)
+            rows = [sources[index] for index in indices]
+            placeholders = [source.placeholders for source in rows]
+            of_batch = protecting(of_batch, self.tokeniser, placeholders)
+            hypotheses = search_texts(self.model, source_ids, of_batch)
+            translations = list(map(self._translations, rows, hypotheses))
+            if self.tokeniser.protects:
+                self._repair(translations, rows, source_ids, of_batch)
+            done |= zip(indices, translations, strict=True)
         if share is not None:
             done = dict(share.gathered(list(done.items())))
         return [done[index] for index in range(len(lines))]
+
+    def _repair(
+        self,
+        translations: list[list[Translation]],
+        sources: Sequence[_Source],
+        source_ids: torch.Tensor,
+        options: SearchOptions,
+    ) -> None:
+        """Search again where the best translation does not have each placeholder of its source, for one that has."""
+        faults = {}
+        for row, source in enumerate(sources):
+            count = _faults(source, translations[row][0])
+            if count and source.ids:
+                faults[row] = count
+        lacking = list(faults)
+        if not lacking:
+            return
+        limits = options.length_limits(source_ids)
+        repair = repairing(options, lacking, [limits[row] for row in lacking])
+        hypotheses = search_texts(self.model, source_ids[lacking], repair)
+        for row, best in zip(lacking, hypotheses, strict=True):
+            repaired = self._translations(sources[row], best)
+            if _faults(sources[row], repaired[0]) < faults[row]:
+                translations[row] = [*repaired, *translations[row]][: options.count]
 
     def _batches(
         self,
@@ -218,19 +263,28 @@ class Translator(Described):
             if progress is not None:
                 progress(len(indices))
 
-    def _translations(
-        self, line: str, source_ids: list[int], best: list[Hypothesis]
-    ) -> list[Translation]:
+    def _source(self, line: str) -> _Source:
+        placeholders = SourcePlaceholders.of(self.tokeniser, line)
+        return _Source(line, self.tokeniser.encode(line), placeholders)
+
+    def _translations(self, source: _Source, best: list[Hypothesis]) -> list[Translation]:
+        line = source.line
+        ids = tuple(source.ids)
+        originals = source.placeholders.originals
+        reads = self.tokeniser.reads(line)
         unknown = None
         if self.words is not None:
-            unknown = self.words.unknown(self.tokeniser.reads(line))
-        if not source_ids:
+            unknown = self.words.unknown(reads)
+        if not ids:
             return [Translation(line, "", (), (), 0.0, 0.0, True, unknown)]
+        if originals and not any(map(str.isalnum, reads)):  # no word is to translate
+            text = self.tokeniser.decode(ids, originals)
+            return [Translation(line, text, ids, ids, 0.0, 0.0, True, unknown)]
         return [
             Translation(
                 source=line,
-                text=self.tokeniser.decode(hypothesis.ids),
-                source_ids=tuple(source_ids),
+                text=self.tokeniser.decode(hypothesis.ids, originals),
+                source_ids=ids,
                 ids=hypothesis.ids,
                 log_probability=hypothesis.log_probability,
                 score=hypothesis.score,
@@ -275,10 +329,16 @@ class Translator(Described):
         scored = []
         for index, gains in sorted(gains_by_index):
             pair = pairs[index]
-            ids = self.tokeniser.encode_target(pair.target)
+            ids = self.tokeniser.encode_target(pair.target, pair.source)
             words = words_of(self.tokeniser, ids, gains)
             scored.append(ScoredText(pair.source, pair.target, tuple(ids), tuple(gains), words))
         return scored
+
+
+def _faults(source: _Source, translation: Translation) -> int:
+    """How many placeholders are wrong in a translation, or missing from its ids."""
+    missing = set(source.placeholders.originals).difference(translation.ids)
+    return len(missing) + len(differences(source.line, translation.text))
 
 
 @brief
@@ -286,7 +346,8 @@ class Translator(Described):
 class Evaluation:
     """Quality of translations, perplexity of the references, the settings of the search, and the references.
 
-    Its JSON also counts translations that are `empty`, and those that are `unfinished`: at the limit of their length.
+    Its JSON also counts translations that are `empty`, and those that are `unfinished`: at the limit of their length;
+    and where sources have `placeholders`, the translations that have each of them once.
     """
 
     scores: Scores
@@ -298,13 +359,21 @@ class Evaluation:
     def to_dict(self) -> dict[str, Any]:
         """The measures and settings, without the translations, as JSON values."""
         ends = Ends(self.translations)
-        return {
+        values = {
             **self.scores.to_dict(),
             "perplexity": self.perplexity,
             "empty": ends.empty,
             "unfinished": len(ends.limits),
-            "settings": self.settings,
         }
+        placeholders = self.placeholders()
+        if placeholders.texts:
+            values["placeholders"] = {"texts": placeholders.texts, "kept": placeholders.kept}
+        return values | {"settings": self.settings}
+
+    def placeholders(self) -> PlaceholderCounts:
+        """How many of the translations have each placeholder of their source once."""
+        pairs = [(translation.source, translation.text) for translation in self.translations]
+        return PlaceholderCounts(pairs)
 
     def rows(self) -> list[dict[str, Any]]:
         """Each sentence with its reference, its translation and the scores of that, as JSON values."""

@@ -226,7 +226,7 @@ def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPai
     encoded = []
     for pair in pairs:
         source = tokeniser.encode(pair.source)
-        target = tokeniser.encode_target(tidy_target(pair.target))
+        target = tokeniser.encode_target(tidy_target(pair.target), pair.source)
         encoded.append((source, target))
     return encoded
 

@@ -89,12 +89,25 @@ def catalogue_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | LineF
     """
     with open_bytes(path) as file:
         content = file.read()
+    header, entries = read_compiled(path, content)
+    forms = PluralForms.of_header(header)
+    for number, (source, translation) in enumerate(entries, start=1):
+        pairs = catalogue_pairs(source, translation, forms)
+        yield from _rows_of(path, number, pairs, forms, counts)
+
+
+def read_compiled(path: Path, content: bytes) -> tuple[str, list[SourceAndTranslation]]:
+    """The content of a file as `read_catalogue` returns it.
+
+    Raises:
+        DataError: another kind of file, or a damaged one.
+    """
     if content[:4] not in (struct.pack("<I", MAGIC), struct.pack(">I", MAGIC)):
         raise DataError(
             f"{path} is no compiled catalogue of gettext; a .po is compiled by: msgfmt FILE.po -o FILE.mo"
         )
     try:
-        header, entries = read_catalogue(content)
+        return read_catalogue(content)
     except struct.error:
         raise DataError(
             f"{path} is damaged: its tables lead outside the file; copy or compile it again"
@@ -104,11 +117,6 @@ def catalogue_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | LineF
         converted = plain.with_suffix(".utf8.mo")
         way = f"{unpacking(path)}msgunfmt {plain} | msgconv -t UTF-8 | msgfmt - -o {converted}"
         raise DataError(f"{path} is not in UTF-8; convert it by: {way}") from None
-
-    forms = PluralForms.of_header(header)
-    for number, (source, translation) in enumerate(entries, start=1):
-        pairs = catalogue_pairs(source, translation, forms)
-        yield from _rows_of(path, number, pairs, forms, counts)
 
 
 def _rows_of(

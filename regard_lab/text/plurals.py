@@ -25,7 +25,8 @@ class PluralForms:
     """The number of forms of a language, the form of n = 1, and the form of `several`.
 
     `several` is the form that most numbers from 2 to 100 have; of equally many, that of the smallest number. `assumed`
-    says that the header has no formula, and that `n != 1` is used, as gettext does.
+    says that the header has no formula, and that `n != 1` is used, as gettext does. `others_as_one` says that another
+    number than 1 has the form of 1 too, as 21 in Russian.
 
     Source: the GNU gettext manual, section Additional functions for plural forms.
     """
@@ -34,13 +35,14 @@ class PluralForms:
     one: int = 0
     several: int = 1
     assumed: bool = True
+    others_as_one: bool = False
 
     @classmethod
     def of_header(cls, header: str) -> "PluralForms | None":
         """The forms of a header; None if it has a formula that gives no form for one of these numbers.
 
         >>> PluralForms.of_header("Plural-Forms: nplurals=2; plural=(n > 1);")
-        PluralForms(count=2, one=0, several=1, assumed=False)
+        PluralForms(count=2, one=0, several=1, assumed=False, others_as_one=True)
         >>> PluralForms.of_header("Plural-Forms: nplurals=2; plural=n/0;")
         """
         if not HAS_FORMULA.search(header):
@@ -53,13 +55,15 @@ class PluralForms:
         try:
             form_of = c2py(formula[2])
             singular = form_of(1)
+            zero = form_of(0)
             plurals = Counter(form_of(number) for number in SEVERAL)
         except (ValueError, ArithmeticError, SyntaxError, RecursionError, MemoryError):
             return None
-        if not all(0 <= form < count for form in (singular, *plurals)):
+        if not all(0 <= form < count for form in (zero, singular, *plurals)):
             return None
         ((several, _),) = plurals.most_common(1)
-        return cls(count, singular, several, assumed=False)
+        others_as_one = singular in (zero, *plurals)
+        return cls(count, singular, several, assumed=False, others_as_one=others_as_one)
 
 
 def plural_sides(

@@ -3,14 +3,22 @@
 import re
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate, chain, groupby
 from operator import index
 
 from regard.arguments import a_list, a_string, each, kind_of, of_kind, shown, whole
 from regard.errors import ArgumentError, DataError
 from regard_lab.text.cleaning import LONE_SURROGATES, drop_invisible, normalise, tidy_target
-from regard_lab.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN, Vocabulary, word_units
+from regard_lab.text.placeholders import (
+    RESERVED,
+    STAND_IN,
+    Placeholder,
+    align,
+    find_placeholders,
+)
+from regard_lab.text.vocabularies import BEGIN, END, PAD, UNKNOWN, Vocabulary, word_units
 
 __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]
 
@@ -38,6 +46,10 @@ class Tokeniser:
     There is no Unigram, whose training is not deterministic. Ids 0 to 3 are `PAD, UNKNOWN, BEGIN, END`; no text is
     encoded as one of them, so "<end>" is five ordinary characters.
 
+    One that was trained with `protect=True` has ids for placeholders, such as {0}, numbers, tags and emoji: the first
+    number of a text is always the same id. `originals(text)` has what they stand for, by which `decode` restores them
+    exactly; `reads(text)` is the text without them.
+
     Source: Sennrich, Haddow and Birch 2016 (byte-pair encoding); Radford et al. 2019 (over bytes).
 
     >>> tokeniser = Tokeniser.train(["The animal didn't cross the street."] * 2, vocab_size=400)
@@ -55,6 +67,44 @@ class Tokeniser:
         self._engine = vocabulary.engine()
         self._word_units = word_units(vocabulary.typographic)
 
+    @property
+    def protects(self) -> bool:
+        """Whether placeholders have ids of their own."""
+        return bool(self.vocabulary.reserved)
+
+    @cached_property
+    def _known(self) -> frozenset[str] | None:
+        """The characters that are no placeholders; None for a tokeniser of bytes, to which all are known."""
+        return None if self.kind == "byte" else frozenset(self.whole_characters())
+
+    def placeholders(self, text: str) -> list[Placeholder]:
+        """The placeholders of a text; none if the tokeniser has no ids for them."""
+        return find_placeholders(text, self._known) if self.protects else []
+
+    def placeholder_ids(self, placeholders: Sequence[Placeholder]) -> list[int | None]:
+        """The id of each placeholder of a source; None for those of a kind that has no more ids, which are spelled."""
+        counts: Counter[str] = Counter()
+        ids: list[int | None] = []
+        for placeholder in placeholders:
+            number = counts[placeholder.kind]
+            counts[placeholder.kind] += 1
+            of_kind = self.vocabulary.reserved_ids.get(placeholder.kind, range(0))
+            ids.append(of_kind[number] if number < len(of_kind) else None)
+        return ids
+
+    def originals(self, text: str) -> dict[int, str]:
+        """What the ids of placeholders stand for in a source.
+
+        >>> tokeniser = Tokeniser.train(["Copy it to"] * 2, 400, protect=True)
+        >>> ids = tokeniser.encode("Copy %s to {name}.")
+        >>> tokeniser.decode(ids), tokeniser.decode(ids, tokeniser.originals("Copy %s to {name}."))
+        ('Copy  to .', 'Copy %s to {name}.')
+        """
+        placeholders = self.placeholders(text)
+        ids = self.placeholder_ids(placeholders)
+        pairs = zip(ids, placeholders, strict=True)
+        return {i: placeholder.text for i, placeholder in pairs if i is not None}
+
     @classmethod
     def train(
         cls,
@@ -66,6 +116,7 @@ class Tokeniser:
         verbatim: bool = False,
         trim: bool = False,
         keep_invisible: bool = False,
+        protect: bool = False,
     ) -> "Tokeniser":
         """Train a tokeniser on lines of text; the same lines give exactly the same vocabulary.
 
@@ -79,10 +130,11 @@ class Tokeniser:
             trim: drop the pieces that occur in these lines only as a part of longer pieces, which a model would never
                 learn; where another text has one, its parts are encoded (Sennrich et al. 2017).
             keep_invisible: encode soft hyphens and zero-width characters, which split words; so did earlier versions.
+            protect: give placeholders ids of their own, 60 in all; see `find_placeholders`.
 
         Raises:
-            ArgumentError: an unknown kind, a vocab_size below 260, a single string instead of lines, or targets of a
-                verbatim tokeniser, which normalises nothing.
+            ArgumentError: an unknown kind, a vocab_size below 260, a single string instead of lines, or targets or
+                `protect` of a verbatim tokeniser, which normalises nothing.
             DataError: lines without text.
             MissingPackageError: `tokenizers` is not installed.
         """
@@ -100,8 +152,13 @@ class Tokeniser:
                 "targets are given and verbatim=True, which normalises no text; give all texts as lines"
             )
 
+        if verbatim and protect:
+            raise ArgumentError(
+                "protect=True and verbatim=True exclude each other: texts with placeholders are normalised between them"
+            )
+
         without_invisible = not (verbatim or keep_invisible)
-        prepared = _prepare(lines, targets or (), verbatim, without_invisible)
+        prepared = _prepare(lines, targets or (), verbatim, without_invisible, protect)
         if not prepared:
             raise DataError("the lines have no text; give at least one line that is not empty")
         vocabulary = Vocabulary.learn(
@@ -112,6 +169,7 @@ class Tokeniser:
             trim=trim,
             typographic=targets is not None,
             without_invisible=without_invisible,
+            reserved=RESERVED if protect else None,
         )
         return cls(vocabulary)
 
@@ -139,14 +197,19 @@ class Tokeniser:
         if more > MOST_PIECES:
             raise ArgumentError(f"more is {more}; at most {MOST_PIECES} pieces are learned")
 
-        prepared = _prepare(lines, targets, self.verbatim, self.vocabulary.without_invisible)
+        prepared = _prepare(
+            lines, targets, self.verbatim, self.vocabulary.without_invisible, self.protects
+        )
         return Tokeniser(self.vocabulary.extended(prepared, more))
 
     def unknown_characters(self, text: str) -> Counter[str]:
         """How often each character occurs that is whole in no piece, so that two to four bytes spell it."""
         if self.kind == "byte":
             return Counter()
-        spelled = self._writes(text) if self.vocabulary.typographic else self.reads(text)
+        if self.protects:
+            text = _masked(text, self.placeholders(text))
+        prepare = self._writes if self.vocabulary.typographic else self._reads
+        spelled = prepare(text).replace(STAND_IN, "")
         known = self.whole_characters()
         return Counter(letter for letter in spelled if letter not in known)
 
@@ -156,7 +219,7 @@ class Tokeniser:
         >>> "é" in Tokeniser.train(["Café"] * 2, 300).whole_characters()
         True
         """
-        raw_pieces = self.vocabulary.raw_pieces[len(SPECIALS) :]
+        raw_pieces = self.vocabulary.raw_pieces[self.vocabulary.first_ordinary :]
         pieces = [raw.decode("utf-8", "ignore") for raw in raw_pieces if raw is not None]
         return set("".join(pieces))
 
@@ -176,11 +239,17 @@ class Tokeniser:
         return self.vocabulary.verbatim
 
     def reads(self, text: str) -> str:
-        r"""The text as a model reads it: what `encode` spells.
+        r"""The text as a model reads it: what `encode` spells, without placeholders.
 
         >>> Tokeniser.train(["the animal"], 300).reads("the\u2009ani\u00admal’s")
         "the animal's"
         """
+        if not self.protects:
+            return self._reads(text)
+        masked = _masked(text, self.placeholders(text))
+        return self._reads(masked).replace(STAND_IN, "")
+
+    def _reads(self, text: str) -> str:
         if self.verbatim:
             return _encodable(text)
         if self.vocabulary.without_invisible:
@@ -202,6 +271,9 @@ class Tokeniser:
         """
         if not isinstance(text, str):
             raise ArgumentError(f"encode takes one string, not {kind_of(text)}")
+        if self.protects:
+            placeholders = self.placeholders(text)
+            return self._encode_between(text, placeholders, self.placeholder_ids(placeholders))
         if not self.verbatim:
             return self._encode_prepared(self.reads(text))
         ids: list[int] = []
@@ -209,11 +281,12 @@ class Tokeniser:
             ids += self._spell(line.ids)
         return ids
 
-    def encode_target(self, text: str) -> list[int]:
+    def encode_target(self, text: str, source: str | None = None) -> list[int]:
         r"""The ids of a text that a model writes or has written, without special ids.
 
         Nothing in it is changed, except that invisible characters are dropped, and that a tokeniser that was trained
-        without targets normalises it, as its training did.
+        without targets normalises it, as its training did. A placeholder that is also in the `source` has the id that
+        it has there; others are spelled.
 
         Raises:
             ArgumentError: the text is not a string.
@@ -223,9 +296,43 @@ class Tokeniser:
         >>> [tokeniser.decode(encode("L’été\u202f?")) for encode in ways]
         ['L’été\u202f?', "L'été ?"]
         """
+        if self.protects:
+            return self._encode_aligned(a_string("text", text), source)
         if not self.vocabulary.typographic:
             return self.encode(text)
         return self._encode_prepared(self._writes(text))
+
+    def _encode_aligned(self, text: str, source: str | None) -> list[int]:
+        sources = [] if source is None else self.placeholders(source)
+        source_ids = self.placeholder_ids(sources)
+        placeholders = self.placeholders(text)
+        ids = [None if i is None else source_ids[i] for i in align(sources, placeholders)]
+        return self._encode_between(text, placeholders, ids, is_target=True)
+
+    def _encode_between(
+        self,
+        text: str,
+        placeholders: Sequence[Placeholder],
+        ids: Sequence[int | None],
+        is_target: bool = False,
+    ) -> list[int]:
+        """The ids of a text in which placeholders with an id are that id, and the others are spelled."""
+        with_ids = [
+            placeholder for placeholder, i in zip(placeholders, ids, strict=True) if i is not None
+        ]
+        prepare = self._writes if is_target and self.vocabulary.typographic else self._reads
+        prepared = prepare(_masked(text, with_ids))
+        if not prepared:
+            return []
+        encoded: list[int] = []
+        reserved = (i for i in ids if i is not None)
+        for number, part in enumerate(f" {prepared}".split(STAND_IN)):
+            if number:
+                encoded.append(next(reserved))
+            if part:
+                encoding = self._engine.encode(part, add_special_tokens=False)
+                encoded += self._spell(encoding.ids)
+        return encoded
 
     def _encode_prepared(self, text: str) -> list[int]:
         if not text:
@@ -239,14 +346,25 @@ class Tokeniser:
         spelling = self.vocabulary.spelling
         return list(chain.from_iterable(spelling[merged_id] for merged_id in merged_ids))
 
-    def decode(self, ids: Iterable[int]) -> str:
+    def decode(self, ids: Iterable[int], originals: Mapping[int, str] | None = None) -> str:
         """The text of ids, without special ids; bytes that are not UTF-8 become U+FFFD.
+
+        `originals`, of the source of a translation, has the texts of placeholders, which are left out without it.
 
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
-        joined = b"".join(self._bytes_of(i) or b"" for i in each("ids", ids, IDS))
-        text = joined.decode("utf-8", "replace")
+        originals = originals or {}
+        text = ""
+        run = b""  # of ordinary pieces, up to the next placeholder
+        for i in each("ids", ids, IDS):
+            raw = self._bytes_of(i)
+            if raw is not None:
+                run += raw
+            elif i in originals:
+                text += run.decode("utf-8", "replace") + originals[i]
+                run = b""
+        text += run.decode("utf-8", "replace")
         return text if self.verbatim else text.removeprefix(" ")
 
     def pieces(self, ids: Iterable[int]) -> list[str]:
@@ -258,7 +376,8 @@ class Tokeniser:
         pieces = []
         for i in each("ids", ids, IDS):
             raw = self._bytes_of(i)
-            pieces.append(SPECIALS[int(i)] if raw is None else _shown(raw, "backslashreplace"))
+            name = self.vocabulary.pieces[int(i)]
+            pieces.append(name if raw is None else _shown(raw, "backslashreplace"))
         return pieces
 
     def words(self, ids: Iterable[int]) -> list[tuple[str, range]]:
@@ -279,7 +398,7 @@ class Tokeniser:
                 run.append(raw)
                 continue
             words += self._words_of_run(run, position - 1 - len(run))
-            words.append((SPECIALS[int(i)], range(position - 1, position)))
+            words.append((self.vocabulary.pieces[int(i)], range(position - 1, position)))
             run = []
         words += self._words_of_run(run, position - len(run))
         return words
@@ -342,12 +461,37 @@ class Tokeniser:
         return f"Tokeniser(kind={self.kind!r}, vocab_size={self.vocab_size})"
 
 
+def _masked(text: str, placeholders: Sequence[Placeholder]) -> str:
+    """The text with a stand-in for each placeholder."""
+    parts = []
+    start = 0
+    for placeholder in placeholders:
+        parts.append(_without_stand_ins(text[start : placeholder.start]))
+        start = placeholder.stop
+    parts.append(_without_stand_ins(text[start:]))
+    return STAND_IN.join(parts)
+
+
+def _without_stand_ins(text: str) -> str:
+    return text.replace(STAND_IN, "\ufffd")
+
+
 def _prepare(
-    lines: Iterable[str], targets: Iterable[str], verbatim: bool, without_invisible: bool
+    lines: Iterable[str],
+    targets: Iterable[str],
+    verbatim: bool,
+    without_invisible: bool,
+    protect: bool,
 ) -> list[str]:
-    """Texts as vocabularies are learned from them: a space before each, as before a word inside a text."""
+    """Texts as vocabularies are learned from them: a space before each, as before a word inside a text.
+
+    With `protect`, a text is divided at its placeholders, which are left out.
+    """
     if verbatim:
         return list(chain.from_iterable(map(_whole_lines, lines)))
+    if protect:
+        lines = [_masked(line, find_placeholders(line)) for line in lines]
+        targets = [_masked(line, find_placeholders(line)) for line in targets]
     prepared = []
     for line in lines:
         visible = drop_invisible(line) if without_invisible else line
@@ -355,7 +499,11 @@ def _prepare(
     for line in targets:
         visible = drop_invisible(line, directions=False) if without_invisible else line
         prepared.append(_encodable(tidy_target(visible)))
-    return [f" {text}" for text in prepared if text]
+    prepared = [f" {text}" for text in prepared if text]
+    if not protect:
+        return prepared
+    parts = chain.from_iterable(text.split(STAND_IN) for text in prepared)
+    return [part for part in parts if part.strip()]
 
 
 def _whole_lines(text: str) -> list[str]:

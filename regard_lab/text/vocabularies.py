@@ -1,7 +1,8 @@
-"""Vocabularies of tokenisers: four special pieces, 256 bytes, and one piece for each learned merge."""
+"""Vocabularies of tokenisers: four special pieces, those reserved for placeholders if any, 256 bytes, and one piece for
+each learned merge."""
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from importlib import import_module
@@ -43,6 +44,7 @@ UNITS = {"bpe": WORD_UNITS, "character": r"[\s\S]", "byte": r"[\s\S]"}
 # In the JSON of a vocabulary: the keys that each has, and those that are there only if they are True.
 KEYS = frozenset(("format", "kind", "specials", "merges"))
 FLAGS = ("verbatim", "typographic", "without_invisible")
+MOST_RESERVED = 1_000  # ids of a kind of placeholders
 
 
 def _byte_letters() -> dict[str, int]:
@@ -64,7 +66,8 @@ class Vocabulary:
 
     A dropped piece has no id: where merges give it, its two parts stand instead. A typographic vocabulary was learned
     from targets with their typography; any other normalises targets. One `without_invisible` was learned from texts
-    after `drop_invisible`.
+    after `drop_invisible`. One with `reserved` ids, so many for each kind of placeholder, was learned from texts
+    without their placeholders.
     """
 
     kind: str
@@ -73,6 +76,30 @@ class Vocabulary:
     dropped: frozenset[str] = frozenset()
     typographic: bool = False
     without_invisible: bool = False
+    reserved: tuple[tuple[str, int], ...] = ()
+
+    @cached_property
+    def reserved_pieces(self) -> tuple[str, ...]:
+        """The names of the reserved ids, which follow the special ones."""
+        names = []
+        for kind, count in self.reserved:
+            names += [f"<{kind} {number}>" for number in range(1, count + 1)]
+        return tuple(names)
+
+    @cached_property
+    def reserved_ids(self) -> dict[str, range]:
+        """The reserved ids of each kind of placeholder."""
+        ids = {}
+        start = len(SPECIALS)
+        for kind, count in self.reserved:
+            ids[kind] = range(start, start + count)
+            start += count
+        return ids
+
+    @cached_property
+    def first_ordinary(self) -> int:
+        """The first id of an ordinary piece."""
+        return len(SPECIALS) + len(self.reserved_pieces)
 
     @cached_property
     def merged(self) -> tuple[str, ...]:
@@ -85,13 +112,13 @@ class Vocabulary:
     def pieces(self) -> tuple[str, ...]:
         """All pieces by id."""
         ordinary = [piece for piece in self.merged if piece not in self.dropped]
-        return (*SPECIALS, *ordinary)
+        return (*SPECIALS, *self.reserved_pieces, *ordinary)
 
     @cached_property
     def spelling(self) -> tuple[tuple[int, ...], ...]:
         """The ids of each merged piece: its own, or those of its parts if it is dropped."""
-        ordinary = self.pieces[len(SPECIALS) :]
-        ids = {piece: i for i, piece in enumerate(ordinary, start=len(SPECIALS))}
+        first = self.first_ordinary
+        ids = {piece: i for i, piece in enumerate(self.pieces[first:], start=first)}
         parts = {left + right: (left, right) for left, right in reversed(self.merges)}
         spelled: dict[str, tuple[int, ...]] = {}
         for piece in self.merged:  # parts come before what they are merged to
@@ -104,9 +131,9 @@ class Vocabulary:
 
     @cached_property
     def raw_pieces(self) -> tuple[bytes | None, ...]:
-        """The bytes of each id; None for special ids."""
-        raw_pieces: list[bytes | None] = [None] * len(SPECIALS)
-        for piece in self.pieces[len(SPECIALS) :]:
+        """The bytes of each id; None for special and reserved ids."""
+        raw_pieces: list[bytes | None] = [None] * self.first_ordinary
+        for piece in self.pieces[self.first_ordinary :]:
             raw_pieces.append(bytes(BYTE_OF[letter] for letter in piece))
         return tuple(raw_pieces)
 
@@ -121,6 +148,7 @@ class Vocabulary:
         trim: bool = False,
         typographic: bool = False,
         without_invisible: bool = False,
+        reserved: Mapping[str, int] | None = None,
     ) -> "Vocabulary":
         """Learn merges from texts until there are `size` pieces or no pair of pieces occurs twice.
 
@@ -128,10 +156,14 @@ class Vocabulary:
         """
         if kind not in UNITS:
             raise ArgumentError(f"kind is {kind!r}; give one of {', '.join(map(repr, UNITS))}")
-        least = len(SPECIALS) + len(BYTE_OF)
+        kinds_and_counts = tuple((reserved or {}).items())
+        for_placeholders = sum(count for _, count in kinds_and_counts)
+        least = len(SPECIALS) + for_placeholders + len(BYTE_OF)
         if size < least:
+            placeholders = f", {for_placeholders} for placeholders" if for_placeholders else ""
             raise ArgumentError(
-                f"vocab_size is {size}; give at least {least}, for {len(SPECIALS)} special pieces and 256 bytes"
+                f"vocab_size is {size}; give at least {least}, for {len(SPECIALS)} special pieces{placeholders} and "
+                f"256 bytes"
             )
 
         of_bytes = cls(
@@ -140,11 +172,12 @@ class Vocabulary:
             verbatim=verbatim,
             typographic=typographic,
             without_invisible=without_invisible,
+            reserved=kinds_and_counts,
         )
         if kind == "byte":
             return of_bytes
         units = _byte_units(kind, typographic)
-        merges = _learn_merges(texts, size - len(SPECIALS), sorted(BYTE_OF), units)
+        merges = _learn_merges(texts, size - of_bytes.first_ordinary, sorted(BYTE_OF), units)
         untrimmed = replace(of_bytes, merges=merges)
         if not trim:
             return untrimmed
@@ -221,6 +254,8 @@ class Vocabulary:
         for flag in FLAGS:
             if getattr(self, flag):
                 content[flag] = True
+        if self.reserved:
+            content["reserved"] = self.reserved
         if self.dropped:
             content["dropped"] = [piece for piece in self.merged if piece in self.dropped]
         return json.dumps(content, separators=(",", ":"))
@@ -238,6 +273,7 @@ class Vocabulary:
             content = {}
         flags = {flag: content.pop(flag, False) for flag in FLAGS}
         dropped = content.pop("dropped", [])
+        reserved = content.pop("reserved", [])
         if content.keys() != KEYS or not all(isinstance(value, bool) for value in flags.values()):
             raise _damaged(f"its keys are not {', '.join(sorted(KEYS))}")
         if content["format"] != FORMAT:
@@ -253,7 +289,13 @@ class Vocabulary:
         merges = _checked_merges(content["merges"])
         if kind == "byte" and merges:
             raise _damaged("its kind is 'byte' and it has merges")
-        return cls(kind, merges, dropped=_checked_dropped(dropped, merges), **flags)
+        return cls(
+            kind,
+            merges,
+            dropped=_checked_dropped(dropped, merges),
+            reserved=_checked_reserved(reserved),
+            **flags,
+        )
 
 
 def word_units(typographic: bool = False) -> "PreTokenizer":
@@ -330,6 +372,18 @@ def _checked_dropped(dropped: Any, merges: tuple[tuple[str, str], ...]) -> froze
         if not isinstance(piece, str) or piece not in learned:
             raise _damaged(f"its dropped piece {str(piece)[:60]!r} is not what a merge gives")
     return frozenset(dropped)
+
+
+def _checked_reserved(reserved: Any) -> tuple[tuple[str, int], ...]:
+    """The kinds of placeholders with their numbers of ids, checked: each kind is a word, and stands once."""
+    checked: dict[str, int] = {}
+    for entry in reserved if isinstance(reserved, list) else [reserved]:
+        kind, count = entry if isinstance(entry, list) and len(entry) == 2 else (None, None)
+        is_kind = isinstance(kind, str) and kind.isidentifier() and kind not in checked
+        if not is_kind or type(count) is not int or not 1 <= count <= MOST_RESERVED:
+            raise _damaged(f"it reserves {str(entry)[:60]}, which is no kind with a number of ids")
+        checked[kind] = count
+    return tuple(checked.items())
 
 
 def _damaged(reason: str) -> CheckpointError:

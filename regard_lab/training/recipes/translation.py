@@ -136,6 +136,8 @@ class TranslationTraining(Recipe):
             trim_vocabulary: drop sub-words that occur in the training pairs only inside longer ones, since they would
                 never be learned.
             keep_placeholders: write the placeholders of a .tmx as text, such as {0}; without it they are left out.
+            protect: give placeholders such as {0} and %s, tags, numbers, addresses and emoji pieces of their own, and
+                put them into translations as they stand.
             twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
                 pronoun, into one batch.
         """
@@ -167,6 +169,7 @@ class TranslationTraining(Recipe):
         label_smoothing: float = setting(0.1, shown=CHOSEN)
         trim_vocabulary: bool = setting(True, option="--trim-vocabulary/--no-trim-vocabulary")
         keep_placeholders: bool = setting(False)
+        protect: bool = setting(False)
         twins: bool = setting(False)
 
         def __post_init__(self) -> None:
@@ -225,6 +228,7 @@ class TranslationTraining(Recipe):
                 targets=targets,
                 trim=self.trim_vocabulary,
                 keep_invisible=preparation.keep_invisible,
+                protect=self.protect,
             )
 
     OF_THE_SOURCE = (
@@ -237,6 +241,7 @@ class TranslationTraining(Recipe):
         "tokeniser",
         "vocab_size",
         "trim_vocabulary",
+        "protect",
     )
     # Defaults that differ from those of the Config, by the words for which models.
     VARIANTS: ClassVar[dict[str, dict[str, Any]]] = {
@@ -342,6 +347,8 @@ class TranslationTraining(Recipe):
         if self._data is not None:
             return self._data
         config = self.config
+        if config.protect and list(config.data) == [PRONOUNS]:
+            raise ArgumentError(f"{PRONOUNS} has no placeholders; leave --protect out")
         data = load_translation_data(
             config.data, config.valid, config.seed, config.twins, config.keep_placeholders
         )

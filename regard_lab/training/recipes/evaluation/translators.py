@@ -155,6 +155,13 @@ class RunScores:
             "exact match": exact_matches(scores.exact_match, scores.count),
             "perplexity": f"{self.evaluation.perplexity:.3f} per id",
         }
+        placeholders = self.evaluation.placeholders()
+        if placeholders.texts:
+            share = rate(placeholders.kept / placeholders.texts)
+            of_all = f"{placeholders.kept:,} of {count_of(placeholders.texts, 'translations', ',')}"
+            values["placeholders"] = (
+                f"{share}, {of_all} whose source has some keep each of them once"
+            )
         lines = [
             f"{count_of(scores.count, 'sentences')} of {self.name}, {search}",
             *training_lines(self.trained, scores.count, "pairs", "new sentences"),

@@ -1,0 +1,91 @@
+"""A file of messages whose translations are written back into it: its texts, and what is left out of them."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from regard.errors import DataError
+
+HAS_TRANSLATION = "with a translation (--again translates them too)"
+NOT_TO_TRANSLATE = 'marked by translate="no"'
+EMPTY = "without text"
+CONFIRMED = "with a confirmed translation"
+
+
+@dataclass(frozen=True)
+class WritingOptions:
+    """What is written into a file.
+
+    Args:
+        language: of the translations, where the file does not name it; a code such as "de" or "pt-BR".
+        again: translate also what has a translation that no person has confirmed.
+        confirmed: write translations as if a person had confirmed them.
+    """
+
+    language: str | None = None
+    again: bool = False
+    confirmed: bool = False
+
+
+class Document(ABC):
+    """A file of messages: `texts` are to be translated, in order; `left_out` counts messages by why they are not.
+
+    `messages` has the places of the texts of each message, which is written when all of them are translated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.texts: list[str] = []
+        self.messages: list[tuple[int, ...]] = []
+        self.left_out: Counter[str] = Counter()
+        self.remarks: list[str] = []
+
+    @abstractmethod
+    def written(self, translations: Sequence[str | None]) -> bytes:
+        """The file with the translations of `texts`; None leaves what the file has. Everything else stays as it is."""
+
+
+@dataclass(frozen=True)
+class Splice:
+    """A part of a text that is replaced."""
+
+    start: int
+    stop: int
+    text: str
+
+
+def spliced(text: str, splices: Sequence[Splice]) -> str:
+    """The text with all splices; those of one place in their order.
+
+    >>> spliced("a b", [Splice(2, 3, "c"), Splice(0, 0, "the ")])
+    'the a c'
+    """
+    parts = []
+    end = 0
+    for splice in sorted(splices, key=lambda splice: splice.start):
+        parts += [text[end : splice.start], splice.text]
+        end = splice.stop
+    return "".join([*parts, text[end:]])
+
+
+def decoded(path: Path, content: bytes, encoding: str, what_says: str) -> str:
+    """The text of a file that is written back in the same encoding, byte for byte.
+
+    Raises:
+        DataError: the file is not in this encoding, or Python does not know it.
+    """
+    try:
+        text = content.decode(encoding)
+        is_same = text.encode(encoding) == content
+    except (UnicodeError, LookupError):
+        is_same = False
+        text = ""
+    if not is_same:
+        raise DataError(
+            f"{path} is not in {encoding}, as {what_says}; convert it to UTF-8, and let it say so"
+        )
+    return text
