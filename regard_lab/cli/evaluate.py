@@ -57,7 +57,7 @@ from regard_lab.training.recipes.evaluation import (
     evaluate_text,
     uncounted,
 )
-from regard_lab.training.recipes.run_folder import keeps_placeholders
+from regard_lab.training.recipes.run_folder import memory_settings
 
 OUT = Option(
     "--out",
@@ -243,9 +243,10 @@ def score(
             items.append(line if line.strip() else LineFault(EMPTY_LINE, texts[0], number))
         scored = Generator.load(run).score
     else:
-        if keep_placeholders is None:
-            keep_placeholders = keeps_placeholders(run)
-        lines = read_each(*texts, keep_placeholders=keep_placeholders)
+        memory = memory_settings(run)
+        if keep_placeholders is not None:
+            memory["keep_placeholders"] = keep_placeholders
+        lines = read_each(*texts, **memory)
         note(lines.read.report("unscored"))
         items = list(lines.rows)
         scored = Translator.load(run).score

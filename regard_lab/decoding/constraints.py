@@ -18,6 +18,7 @@ class Once:
         ids: that texts may have.
         after: for an id the one that must stand before it.
         closes: for an id the one that it closes: pairs are nested.
+        banned: ids that the texts never have.
         latest: from so many ids on a text that must have all gets only those that are missing; None for no limit.
 
     >>> once = Once((4, 5, 6), closes={6: 5})
@@ -28,6 +29,7 @@ class Once:
     ids: tuple[int, ...]
     after: Mapping[int, int] = field(default_factory=dict)
     closes: Mapping[int, int] = field(default_factory=dict)
+    banned: tuple[int, ...] = ()
     latest: int | None = None
 
     def allowed(self, written: Sequence[int]) -> list[int]:
@@ -193,6 +195,7 @@ class Constraints:
             if end is not None and len(ids) < self.min_length:
                 of_text[end] = -torch.inf
             if self.once:
+                of_text[list(self.once[row].banned)] = -torch.inf
                 allowed = self.once[row].allowed(ids)
                 latest = self.once[row].latest
                 is_late = self.complete and latest is not None and len(ids) >= latest

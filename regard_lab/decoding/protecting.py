@@ -19,6 +19,7 @@ from regard_lab.text.placeholders import (
 from regard_lab.text.vocabularies import SPECIALS
 
 REPAIR_BEAM = 4  # hypotheses, at least, where a translation lacks placeholders
+MARKS = "%{}"
 MADE_TO_BE_KEPT = ("variable", "tag")  # kinds whose loss breaks a program or a page
 
 
@@ -34,7 +35,7 @@ class SourcePlaceholders:
         """Those of a source; none if the tokeniser has no ids for them.
 
         Conversions and braces that take their arguments in order keep it, so that each takes the one that it had, and
-        tags are nested.
+        tags are nested. A sign that begins them is written only where the source has one in another meaning.
         """
         if not tokeniser.protects:
             return cls()
@@ -59,7 +60,12 @@ class SourcePlaceholders:
             opening_id = ids[opening]
             if closing_id is not None and opening_id is not None:
                 closes[closing_id] = opening_id
-        return cls(originals, Once(tuple(originals), after, closes))
+        between = tokeniser.reads(source)
+        banned = []
+        for mark in MARKS:
+            if mark not in between:
+                banned += tokeniser.ids_with(mark)
+        return cls(originals, Once(tuple(originals), after, closes, tuple(banned)))
 
 
 def protecting(

@@ -3,12 +3,12 @@
 import re
 import unicodedata
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 from xml.parsers.expat import ExpatError, ParserCreate
 
-from regard.arguments import count_of
+from regard.arguments import count_of, of_kind
 from regard.errors import DataError, NotFoundError
 from regard_lab.text.lines import open_bytes, refuse_packed
 from regard_lab.text.seen_words import UNSPACED
@@ -36,6 +36,28 @@ BEGINS = "¿¡"
 CHUNK_BYTES = 1 << 16  # of a memory that are parsed at once
 
 
+@dataclass(frozen=True)
+class MemoryOptions:
+    """How units become pairs.
+
+    Args:
+        keep_placeholders: write codes that stand for something as text.
+        keep_tags: write codes that format as text, such as <b>.
+        all_translations: make a pair of each translation of a unit, instead of the first.
+    """
+
+    keep_placeholders: bool = False
+    keep_tags: bool = False
+    all_translations: bool = False
+
+    def __post_init__(self) -> None:
+        for option in fields(self):
+            of_kind(option.name, getattr(self, option.name), bool, "True or False")
+
+
+DEFAULT_OPTIONS = MemoryOptions()
+
+
 def needs_space(before: str, after: str) -> bool:
     """Whether two letters that a code divides would be glued without a space.
 
@@ -55,19 +77,20 @@ def needs_space(before: str, after: str) -> bool:
 
 
 class Segment:
-    """The text of a segment, as its elements and characters come: without codes, but for placeholders if they are kept.
+    """The text of a segment, as its elements and characters come: without codes, but for those that are kept.
 
     A code that stands for something, such as a line break, becomes a space where it alone divides two words. Formatting
     does not, since it may begin inside of a word. `codes` counts the codes that are left out, `placeholders` those of
     them that stand for something, and `inner` the texts inside of codes (`<sub>`), which are left out with them.
     """
 
-    def __init__(self, keep_placeholders: bool) -> None:
+    def __init__(self, keep_placeholders: bool, keep_tags: bool = False) -> None:
         self.text = ""
         self.codes = 0
         self.placeholders = 0
         self.inner = 0
         self._keeps_placeholders = keep_placeholders
+        self._keeps_tags = keep_tags
         # The open code: its name, how it is written, its native code, the depth of open elements and the texts in it.
         self._name = ""
         self._tag = ""
@@ -88,6 +111,9 @@ class Segment:
             self._native = ""
             self._inner = 0
             self._tag = _written(name, attributes)
+        elif self._keeps_tags and name in PAIRED:
+            self.add(_written(name, attributes).replace("/>", ">"))
+            self._lengths.append(len(self.text))
         else:
             self.codes += 1
             self._lengths.append(len(self.text))
@@ -106,6 +132,8 @@ class Segment:
         """An element ends."""
         if not self._depth:
             is_empty = self._lengths.pop() == len(self.text)
+            if self._keeps_tags and name in PAIRED:
+                self.add(f"</{name}>")
             self._divides |= is_empty and name not in PAIRED
             return
         self._depth -= 1
@@ -114,7 +142,7 @@ class Segment:
 
     def _end_code(self) -> None:
         is_placeholder = self._name in PLACEHOLDERS
-        if is_placeholder and self._keeps_placeholders:
+        if self._keeps_placeholders if is_placeholder else self._keeps_tags:
             self.add(self._native.strip() or self._tag)
             return
 
@@ -145,6 +173,7 @@ class MemoryCounts:
     placeholders: int = 0
     inner: int = 0
     further: int = 0  # translations of a language after the first in a unit
+    is_further_read: bool = False
 
     def add(self, segments: tuple[Segment, Segment], further: int) -> None:
         """Count a unit by its two segments and the number of others in the same languages."""
@@ -173,7 +202,8 @@ class MemoryCounts:
         if self.inner:
             parts.append(f"{count_of(self.inner, 'texts', ',')} inside of codes left out")
         if self.further:
-            parts.append(f"{count_of(self.further, 'further translations', ',')} left out")
+            way = "" if self.is_further_read else " left out"
+            parts.append(f"{count_of(self.further, 'further translations', ',')}{way}")
         return "; ".join(parts) or None
 
 
@@ -201,10 +231,10 @@ class TranslationMemory:
     Source: TMX 1.4b Specification (LISA/OSCAR 2005).
     """
 
-    def __init__(self, path: Path, keep_placeholders: bool = False) -> None:
+    def __init__(self, path: Path, options: MemoryOptions = DEFAULT_OPTIONS) -> None:
         self.path = path
         self.source = ""
-        self._keep_placeholders = keep_placeholders
+        self._options = options
         self._units: list[Unit] = []  # those that are not returned yet; the last one may be open
         self._language = ""
         self._segment: Segment | None = None  # the open one
@@ -243,7 +273,7 @@ class TranslationMemory:
 
     def _begin(self, name: str, attributes: dict[str, str]) -> None:
         if not self.source and name not in ("tmx", "header"):
-            way = "; xliff2po and po2tmx of translate-toolkit convert it" if name == "xliff" else ""
+            way = "; name an XLIFF .xlf or .xliff" if name == "xliff" else ""
             raise DataError(
                 f"{self.path} begins with <{name}>; a translation memory begins with <tmx><header>{way}"
             )
@@ -256,7 +286,7 @@ class TranslationMemory:
         elif name == "tuv":
             self._language = language_code(attributes.get("xml:lang", attributes.get("lang", "")))
         elif name == "seg":
-            self._segment = Segment(self._keep_placeholders)
+            self._segment = Segment(self._options.keep_placeholders, self._options.keep_tags)
 
     def _add(self, characters: str) -> None:
         if self._segment is not None:
@@ -309,17 +339,19 @@ def memory_rows(
     table: PairTable,
     languages: tuple[str, str],
     counts: MemoryCounts,
-    keep_placeholders: bool = False,
+    options: MemoryOptions = DEFAULT_OPTIONS,
 ) -> Iterator[TextRow | LineFault]:
     """The units of a `.tmx` file in two languages; "en" is also read where a unit has "en-gb".
 
-    Of several segments in a language the first with text is read; `counts` gets the others, and codes.
+    Of several segments in a language the first with text is read, or of the target all with text; `counts` gets the
+    others, and codes.
     """
     file = str(table.path)
     source_language, target_language = languages
     seen: set[str] = set()
     has_pair = False
-    for unit in TranslationMemory(table.path, keep_placeholders):
+    counts.is_further_read = options.all_translations
+    for unit in TranslationMemory(table.path, options):
         seen.update(unit.segments)
         sources = unit.of_language(source_language)
         targets = unit.of_language(target_language)
@@ -336,6 +368,10 @@ def memory_rows(
         distinct = {id(segment) for segment in (*sources, *targets)}
         counts.add((source, target), len(distinct - {id(source), id(target)}))
         yield TextRow(unit.number, (file, file), (source.text, target.text))
+        if options.all_translations:
+            for further in targets[1:]:
+                if further is not source and further.text.strip():
+                    yield TextRow(unit.number, (file, file), (source.text, further.text))
     if seen and not has_pair:
         raise NotFoundError(
             f"no unit of {file} has {source_language!r} and {target_language!r}; it has {sorted(seen)}"

@@ -15,8 +15,17 @@ from regard.reprs import brief
 from regard_lab.text import tables
 from regard_lab.text.catalogues import CATALOGUES, catalogue_rows, po_rows
 from regard_lab.text.cleaning import LONE_SURROGATES, normalise, tidy, tidy_target
+from regard_lab.text.exchange.xliff import XLIFF
+from regard_lab.text.exchange.xliff_rows import xliff_rows
 from regard_lab.text.lines import PathLike, check_there, numbered_lines
-from regard_lab.text.memories import MEMORY, MemoryCounts, memory_languages, memory_rows
+from regard_lab.text.memories import (
+    DEFAULT_OPTIONS,
+    MEMORY,
+    MemoryCounts,
+    MemoryOptions,
+    memory_languages,
+    memory_rows,
+)
 from regard_lab.text.plurals import PluralCounts
 from regard_lab.text.tables import (
     SOURCE_AND_TARGET,
@@ -40,8 +49,8 @@ LETTERS_PER_WORD = 40  # limits the characters of a side, since one "word" may b
 
 FORMATS = (
     'a .tsv (source TAB target), a .csv with a header (source,target), a .jsonl (objects with "source" and "target"), '
-    "a .po or .mo (a catalogue of gettext), a .tmx (a translation memory), or two parallel plain files; each also "
-    "packed as .gz"
+    "a .po or .mo (a catalogue of gettext), a .tmx (a translation memory), a .xlf or .xliff, or two parallel plain "
+    "files; each also packed as .gz"
 )
 
 
@@ -80,12 +89,12 @@ class FileRows:
 def rows(
     paths: tuple[PathLike, ...],
     columns: Columns = SOURCE_AND_TARGET,
-    keep_placeholders: bool = False,
+    memory: MemoryOptions = DEFAULT_OPTIONS,
 ) -> FileRows:
     """The rows of a table or of two parallel files, by the suffixes of the paths; `columns` may name two of a table."""
     if len(paths) not in (1, 2):
         raise ArgumentError(f"{len(paths)} paths were given; give {FORMATS}")
-    suffixes_of_one_file = (*tables.DELIMITERS, ".jsonl", *CATALOGUES, MEMORY)
+    suffixes_of_one_file = (*tables.DELIMITERS, ".jsonl", *CATALOGUES, MEMORY, *XLIFF)
     holding_both_sides = [
         path for path in paths if table_of(Path(path)).suffix in suffixes_of_one_file
     ]
@@ -110,8 +119,11 @@ def rows(
     if table.suffix == MEMORY:
         source, target = memory_languages(table)
         left_out = MemoryCounts()
-        units = memory_rows(table, (source, target), left_out, keep_placeholders)
+        units = memory_rows(table, (source, target), left_out, memory)
         return FileRows(units, f"{source!r} to {target!r}", counts=left_out)
+    if table.suffix in XLIFF:
+        left_out = MemoryCounts()
+        return FileRows(xliff_rows(table.path, left_out, memory), counts=left_out)
     if table.suffix == ".jsonl":
         return FileRows(_json_rows(table, columns))
 
@@ -215,7 +227,7 @@ class PairFile:
         unit = "lines"
         if suffix in CATALOGUES:
             unit = "messages"
-        elif suffix == MEMORY:
+        elif suffix == MEMORY or suffix in XLIFF:
             unit = "units"
         return count_of(self.lines, unit, ",")
 
@@ -255,16 +267,18 @@ def read_pairs(
     max_words: int = 250,
     columns: Columns = SOURCE_AND_TARGET,
     keep_placeholders: bool = False,
+    keep_tags: bool = False,
+    all_translations: bool = False,
 ) -> PairFile:
     """Read translation pairs from one table or two parallel files.
 
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
     `.mo` and `.po` (catalogues of gettext; the package polib reads `.po`), `.tmx` (translation memories; the path may
-    name two languages, as in "memory.tmx:en,de"), or two plain files of any other suffix with equally many lines; each
-    also packed as `.gz`. The first line of a `.csv` is a header, that of a `.tsv` may be:
-    "source" and "target" name the columns, or the path names two others, as in "pairs.csv:english,german". A table
-    without a header has the numbers of two columns, from 1, as in "deu.txt:1,2". The path of a `.jsonl` names two keys
-    likewise, of its objects or of the object that each holds under "translation".
+    name two languages, as in "memory.tmx:en,de"), `.xlf` and `.xliff` (XLIFF 1.2 and 2), or two plain files of any
+    other suffix with equally many lines; each also packed as `.gz`. The first line of a `.csv` is a header, that of a
+    `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in
+    "pairs.csv:english,german". A table without a header has the numbers of two columns, from 1, as in "deu.txt:1,2".
+    The path of a `.jsonl` names two keys likewise, of its objects or of the object that each holds under "translation".
 
     Sources are cleaned by `tidy`, targets by `tidy_target`. Lines are dropped, and counted, if they are
     empty, have an empty side, other than two columns, invalid UTF-8 or JSON, a NUL, a side of more than `max_words`
@@ -277,7 +291,9 @@ def read_pairs(
         paths: one .tsv or .jsonl file, or a source file and its target file.
         max_words: the most words of a side, separated by white space.
         columns: how a header may name the two columns; `regard_lab.text.tables` has those of pairs and of labels.
-        keep_placeholders: write the placeholders of a `.tmx` (`<ph>`, `<x/>`, `<ut>`) as text; no other format has any.
+        keep_placeholders: write the placeholders of a `.tmx` or of XLIFF (`<ph>`, `<x/>`, `<ut>`) as text.
+        keep_tags: write their formatting (`<bpt>`, `<g>`, ...) as text too.
+        all_translations: make a pair of each translation in a unit of a `.tmx`, instead of the first.
 
     Returns:
         The pairs in file order, and what was dropped; print its `report()`.
@@ -296,7 +312,8 @@ def read_pairs(
     >>> read.pairs, read.dropped
     ([Pair(source='A bird sang.', target='Ein Vogel sang.')], {'not exactly two columns': 1})
     """
-    file_rows = _checked_rows(paths, max_words, columns, keep_placeholders)
+    memory = MemoryOptions(keep_placeholders, keep_tags, all_translations)
+    file_rows = _checked_rows(paths, max_words, columns, memory)
     read = PairFile(tuple(map(str, paths)), [], header=file_rows.header)
     seen: set[Pair] = set()
     for row in file_rows.rows:
@@ -323,7 +340,13 @@ class LineFile:
     read: PairFile
 
 
-def read_each(*paths: PathLike, max_words: int = 250, keep_placeholders: bool = False) -> LineFile:
+def read_each(
+    *paths: PathLike,
+    max_words: int = 250,
+    keep_placeholders: bool = False,
+    keep_tags: bool = False,
+    all_translations: bool = False,
+) -> LineFile:
     """A pair for each line of one table or two parallel files, in order, or the fault why a line has none.
 
     Pairs are read as by `read_pairs`, but one that is repeated is repeated here. Raises as `read_pairs`, except where
@@ -337,7 +360,8 @@ def read_each(*paths: PathLike, max_words: int = 250, keep_placeholders: bool = 
     >>> lines.rows[0], lines.rows[1].reason, lines.read.dropped
     (Pair(source='A bird sang.', target='Ein Vogel sang.'), 'not exactly two columns', {'not exactly two columns': 1})
     """
-    file_rows = _checked_rows(paths, max_words, SOURCE_AND_TARGET, keep_placeholders)
+    memory = MemoryOptions(keep_placeholders, keep_tags, all_translations)
+    file_rows = _checked_rows(paths, max_words, SOURCE_AND_TARGET, memory)
     read = PairFile(tuple(map(str, paths)), [], header=file_rows.header)
     pairs: list[Pair | LineFault] = []
     for row in file_rows.rows:
@@ -362,17 +386,16 @@ def _with_remarks(read: PairFile, file_rows: FileRows) -> PairFile:
 
 
 def _checked_rows(
-    paths: tuple[PathLike, ...], max_words: int, columns: Columns, keep_placeholders: bool
+    paths: tuple[PathLike, ...], max_words: int, columns: Columns, memory: MemoryOptions
 ) -> FileRows:
     """The rows of paths, with all arguments checked."""
     paths = tuple(a_path("path", path) for path in paths)
     max_words = of_kind("max_words", max_words, int, "an integer, 1 or more")
     needs = "one of those in regard_lab.text.tables, such as SOURCE_AND_TARGET"
     of_kind("columns", columns, Columns, needs)
-    of_kind("keep_placeholders", keep_placeholders, bool, "True or False")
     if max_words < 1:
         raise ArgumentError(f"max_words is {max_words}; give at least 1")
-    return rows(paths, columns, keep_placeholders)
+    return rows(paths, columns, memory)
 
 
 def _pair_or_fault(row: TextRow, max_words: int) -> Pair | LineFault:

@@ -55,7 +55,7 @@ CONVERSION = (
     r"|%\([^()\s%]{1,60}\)[-+\#0]*\d*(?:\.\d+)?[A-Za-z]"
     r"|%[A-Z][A-Z0-9_]+%"
     r"|%(?P<place>\d+\$)?(?:[+\#0']|-(?=[\d*]))*(?P<width>\*(?:\d+\$)?|\d+)?(?:\.(?P<precision>\*(?:\d+\$)?|\d+)?)?"
-    r"(?:hh|ll|[hlLqjzt]|I64|I32)?(?P<letter>(?<!\d%)[A-Za-z]|(?<=\d%)[dsufx@](?![A-Za-z])|@)"
+    r"(?:hh|ll|[hlLqjzt]|I64|I32|Z(?=[dioux]))?(?P<letter>(?<!\d%)[A-Za-z]|(?<=\d%)[dsufx@](?![A-Za-z])|@)"
     r"|%L?\d{1,2}"
 )
 BRACES = (

@@ -66,6 +66,7 @@ class Tokeniser:
         self.vocabulary: Vocabulary = of_kind("vocabulary", vocabulary, Vocabulary, needs)
         self._engine = vocabulary.engine()
         self._word_units = word_units(vocabulary.typographic)
+        self._ids_with: dict[str, tuple[int, ...]] = {}
 
     @property
     def protects(self) -> bool:
@@ -76,6 +77,19 @@ class Tokeniser:
     def _known(self) -> frozenset[str] | None:
         """The characters that are no placeholders; None for a tokeniser of bytes, to which all are known."""
         return None if self.kind == "byte" else frozenset(self.whole_characters())
+
+    def ids_with(self, character: str) -> tuple[int, ...]:
+        """The ids of the pieces that have a character of one byte.
+
+        >>> Tokeniser.train(["a %b %b"] * 2, 300, "byte").ids_with("%")
+        (8,)
+        """
+        if character not in self._ids_with:
+            raw = character.encode()
+            pieces = enumerate(self.vocabulary.raw_pieces)
+            ids = tuple(i for i, piece in pieces if piece is not None and raw in piece)
+            self._ids_with[character] = ids
+        return self._ids_with[character]
 
     def placeholders(self, text: str) -> list[Placeholder]:
         """The placeholders of a text; none if the tokeniser has no ids for them."""

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from typing import Any
 
 from regard.arguments import count_of
 from regard.errors import ArgumentError, DataError
@@ -35,7 +36,7 @@ def load_translation_data(
     valid: Sequence[str] = (),
     seed: int = 0,
     twins: bool = False,
-    keep_placeholders: bool = False,
+    **memory: Any,
 ) -> TranslationData:
     """Load the pairs for a training.
 
@@ -44,7 +45,7 @@ def load_translation_data(
         valid: files of validation pairs likewise; without them, the data is split by a hash of each source, also into
             a test part.
         twins: of the embedded corpus, training sentences with their twins, see `make_twins`.
-        keep_placeholders: as for `read_pairs`.
+        memory: keep_placeholders, keep_tags and all_translations, as for `read_pairs`.
 
     Raises:
         ArgumentError: no data, twins of a user's files, or validation files for the embedded corpus.
@@ -64,10 +65,10 @@ def load_translation_data(
         raise ArgumentError(
             "data is empty; name a file of sentence pairs, or 'pronouns' for the embedded corpus"
         )
-    read = read_pairs(*data, keep_placeholders=keep_placeholders)
+    read = read_pairs(*data, **memory)
     if not valid:
         return _split(read)
-    held_out = read_pairs(*valid, keep_placeholders=keep_placeholders)
+    held_out = read_pairs(*valid, **memory)
     return _without_held_out(read, held_out)
 
 

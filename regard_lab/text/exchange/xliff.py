@@ -93,13 +93,7 @@ class XliffDocument(Document):
         self._options = options
         self._markup = Markup.read(path, content)
         root = self._markup.root
-        version = root.attributes.get("version", "")
-        if root.name != "xliff" or version[:2] not in ("1.", "2."):
-            found = f"<{root.name}>"
-            if root.name == "xliff":
-                found = f"<xliff version={version!r}>"
-            raise DataError(f"{path} begins with {found}; XLIFF of version 1.2 or 2 is read")
-        self._is_first = version.startswith("1.")
+        self._is_first = version_of(self._markup).startswith("1.")
         self._check_languages()
 
         self._planned: list[_Planned] = []
@@ -207,6 +201,20 @@ class XliffDocument(Document):
         state_of_2 = "reviewed" if self._options.confirmed else "translated"
         tag_of_segment = with_attributes(self._markup, unit.element, {"state": state_of_2})
         return [Splice(unit.element.start, unit.element.inner_start, tag_of_segment), written]
+
+
+def version_of(markup: Markup) -> str:
+    """The version of XLIFF that a file says it has.
+
+    Raises:
+        DataError: no XLIFF of version 1 or 2.
+    """
+    root = markup.root
+    version = root.attributes.get("version", "")
+    if root.name == "xliff" and version[:2] in ("1.", "2."):
+        return version
+    found = f"<xliff version={version!r}>" if root.name == "xliff" else f"<{root.name}>"
+    raise DataError(f"{markup.path} begins with {found}; XLIFF of version 1.2 or 2 is read")
 
 
 def units_of(root: Element, is_first: bool) -> Iterator[Unit]:

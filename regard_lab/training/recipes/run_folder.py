@@ -109,10 +109,11 @@ def read_settings(run: Path) -> dict[str, Any] | None:
     return settings
 
 
-def keeps_placeholders(run: Path) -> bool:
-    """Whether a run was trained with the placeholders of its translation memory written as text."""
+def memory_settings(run: Path) -> dict[str, Any]:
+    """How a run was trained to read translation memories, as arguments of `read_pairs`."""
     settings = read_settings(run_of(run)) or {}
-    return settings.get("keep_placeholders") is True
+    names = ("keep_placeholders", "keep_tags", "all_translations")
+    return {name: settings.get(name) is True for name in names}
 
 
 def read_test(run: Path) -> list[Pair]:

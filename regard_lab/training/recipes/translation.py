@@ -113,8 +113,8 @@ class TranslationTraining(Recipe):
         """Everything that decides the training of a translator; `new_config` has each model's own defaults.
 
         Args:
-            data: a .tsv, .csv, .jsonl, .mo, .po or .tmx of pairs; or given twice, two parallel files; or pronouns, the
-                embedded corpus.
+            data: a .tsv, .csv, .jsonl, .mo, .po, .tmx or .xliff of pairs; or given twice, two parallel files; or
+                pronouns, the embedded corpus.
             valid: validation pairs; without them they are split off by a hash of the source.
             model: the model to train: transformer, bahdanau, luong-dot, luong-general, luong-concat or none.
             attention: pattern of the encoder.
@@ -136,6 +136,8 @@ class TranslationTraining(Recipe):
             trim_vocabulary: drop sub-words that occur in the training pairs only inside longer ones, since they would
                 never be learned.
             keep_placeholders: write the placeholders of a .tmx as text, such as {0}; without it they are left out.
+            keep_tags: write the formatting of a .tmx as text too, such as <b>.
+            all_translations: learn from each translation in a unit of a .tmx, instead of the first.
             protect: give placeholders such as {0} and %s, tags, numbers, addresses and emoji pieces of their own, and
                 put them into translations as they stand.
             twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
@@ -169,6 +171,8 @@ class TranslationTraining(Recipe):
         label_smoothing: float = setting(0.1, shown=CHOSEN)
         trim_vocabulary: bool = setting(True, option="--trim-vocabulary/--no-trim-vocabulary")
         keep_placeholders: bool = setting(False)
+        keep_tags: bool = setting(False)
+        all_translations: bool = setting(False)
         protect: bool = setting(False)
         twins: bool = setting(False)
 
@@ -350,7 +354,13 @@ class TranslationTraining(Recipe):
         if config.protect and list(config.data) == [PRONOUNS]:
             raise ArgumentError(f"{PRONOUNS} has no placeholders; leave --protect out")
         data = load_translation_data(
-            config.data, config.valid, config.seed, config.twins, config.keep_placeholders
+            config.data,
+            config.valid,
+            config.seed,
+            config.twins,
+            keep_placeholders=config.keep_placeholders,
+            keep_tags=config.keep_tags,
+            all_translations=config.all_translations,
         )
         for note in data.notes:
             self.tell(note)

@@ -173,7 +173,7 @@ BOMB = '<!DOCTYPE tmx [<!ENTITY a "aaaaaaaaaa">{}]>'.format(
         (('<!DOCTYPE tmx SYSTEM "tmx14.dtd">', BOMB), "has the entity 'a'"),
         (
             ("<tmx", "<xliff"),
-            "begins with <xliff>; a translation memory begins with <tmx><header>; xliff2po",
+            "begins with <xliff>; a translation memory begins with <tmx><header>; name an XLIFF .xlf",
         ),
         (("</body></tmx>", ""), r"does not read as XML \(no element found: line 9"),
         (

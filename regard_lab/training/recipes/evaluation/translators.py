@@ -47,7 +47,7 @@ from regard_lab.training.recipes.evaluation.lines import (
 from regard_lab.training.recipes.run_folder import (
     LearnedLoss,
     count_trained,
-    keeps_placeholders,
+    memory_settings,
     read_settings,
     read_test,
 )
@@ -230,9 +230,10 @@ def _read_test_pairs(
     """The name of the test, and its pairs."""
     if not test:
         return OWN_TEST, read_test(run)
-    if keep_placeholders is None:
-        keep_placeholders = keeps_placeholders(run)
-    read = read_pairs(*test, keep_placeholders=keep_placeholders)
+    memory = memory_settings(run)
+    if keep_placeholders is not None:
+        memory["keep_placeholders"] = keep_placeholders
+    read = read_pairs(*test, **memory)
     tell(read.report())
     return " + ".join(map(str, test)), read.pairs
 
