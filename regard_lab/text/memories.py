@@ -315,6 +315,8 @@ def language_code(text: str) -> str:
 def memory_languages(table: PairTable) -> tuple[str, str]:
     """The languages of source and target: those of the path, or that of the header and the only other one.
 
+    Varieties of a language, such as de-at and de-ch, are one.
+
     Raises:
         DataError: another kind of file, or a damaged one.
         NotFoundError: the path names no languages, and the first unit has others than the header's source and one more.
@@ -325,8 +327,12 @@ def memory_languages(table: PairTable) -> tuple[str, str]:
     first = next(iter(memory), Unit(0))
     languages = list(first.segments)
     others = [language for language in languages if not _is_language(language, memory.source)]
-    if len(languages) == 2 and len(others) == 1:
-        return memory.source, others[0]
+    if 0 < len(others) < len(languages):
+        of_varieties = {language.partition("-")[0] for language in others}
+        if len(others) == 1:
+            return memory.source, others[0]
+        if len(of_varieties) == 1:  # such as de, de-at and de-ch
+            return memory.source, of_varieties.pop()
 
     example = ",".join([*languages, "en", "de"][:2])
     raise NotFoundError(

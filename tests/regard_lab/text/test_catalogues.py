@@ -285,3 +285,58 @@ def test_a_segment_may_come_in_any_pieces():
     for character in ("", "o", "r"):
         segment.add(character)
     assert (segment.text, segment.codes) == ("now or", 1)
+
+
+def test_all_translations_of_a_unit_are_pairs_on_demand(tmp_path):
+    path = memory(
+        tmp_path / "m.tmx",
+        [("en", "a"), ("de", ""), ("de", "eins"), ("DE-at", "zwei"), ("de_CH", "drei")],
+        ("next", "weiter"),
+    )
+    assert read_pairs(path).pairs == [Pair("a", "eins"), Pair("next", "weiter")]
+    read = read_pairs(path, all_translations=True)
+    wanted = [Pair("a", "eins"), Pair("a", "zwei"), Pair("a", "drei"), Pair("next", "weiter")]
+    assert read.pairs == wanted
+    assert read.report().endswith("; 3 further translations")
+
+
+TAGGED = [
+    ("<bpt i='1'>&lt;b&gt;</bpt>un<ept i='1'>&lt;/b&gt;</ept>known", "<b>un</b>known"),
+    ("a <g id='1'>red</g> cat<ph>{0}</ph>", 'a <g id="1">red</g> cat'),
+    ("<hi>a</hi> cat", "<hi>a</hi> cat"),
+]
+
+
+@pytest.mark.parametrize(("segment", "text"), TAGGED)
+def test_tags_are_text_on_demand(tmp_path, segment, text):
+    path = memory(tmp_path / "m.tmx", (segment, "Hallo"))
+    assert read_pairs(path, keep_tags=True).pairs == [Pair(text, "Hallo")]
+    both = read_pairs(path, keep_tags=True, keep_placeholders=True)
+    assert (both.pairs[0].source, both.remark) == (text + "{0}" * ("{0}" in segment), None)
+
+
+def test_units_of_xliff_are_pairs_without_those_that_are_still_to_be_made(tmp_path):
+    units = [
+        "<source>a <g id='1'>cat</g><x id='2'/></source><target>eine <g id='1'>Katze</g></target>",
+        "<source>a dog</source><target state='needs-translation'>a dog</target>",
+        "<source>a hen</source>",
+        "<source>a fox</source><target/>",
+        "<source>a &lt;b> cow</source><target><![CDATA[eine <b> Kuh]]></target>",
+    ]
+    body = "".join(f"<trans-unit id='{n}'>{unit}</trans-unit>\n" for n, unit in enumerate(units))
+    path = tmp_path / "m.xlf"
+    path.write_text(f"<xliff version='1.2'><file><body>\n{body}</body></file></xliff>")
+    read = read_pairs(path)
+    assert read.pairs == [Pair("a cat", "eine Katze"), Pair("a <b> cow", "eine <b> Kuh")]
+    assert sorted(read.dropped.values()) == [1, 2]
+    assert "kept 2 of 5 units" in read.report()
+    assert "3 codes left out, of which 1 is a placeholder" in read.report()
+    assert read.first_lines[UNTRANSLATED] == (str(path), 4)
+    kept = read_pairs(path, keep_tags=True, keep_placeholders=True).pairs[0].source
+    assert kept == 'a <g id="1">cat</g><x id="2"/>'
+    second = tmp_path / "m.xliff"
+    second.write_text(
+        "<xliff version='2.0' srcLang='en'><file id='f'><unit id='1'><segment state='final'><source>a</source>"
+        "<target>b</target></segment><segment><source>c</source><target>d</target></segment></unit></file></xliff>"
+    )
+    assert read_pairs(second).pairs == [Pair("a", "b"), Pair("c", "d")]
