@@ -84,7 +84,7 @@ class Tokeniser:
         >>> Tokeniser.train(["a %b %b"] * 2, 300, "byte").ids_with("%")
         (8,)
         """
-        if character not in self._ids_with:
+        if a_string("character", character) not in self._ids_with:
             raw = character.encode()
             pieces = enumerate(self.vocabulary.raw_pieces)
             ids = tuple(i for i, piece in pieces if piece is not None and raw in piece)
@@ -97,13 +97,15 @@ class Tokeniser:
 
     def placeholder_ids(self, placeholders: Sequence[Placeholder]) -> list[int | None]:
         """The id of each placeholder of a source; None for those of a kind that has no more ids, which are spelled."""
+        needs = "placeholders, as find_placeholders returns them"
+        placeholders = a_list("placeholders", placeholders, Placeholder, needs)
         counts: Counter[str] = Counter()
         ids: list[int | None] = []
         for placeholder in placeholders:
             number = counts[placeholder.kind]
             counts[placeholder.kind] += 1
-            of_kind = self.vocabulary.reserved_ids.get(placeholder.kind, range(0))
-            ids.append(of_kind[number] if number < len(of_kind) else None)
+            reserved = self.vocabulary.reserved_ids.get(placeholder.kind, range(0))
+            ids.append(reserved[number] if number < len(reserved) else None)
         return ids
 
     def originals(self, text: str) -> dict[int, str]:
@@ -368,7 +370,8 @@ class Tokeniser:
         Raises:
             ArgumentError: an id outside 0 ... vocab_size - 1.
         """
-        originals = originals or {}
+        originals = {} if originals is None else originals
+        of_kind("originals", originals, Mapping, "a dict of ids with their texts, or None")
         text = ""
         run = b""  # of ordinary pieces, up to the next placeholder
         for i in each("ids", ids, IDS):
@@ -376,7 +379,8 @@ class Tokeniser:
             if raw is not None:
                 run += raw
             elif i in originals:
-                text += run.decode("utf-8", "replace") + originals[i]
+                original = a_string("an original", originals[i])
+                text += run.decode("utf-8", "replace") + original
                 run = b""
         text += run.decode("utf-8", "replace")
         return text if self.verbatim else text.removeprefix(" ")

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from regard.errors import DataError
+from regard.reprs import Described
 
 HAS_TRANSLATION = "with a translation (--again translates them too)"
 NOT_TO_TRANSLATE = 'marked by translate="no"'
@@ -31,7 +32,7 @@ class WritingOptions:
     confirmed: bool = False
 
 
-class Document(ABC):
+class Document(Described, ABC):
     """A file of messages: `texts` are to be translated, in order; `left_out` counts messages by why they are not.
 
     `messages` has the places of the texts of each message, which is written when all of them are translated.

@@ -160,6 +160,13 @@ def test_damaged_reservations_are_refused(tokeniser, reserved):
         Tokeniser.from_json(damaged)
 
 
+def test_what_is_no_placeholder_is_refused(tokeniser):
+    with pytest.raises(ArgumentError, match="placeholders"):
+        tokeniser.placeholder_ids(["{0}"])
+    with pytest.raises(ArgumentError, match="an original"):
+        tokeniser.decode([4], {4: 5})
+
+
 def test_verbatim_and_protection_exclude_each_other():
     with pytest.raises(ArgumentError, match="exclude each other"):
         Tokeniser.train(["a"], 400, verbatim=True, protect=True)
