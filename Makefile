@@ -92,6 +92,7 @@ pages:                        ## install what the tests of pages need: Chromium 
 PATTERNS := overhead plain cliffs strided window window-backward decode statistics big-bird
 bench: $(BUILT)               ## measurements that take minutes; results are committed as reports
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
+	# A report of another family of processors is kept: name another folder for yours.
 	$(BIN)/regard bench $(PATTERNS) --out benchmarks/results/attention_cpu
 	OMP_NUM_THREADS=1 $(BIN)/regard bench linear additive --out benchmarks/results/mechanisms_cpu
 	$(BIN)/python -m benchmarks.complexity --out benchmarks/results/complexity_cpu

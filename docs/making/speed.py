@@ -15,6 +15,7 @@ from benchmarks.complexity.results import CostTable
 from benchmarks.complexity.rows import ROWS
 from docs.making.rendering import table
 from regard import patterns as p
+from regard.arguments import count_of
 from regard.mechanisms import Softmax
 from regard.mechanisms.base import OPTIONS, STATISTICS, Mechanism
 from regard.patterns.text import as_pattern
@@ -29,7 +30,11 @@ BENCHES = {
     "attention_cpu": "patterns and decoding",
     "mechanisms_cpu": "mechanisms",
     "runtimes_cpu": "runtimes of models",
+    "bench_zen4_cpu": "kernels and whole models",
 }
+# The processors of reports that do not record their family.
+FAMILIES = {"attention_cpu": "Zen 5", "runtimes_cpu": "Zen 5", "mechanisms_cpu": "Intel Xeon"}
+MODELS = "bench_zen4_cpu"  # the report that has whole models
 EVEN = 0.97  # from here to its inverse, two times are called equal
 SHOWN_LENGTH = 16_384  # in the table of choices
 PATTERNS = """full; causal; sliding_window(4); causal_window(3); dilated_window(4, 2); global_tokens(0); strided(4);
@@ -58,6 +63,7 @@ class Duel(NamedTuple):
     case: str
     label: str
     report: str
+    family: str
 
 
 class Choice(NamedTuple):
@@ -80,6 +86,17 @@ def contests() -> list[tuple[str, str, dict[str, Any]]]:
 
 
 @cache
+def family_of(report: str) -> str:
+    """The family of the processor of a report."""
+    return Results.load(RESULTS / report).family or FAMILIES[report]
+
+
+def families() -> list[str]:
+    """The families of processors that were measured, in the order of the reports."""
+    return list(dict.fromkeys(family_of(report) for report in BENCHES))
+
+
+@cache
 def duels() -> list[Duel]:
     """Every pair that was timed, from the slowest result of regard to the fastest."""
     every = []
@@ -93,7 +110,10 @@ def duels() -> list[Duel]:
             if peer.startswith("regard") or "cpu" not in result or not result["errors"]:
                 continue
             faster = result["cpu"]["median"] / ours["cpu"]["median"]
-            every.append(Duel(faster, peer, case, contest["label"], report))
+            if "attention" in contest:
+                peer = f"{peer}, whole models"
+            duel = Duel(faster, peer, case, contest["label"], report, family_of(report))
+            every.append(duel)
     return sorted(every, key=lambda duel: duel.faster)
 
 
@@ -106,14 +126,50 @@ def by_peer() -> dict[str, list[Duel]]:
 
 
 def peer_table() -> str:
-    """One row for each library: how often regard was faster, and by how much."""
+    """One row for each library: how often regard was faster, and by how much on each family of processors."""
     rows = []
     for peer, of_peer in by_peer().items():
         slower = sum(duel.faster < EVEN for duel in of_peer)
         faster = sum(duel.faster > 1 / EVEN for duel in of_peer)
         equal = len(of_peer) - slower - faster
-        rows.append((peer, faster, equal, slower, _case_of(of_peer[0]), _case_of(of_peer[-1])))
-    return table("measured beside | faster | equal | slower | least | most", rows)
+        ranges = [_range([duel for duel in of_peer if duel.family == name]) for name in families()]
+        rows.append((peer, faster, equal, slower, *ranges, _case_of(of_peer[0])))
+    names = " | ".join(families())
+    return table(f"measured beside | faster | equal | slower | {names} | least", rows)
+
+
+def _range(of_family: list[Duel]) -> str:
+    """The least and the most of duels that are sorted."""
+    if not of_family:
+        return "–"
+    least = f"{of_family[0].faster:.2f}"
+    most = f"{of_family[-1].faster:.2f}"
+    return f"{least}×" if least == most else f"{least} to {most}×"
+
+
+def processor_table() -> str:
+    """What was measured on several families of processors: a row for each case and library, over the same contests."""
+    by_contest: dict[tuple[str, str, str], dict[str, Duel]] = {}
+    for duel in duels():
+        of_contest = by_contest.setdefault((duel.case, duel.peer, duel.label), {})
+        of_contest[duel.family] = duel
+    common: dict[tuple[str, str], list[dict[str, Duel]]] = {}
+    for (case, peer, _), of_contest in by_contest.items():
+        if len(of_contest) > 1:
+            common.setdefault((case, peer), []).append(of_contest)
+
+    names = [
+        name for name in families() if any(name in each for of in common.values() for each in of)
+    ]
+    rows = []
+    for (case, peer), contests_of_case in sorted(common.items()):
+        ranges = []
+        for name in names:
+            of_family = sorted(each[name] for each in contests_of_case if name in each)
+            ranges.append(_range(of_family))
+        measured = f"{case}, {count_of(len(contests_of_case), 'contests')}"
+        rows.append((measured, peer, *ranges))
+    return table(f"measured | beside | {' | '.join(names)}", rows)
 
 
 def _case_of(duel: Duel) -> str:
@@ -127,19 +183,38 @@ def losses() -> str:
         if duel.faster < EVEN:
             by = f"{1 / duel.faster:.2f}×"
             report = f"[{BENCHES[duel.report]}](../benchmarks/results/{duel.report}/bench.md)"
-            rows.append((duel.peer, by, f"{duel.case}: {duel.label}", report))
-    return table("faster than regard | by | at | report", rows)
+            rows.append((duel.peer, by, f"{duel.case}: {duel.label}", duel.family, report))
+    return table("faster than regard | by | at | processor | report", rows)
 
 
 def missed_promises() -> str:
     """Promises that were made before the measurement and not kept: the measured figure with the promised one."""
     lines = []
-    for _, name, contest in contests():
+    for report, name, contest in contests():
         for promise in contest["promises"]:
             if promise["kept"] is False:
                 text = promise["text"].removesuffix(": missed")
-                lines.append(f"- {name}, {contest['label']}: {text}")
+                lines.append(f"- {name}, {contest['label']}, on {family_of(report)}: {text}")
     return "\n".join(lines)
+
+
+def model_table() -> str:
+    """Whole models of transformers: the share of their attention, and what regard and packed weights gain."""
+    rows = []
+    for contest in Results.load(RESULTS / MODELS).cases["models"]["contests"]:
+        times = {}
+        for name, record in contest["contenders"].items():
+            if "cpu" in record:
+                times[name] = record["cpu"]["low"]
+        own = times["sdpa"]
+        gains = [f"{own / times[name]:.2f}×" for name in ("regard", "regard, packed weights")]
+        runtime = f"{own / times['OpenVINO']:.2f}×" if "OpenVINO" in times else "–"
+        share = f"{contest['attention']:.0%}"
+        milliseconds = f"{own * 1e3:.1f} ms"
+        row = (contest["label"], contest["work"], milliseconds, share, *gains, runtime)
+        rows.append(row)
+    columns = "model | what | with sdpa | its attention | regard | with packed weights | OpenVINO"
+    return table(columns, rows)
 
 
 def cheaper_from(row: str) -> str:
@@ -358,4 +433,6 @@ PARTS = {
     "peer-table": peer_table,
     "losses": losses,
     "missed-promises": missed_promises,
+    "processor-table": processor_table,
+    "model-table": model_table,
 }

@@ -17,7 +17,7 @@ from regard_lab.bench import report as bench_report
 from regard_lab.seeing.lens_study import LensReport
 from regard_lab.seeing.lens_study.study import lens_table, routes_table
 
-BENCHES = ("attention_cpu", "attention_cuda", "mechanisms_cpu", "runtimes_cpu")
+BENCHES = ("attention_cpu", "attention_cuda", "bench_zen4_cpu", "mechanisms_cpu", "runtimes_cpu")
 # Counts by law, by command and by machine: many, and in the file.
 COUNTED_APART = ("law ", "regard ", "as ")
 MOST_COUNTS = 3

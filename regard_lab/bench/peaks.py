@@ -52,6 +52,16 @@ class Peaks:
     float32_by: str
     bfloat16_by: str
 
+    def or_higher(self, other: Peaks) -> Peaks:
+        """The higher of each rate, with what was measured for it."""
+        chosen = other.to_dict()
+        for name, rate in self.to_dict().items():
+            if isinstance(rate, float) and rate > chosen[name]:
+                chosen[name] = rate
+                if f"{name}_by" in chosen:
+                    chosen[f"{name}_by"] = self.to_dict()[f"{name}_by"]
+        return Peaks(**chosen)
+
     def to_dict(self) -> dict[str, Any]:
         """The rates by name, for JSON."""
         return asdict(self)

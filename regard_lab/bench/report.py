@@ -50,7 +50,7 @@ def describe_results(results: Results) -> list[str]:
     for name, case in results.cases.items():
         lines += ["", f"{case['title']} ({name})"]
         for contest in case["contests"]:
-            lines.append(f"  {contest['work']}")
+            lines.append(f"  {contest['work']}{_attention(contest)}")
             lines += aligned([HEAD, *_rows(contest, results.peaks)], "    ")
             lines += [f"    {promise['text']}" for promise in contest["promises"]]
     summary = _summary(results)
@@ -85,7 +85,13 @@ def render_markdown(results: Results) -> str:
     for name, case in results.cases.items():
         lines += ["", f"## {case['title']} ({name})"]
         for contest in case["contests"]:
-            lines += ["", f"### {contest['label']}", "", f"{contest['work']}", ""]
+            lines += [
+                "",
+                f"### {contest['label']}",
+                "",
+                f"{contest['work']}{_attention(contest)}",
+                "",
+            ]
             lines += _filled_columns([HEAD, *_rows(contest, results.peaks)])
             lines += ["", *(f"- {promise['text']}" for promise in contest["promises"])]
     lines += [
@@ -194,6 +200,13 @@ def _rows(contest: dict[str, Any], peaks: dict[str, Any]) -> Iterator[tuple[str,
             remarks = [f"{record['status']}: {record['reason']}"]
         times = [_time(record, each) for each in ("cpu", "cuda", "wall")]
         yield name, *times, faster, _rate(contest, record, peaks), "; ".join(remarks)
+
+
+def _attention(contest: dict[str, Any]) -> str:
+    """Which share of a whole model its own attention takes, if it was measured."""
+    if "attention" not in contest:
+        return ""
+    return f"; its own attention takes {contest['attention']:.0%} of the time"
 
 
 def _rate(contest: dict[str, Any], record: dict[str, Any], peaks: dict[str, Any]) -> str:

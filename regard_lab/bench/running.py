@@ -18,7 +18,7 @@ from regard.storage.sealed_json import read_sealed
 from regard_lab.bench.cases import cases_on, contests_of
 from regard_lab.bench.judging import Correctness, judge, results_of
 from regard_lab.bench.measuring import Pace, Times, take_turns, threads
-from regard_lab.bench.peaks import measure_peaks
+from regard_lab.bench.peaks import Peaks, measure_peaks
 from regard_lab.bench.report import write_report
 from regard_lab.bench.results import Results, environment, family
 from regard_lab.bench.whole import WholeContest
@@ -141,14 +141,18 @@ def _hold_whole(case: Case, contest: WholeContest, *, quick: bool, tell: Tell) -
             calls[side.name] = call
         tell(f"{name_of_contest}: CPU time on 1 thread")
         pace = QUICK_CPU_PACE if quick else CPU_PACE
-        _add_times(records, "cpu", take_turns(calls, time.process_time, pace))
-    return {
-        "label": contest.label,
-        "work": contest.work,
-        "ours": contest.sides[0].name,
-        "contenders": records,
-        "promises": [],
-    }
+        if calls:
+            _add_times(records, "cpu", take_turns(calls, time.process_time, pace))
+        measured = {
+            "label": contest.label,
+            "work": contest.work,
+            "ours": contest.sides[0].name,
+            "contenders": records,
+            "promises": [],
+        }
+        if contest.attention is not None and contest.sides[0].name in calls:
+            measured["attention"] = contest.attention()
+    return measured
 
 
 def relative_error(output: torch.Tensor, expected: torch.Tensor) -> float:
@@ -299,7 +303,14 @@ def run_bench(
         records = [hold(case, contest, quick=quick, tell=tell) for contest in contests]
         return {"title": case.title, "contests": records}
 
-    return measure_missing(results, chosen, out, tell, measure, write_report)
+    measured = measure_missing(results, chosen, out, tell, measure, write_report)
+    if device == "cpu":
+        # Again, since other load may have slowed down one of the two.
+        measured.peaks = Peaks(**measured.peaks).or_higher(measure_peaks()).to_dict()
+        if out is not None:
+            measured.save(out)
+            write_report(measured, out)
+    return measured
 
 
 def chosen_of(kind: str, names: Iterable[str], known: Iterable[str]) -> list[str]:
@@ -375,8 +386,11 @@ def _check_same_family(results: type[Results], out: Path, here: dict[str, Any]) 
         return
     earlier = results.load(out).environment
     names = ("family", "device")
-    if any(earlier.get(name, here[name]) != here[name] for name in names):
-        of = [" on ".join(str(each.get(name)) for name in names) for each in (earlier, here)]
+    if any(earlier.get(name) != here[name] for name in names):
+        of = [
+            " on ".join(str(each.get(name, "a family that it does not name")) for name in names)
+            for each in (earlier, here)
+        ]
         raise OccupiedError(
             f"{out} holds results of {of[0]}, and this is {of[1]}; choose another folder, so that both are kept"
         )

@@ -24,6 +24,7 @@ from regard.layers import MultiHeadAttention
 from regard.patterns import SlidingWindow
 from regard.positions import Rotary
 from regard.reprs import brief
+from regard_lab.bench.model_families import FAMILIES, LARGEST_ERROR, ModelFamily
 from regard_lab.bench.work import Case
 from regard_lab.decoding import beam_search, greedy_search
 from regard_lab.decoding.options import SpecialIds
@@ -62,6 +63,7 @@ class WholeContest:
         work: what is computed, in words.
         sides: in the order of the report.
         largest_error: of the other sides, relative to the largest number of the first.
+        attention: measures which share of the time the attention of the model itself takes.
     """
 
     label: str
@@ -69,6 +71,7 @@ class WholeContest:
     sides: tuple[Side, ...]
     largest_error: float = 1e-4
     device: str = "cpu"
+    attention: Callable[[], float] | None = None
 
 
 def _without_gradients(call: Call) -> Call:
@@ -471,6 +474,19 @@ def _attached(
     return WholeContest(label, work, sides, largest_error)
 
 
+def _whole_model(family: ModelFamily) -> WholeContest:
+    sides = [
+        Side("regard", partial(family.prepare, "attached"), "transformers"),
+        Side("regard, packed weights", partial(family.prepare, "packed"), "transformers"),
+        Side("sdpa", partial(family.prepare, "as it is"), "transformers"),
+    ]
+    if family.runs_in_openvino:
+        sides.append(Side("OpenVINO", family.prepare_openvino, "transformers openvino"))
+    return WholeContest(
+        family.label, family.work, tuple(sides), LARGEST_ERROR, attention=family.attention_share
+    )
+
+
 def _translations(batch: int, beam: int) -> WholeContest:
     search = "greedy" if beam == 1 else f"beam {beam}"
     sentences = "1 sentence" if batch == 1 else f"{batch} sentences"
@@ -507,6 +523,7 @@ _MODELS = (
     ),
     _attached("Llama's shape", "8 steps after 64 ids, 8 layers, 8 heads over 2", _continue),
 )
+_FAMILIES = tuple(_whole_model(family) for family in FAMILIES)
 _TRANSLATIONS = tuple(_translations(batch, beam) for batch in (1, 32) for beam in (1, 4))
 _TRAININGS = (_trainings(20, 20), _trainings(40, 12), _trainings(64, 24))
 
@@ -533,6 +550,12 @@ WHOLE_CASES: dict[str, Case] = {
             "Models of transformers with regard attached, beside their own sdpa",
             _MODELS,
             _MODELS[:1],
+        ),
+        Case(
+            "models",
+            "Whole models of transformers: attached, with packed weights, and as they are",
+            _FAMILIES,
+            _FAMILIES[:1],
         ),
     )
 }

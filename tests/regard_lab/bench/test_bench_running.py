@@ -1,11 +1,14 @@
 """Finished cases are written, an interrupted run goes on, and what was measured elsewhere is not mixed in."""
 
+from dataclasses import replace
+
 import pytest
 
 from regard.errors import ArgumentError, DataError, OccupiedError, UnsupportedError
 from regard_lab.bench import results as results_module
 from regard_lab.bench import running
 from regard_lab.bench.peaks import Peaks
+from regard_lab.bench.results import Results
 from regard_lab.bench.running import run_bench
 from regard_lab.bench.work import Case
 
@@ -91,12 +94,15 @@ def test_results_of_another_family_of_processors_are_kept(cases, tmp_path, monke
     assert (tmp_path / "bench.json").read_bytes() == before
 
 
-def test_peaks_are_measured_once_and_kept(cases, tmp_path, monkeypatch):
+def test_the_highest_peaks_of_a_run_are_kept(cases, tmp_path, monkeypatch):
     run_bench(["first"], out=tmp_path)
-    monkeypatch.setattr(running, "measure_peaks", lambda: pytest.fail("measured again"))
+    slower = replace(PEAKS, float32=70.0, float32_by="slow", sum=11.0)
+    monkeypatch.setattr(running, "measure_peaks", lambda: slower)
     results = run_bench(out=tmp_path, resume=True)
-    assert results.peaks == PEAKS.to_dict()
-    assert f"One core does at most: {PEAKS}" in (tmp_path / "bench.md").read_text()
+    expected = replace(PEAKS, sum=11.0)
+    assert results.peaks == expected.to_dict()
+    assert Results.load(tmp_path).peaks == expected.to_dict()
+    assert f"One core does at most: {expected}" in (tmp_path / "bench.md").read_text()
 
 
 def test_mistakes_are_found_before_anything_is_measured(cases, tmp_path):

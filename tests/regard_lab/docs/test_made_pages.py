@@ -78,7 +78,7 @@ def count_faster(contest: dict) -> int:
     for name, contender in contest["contenders"].items():
         if "cpu" in contender and contender["errors"]:
             times[name] = contender["cpu"]["median"]
-    ours = times.get(contest["ours"], 0.0)
+    ours = contest["contenders"][contest["ours"]].get("cpu", {"median": 0.0})["median"]
     others = [time for name, time in times.items() if not name.startswith("regard")]
     return sum(time < 0.97 * ours for time in others)
 
