@@ -21,6 +21,7 @@ LOCAL, WEAK = 0, 2
 # Load commands of Mach-O.
 LC_SYMTAB, LC_LOAD_DYLIB, LC_ID_DYLIB, LC_CODE_SIGNATURE, LC_BUILD_VERSION = 2, 12, 13, 29, 50
 N_EXT, N_TYPE, N_WEAK_REF = 1, 0x0E, 0x40
+OF_LINKER = ("_mh_dylib_header", "__dso_handle")  # marks that Zig's linker leaves among the symbols
 
 
 @dataclass(frozen=True)
@@ -187,6 +188,8 @@ def _read_mach_o(content: bytes) -> Library:
                 if not kind & N_EXT:
                     continue
                 text = _text_at(content, texts + name).removeprefix("_")
+                if text in OF_LINKER:
+                    continue
                 if kind & N_TYPE:
                     exports.append(text)
                 elif description & N_WEAK_REF:

@@ -304,7 +304,8 @@ def _linker(compiler: list[str], target: Target) -> list[str]:
         flags = ["-Wl,-s"]
     if target.system == "darwin":
         name = f"@rpath/{target.library_name}"
-        flags = ["-Wl,-undefined,dynamic_lookup", f"-Wl,-install_name,{name}"]
+        stripped = ["-Wl,-s"] if _is_zig(compiler) else []  # of the paths of object files
+        flags = [*stripped, "-Wl,-undefined,dynamic_lookup", f"-Wl,-install_name,{name}"]
     return [*linker, *flags]
 
 

@@ -38,11 +38,12 @@ def mac_library() -> bytes:
         text += b"\0" * (-len(text) % 8)
         return struct.pack("<6I", kind, 24 + len(text), 24, 0, 0, 0) + text
 
-    names = b"\0_rg_forward\0_GOMP_parallel\0_malloc\0"
+    names = b"\0_rg_forward\0_GOMP_parallel\0_malloc\0___dso_handle\0"
     symbols = (
         (names.index(b"_rg_"), 0x0F, 1, 0),
         (names.index(b"_GOMP"), 0x01, 0, 0x40),
         (names.index(b"_malloc"), 0x01, 0, 0x100),
+        (names.index(b"___dso_handle"), 0x0F, 1, 0),
     )
     commands = [
         text_command(13, "@rpath/libregard_native.dylib"),

@@ -131,6 +131,7 @@ def test_for_another_machine_zig_comes_before_the_cross_compiler_of_gcc(monkeypa
 
 def test_a_library_for_macos_has_no_path_of_its_builder_and_names_the_oldest_system():
     mac = Target("darwin", "arm64")
+    assert "-Wl,-s" in building._linker(["zig", "c++"], mac)
     words = " ".join(building._linker(["clang++"], mac))
     assert "-install_name,@rpath/libregard_native.dylib" in words
     assert building._target_flags(["clang++"], mac) == ["-mmacosx-version-min=11.0"]
