@@ -24,7 +24,7 @@ from regard.core.backend import Cost, Operands, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.patterns import Full, Grid
 from regard.patterns.grid import four_axes
-from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run
+from regard.patterns.row_blocks import EvaluatedBlocks, RowBlock, Run, RunKind
 
 KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32
 # The sizes of row blocks among which a problem chooses, and their pace in both passes.
@@ -46,7 +46,7 @@ class Calls(Protocol):
 
     def forward(self, operands: Operands) -> flash.OutputAndSums: ...
 
-    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+    def backward(self, operands: Operands, saved: flash.BackwardInputs) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v, and of the bias or its table if calls of this kind give it one."""
         ...
 
@@ -89,7 +89,9 @@ class _Composed(torch.autograd.Function):
             grad, grad_log_sum_exp = grads
             if grad is None:
                 grad = torch.zeros_like(output)
-            saved = flash.Saved(q, k, v, output, log_sum_exp, grad, grad_log_sum_exp, row_sums)
+            saved = flash.BackwardInputs(
+                q, k, v, output, log_sum_exp, grad, grad_log_sum_exp, row_sums
+            )
             dq, dk, dv, *of_bias = calls.backward(operands, saved)
             dbias = of_bias[0] if of_bias else None
             return dv, dq, dk, dbias, None, None  # in the order of `softmax_pieces`
@@ -277,7 +279,7 @@ class RowBlockCalls:
             blocks.write_rows(log_sum_exp, sums_of_blocks)
         return flash.OutputAndSums(output, log_sum_exp)
 
-    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+    def backward(self, operands: Operands, saved: flash.BackwardInputs) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v; those of keys that several row blocks share are added."""
         q, k, v = saved.q, saved.k, saved.v
         wide = saved.log_sum_exp.dtype
@@ -286,7 +288,7 @@ class RowBlockCalls:
         dv = torch.zeros_like(v, dtype=wide)
         grad_log_sum_exp = saved.grad_log_sum_exp
         for blocks, call in self._calls(operands):
-            part = flash.Saved(
+            part = flash.BackwardInputs(
                 blocks.rows(q),
                 blocks.keys(k),
                 blocks.keys(v),
@@ -313,12 +315,12 @@ class RowBlockCalls:
         """The call of the only row block, if it needs no mask."""
         if self.only is None or _masked(self.only):
             return None
-        causal = self.only.runs[0].kind == Kind.BOUNDED
+        causal = self.only.runs[0].kind == RunKind.BOUNDED
         return flash.FusedCall(None, causal, self.problem.scale, sums=bool(self.problem.want))
 
     def call(self, operands: Operands, block: RowBlock) -> flash.FusedCall:
         if not _masked(block):
-            causal = block.runs[0].kind == Kind.BOUNDED
+            causal = block.runs[0].kind == RunKind.BOUNDED
             return flash.FusedCall(None, causal, self.problem.scale)
         if operands.bias is not None or operands.grid.per_batch:
             mask = self._mask(operands, block)
@@ -356,27 +358,27 @@ class RowBlockCalls:
         if not block.hull:
             return block
         kind = self._kind_of_hull(block)
-        if kind == Kind.BITS and self._gathers(block):
+        if kind == RunKind.BITS and self._gathers(block):
             return block
         return replace(block, runs=(Run(block.hull, kind),))
 
-    def _kind_of_hull(self, block: RowBlock) -> Kind:
+    def _kind_of_hull(self, block: RowBlock) -> RunKind:
         """The kind of a run from the first key of a row block to its last; BOUNDED only if it is a causal square.
 
         The runs say which keys all rows may look at. Only where they name none may the pattern know more.
         """
         problem = self.problem
         if problem.bias is not None or problem.q_start is PER_ROW:
-            return Kind.BITS
+            return RunKind.BITS
         keys = block.hull
         full = block.full
         first = problem.q_start + block.rows.start
         last = problem.q_start + block.rows.stop - 1
         if full == (keys,) or (not full and problem.pattern.sees_all(first, last, keys)):
-            return Kind.WHOLE
+            return RunKind.WHOLE
         if block.times == 1 and self._is_causal_square(first, len(block.rows), keys):
-            return Kind.BOUNDED
-        return Kind.BITS
+            return RunKind.BOUNDED
+        return RunKind.BITS
 
     def _gathers(self, block: RowBlock) -> bool:
         """Whether the keys of the runs alone are read, since most keys between the first and the last lie in gaps."""
@@ -495,7 +497,7 @@ class RowBlockCalls:
             column = 0
             for run in block.runs:
                 columns = mask[..., column : column + len(run.keys)]
-                if run.kind != Kind.WHOLE:
+                if run.kind != RunKind.WHOLE:
                     allowed = self._evaluated_on(q.device).allowed(block.rows, run.keys)
                     columns.masked_fill_(~allowed, -math.inf)
                 column += len(run.keys)
@@ -530,13 +532,13 @@ def _index_of(block: RowBlock, first: int, device: torch.device) -> torch.Tensor
 def _masked(block: RowBlock) -> bool:
     """Whether the call of a row block needs a mask; keys that are gathered always have one."""
     if len(block.runs) == 1:
-        return block.runs[0].kind == Kind.BITS
+        return block.runs[0].kind == RunKind.BITS
     return len(block.runs) > 1
 
 
 def _pairs(block: RowBlock) -> int:
     """The pairs that the call of a row block computes; of a causal square about half."""
-    if len(block.runs) == 1 and block.runs[0].kind == Kind.BOUNDED:
+    if len(block.runs) == 1 and block.runs[0].kind == RunKind.BOUNDED:
         return len(block.rows) * (block.width + min(block.width, SKIPPED)) // 2
     return block.pairs
 

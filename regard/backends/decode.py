@@ -29,7 +29,7 @@ from regard.core.problem import PER_ROW, Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.patterns.grid import four_axes
-from regard.patterns.row_blocks import Kind, Run
+from regard.patterns.row_blocks import Run, RunKind
 
 MOST_QUERIES = 16  # for more, the backends that compute blocks are faster
 MOST_RUNS = 4  # more are computed as one run with a mask
@@ -91,7 +91,7 @@ def _takes_fused(problem: Problem, runs: Runs) -> bool:
     if problem.storage != dtype:
         return False
     if problem.device == "cuda":
-        unmasked = all(run.kind == Kind.WHOLE for run in runs)
+        unmasked = all(run.kind == RunKind.WHOLE for run in runs)
         size = max(problem.head_dim, problem.v_dim)
         return unmasked and flash.has_flash_attention(dtype, size, "cuda")
     return flash.refusal(dtype, problem.device) is None
@@ -105,7 +105,7 @@ def _cost(problem: Problem, runs: Runs, fused: bool) -> Cost:
     dims = problem.head_dim + problem.v_dim
     stored = problem.batch * problem.kv_heads * keys * dims * problem.storage.itemsize
     rows = problem.batch * problem.heads * problem.q_len * dims * problem.dtype.itemsize
-    mask_sizes = [_mask_size(problem, run) for run in runs if run.kind == Kind.BITS]
+    mask_sizes = [_mask_size(problem, run) for run in runs if run.kind == RunKind.BITS]
     masks = width * max(mask_sizes, default=0)
     flops = 2 * pairs * dims
     moved = stored + rows + 2 * masks
@@ -143,10 +143,10 @@ def _runs_of(problem: Problem) -> Runs:
     schedule = Schedule.of_problem(problem, rows=problem.q_len)
     if not schedule.keys:
         return ()
-    whole = (Run(schedule.keys, Kind.BITS),)
+    whole = (Run(schedule.keys, RunKind.BITS),)
     if problem.q_start is PER_ROW:
         return whole
-    without_mask = Kind.WHOLE if problem.bias is None else Kind.BITS
+    without_mask = RunKind.WHOLE if problem.bias is None else RunKind.BITS
     last = problem.q_start + problem.q_len - 1
     if problem.pattern.sees_all(problem.q_start, last, schedule.keys):
         return (Run(schedule.keys, without_mask),)
@@ -155,7 +155,7 @@ def _runs_of(problem: Problem) -> Runs:
     runs = schedule.whole.runs
     if len(runs) > MOST_RUNS:
         return whole
-    kinds = [without_mask if run.kind == Kind.WHOLE else Kind.BITS for run in runs]
+    kinds = [without_mask if run.kind == RunKind.WHOLE else RunKind.BITS for run in runs]
     return tuple(Run(run.keys, kind) for run, kind in zip(runs, kinds, strict=True))
 
 
@@ -164,7 +164,7 @@ def _allowed_and_bias(
 ) -> tuple[torch.Tensor | None, torch.Tensor | None]:
     """Which pairs of a run are allowed and what is added to their scores, both (batch or 1, heads or 1, q_len or 1,
     keys or 1) or None; a score of -inf masks a pair."""
-    if run.kind == Kind.WHOLE:
+    if run.kind == RunKind.WHOLE:
         return None, None
     grid = operands.grid.block(range(problem.q_len), run.keys)
     pairs = four_axes(problem.pattern.evaluate(grid))

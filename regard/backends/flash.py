@@ -57,7 +57,7 @@ class OutputAndSums(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Saved:
+class BackwardInputs:
     """What a backward pass needs: inputs, results, and their gradients; that of an unused log-sum-exp is None.
 
     `row_sums` is None where the results are merged from those of several calls.
@@ -186,7 +186,9 @@ def forward(
     return _repaired(q, k, output, log_sum_exp, call)
 
 
-def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def backward(
+    saved: BackwardInputs, call: FusedCall
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     """Gradients of q, k and v, given those of the output and, if it was used, of the log-sum-exp.
 
     With weights P, dS = P (dP - rowsum(grad · output) + grad_log_sum_exp). The operation computes the first two
@@ -223,7 +225,9 @@ def backward(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor,
         v = F.pad(v, (0, 1))
     q, k, v = _equal_head_sizes(q, k, v)
     wide = v.shape[-1]
-    padded = Saved(q, k, v, _widened(output, wide), log_sum_exp, _widened(grad, wide), None)
+    padded = BackwardInputs(
+        q, k, v, _widened(output, wide), log_sum_exp, _widened(grad, wide), None
+    )
     run = _backward_cpu if q.device.type == "cpu" else _backward_cuda
     dq, dk, dv = run(padded, call)
     return dq[..., :head_dim], dk[..., :head_dim], dv[..., :v_dim]
@@ -250,7 +254,7 @@ class _Attend(torch.autograd.Function):
             grad, grad_log_sum_exp = grads
             if grad is None:
                 grad = torch.zeros_like(output)
-            saved = Saved(*inputs, output, log_sum_exp, grad, grad_log_sum_exp)
+            saved = BackwardInputs(*inputs, output, log_sum_exp, grad, grad_log_sum_exp)
             return backward(saved, call)
 
         return *gradients(first_order, lambda: _pieces(*inputs, call), inputs, grads), None
@@ -337,7 +341,9 @@ def _pieces(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, call: FusedCall) 
         yield Piece(compute, (of_rows, of_keys, of_keys), (of_rows, of_rows))
 
 
-def _backward_cpu(saved: Saved, call: FusedCall) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+def _backward_cpu(
+    saved: BackwardInputs, call: FusedCall
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     return _aten._scaled_dot_product_flash_attention_for_cpu_backward(
         saved.grad,
         saved.q,
@@ -398,7 +404,7 @@ def _forward_cuda(
 
 
 def _backward_cuda(
-    saved: Saved, call: FusedCall
+    saved: BackwardInputs, call: FusedCall
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q = _aligned(saved.q)
     kv_heads = saved.k.shape[1]
@@ -429,7 +435,7 @@ def _backward_cuda(
 
 
 def _flash_backward(
-    saved: Saved, call: FusedCall
+    saved: BackwardInputs, call: FusedCall
 ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
     q = _aligned(saved.q)
     k = _aligned(saved.k)

@@ -179,7 +179,7 @@ class Round:
         k = self.windows(k)
         v = self.windows(v)
         for run in self.tiling.runs():
-            part = flash.Saved(
+            part = flash.BackwardInputs(
                 q[:, run],
                 k[:, run],
                 v[:, run],

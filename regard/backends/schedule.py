@@ -27,7 +27,7 @@ from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
 from regard.patterns import Grid, Pattern
 from regard.patterns.ranges import Ranges, shifted, without
-from regard.patterns.row_blocks import EvaluatedBlocks, Kind, RowBlock, Run, ascending, row_block
+from regard.patterns.row_blocks import EvaluatedBlocks, RowBlock, Run, RunKind, ascending, row_block
 
 LEAST_ROWS = 16  # of a row block that is shortened because its mask would be too large
 # Rows of a row block of a pattern that is no band, whose runs several backends ask for; more rows share few keys there.
@@ -114,7 +114,7 @@ class Schedule:
     def block_of(self, rows: range) -> RowBlock:
         """These rows as one row block; there may be any number of rows."""
         if self.starts is None:
-            runs = (Run(self.keys, Kind.BITS),) if self.keys else ()
+            runs = (Run(self.keys, RunKind.BITS),) if self.keys else ()
             return RowBlock(rows, runs)
         block = row_block(self.pattern, rows, self.starts, self.k_len, self.keys)
         return block if self.align == 1 else aligned(block, self.align)
@@ -273,10 +273,10 @@ def aligned(block: RowBlock, align: int) -> RowBlock:
             cut.append(range(start, stop))
     whole = tuple(cut)
 
-    kinds = [run.kind for run in block.runs if run.kind != Kind.WHOLE]
-    kind_of_rest = kinds[0] if kinds else Kind.BITS  # those of a row block are of one kind
+    kinds = [run.kind for run in block.runs if run.kind != RunKind.WHOLE]
+    kind_of_rest = kinds[0] if kinds else RunKind.BITS  # those of a row block are of one kind
     rest = without(joined(without(seen, whole), align), whole)
-    runs = [Run(keys, Kind.WHOLE) for keys in whole]
+    runs = [Run(keys, RunKind.WHOLE) for keys in whole]
     runs += [Run(keys, kind_of_rest) for keys in rest]
     return replace(block, runs=ascending(runs))
 
@@ -321,7 +321,7 @@ class _RunData:
     """A run whose pairs were evaluated: its bounds (2, rows) or its words; None where it is WHOLE."""
 
     keys: range
-    kind: Kind
+    kind: RunKind
     data: torch.Tensor | None
 
 
@@ -359,7 +359,7 @@ class _ArrayWriter:
 
     def _evaluate(self, rows: range, run: Run) -> _RunData:
         """A run with the kind that its pairs have."""
-        if run.kind == Kind.WHOLE:
+        if run.kind == RunKind.WHOLE:
             return _RunData(run.keys, run.kind, None)
         allowed = self.evaluated.allowed(rows, run.keys)
         if allowed.dim() == 4:  # of one batch row and head
@@ -372,8 +372,8 @@ class _ArrayWriter:
         length = torch.where(count > 0, last - first, 0)
         if torch.equal(length, count):
             bounds = torch.stack([first, first + count]) + run.keys.start
-            return _RunData(run.keys, Kind.BOUNDED, bounds)
-        return _RunData(run.keys, Kind.BITS, packed(allowed))
+            return _RunData(run.keys, RunKind.BOUNDED, bounds)
+        return _RunData(run.keys, RunKind.BITS, packed(allowed))
 
     def _write_block(self, block: RowBlock, runs: list[_RunData], by: int) -> None:
         """Append a row block and its runs, moved by this many rows and keys."""
@@ -388,7 +388,7 @@ class _ArrayWriter:
         """The place of a run's bounds or words, which are appended."""
         if run.data is None:
             return 0
-        if run.kind == Kind.BOUNDED:
+        if run.kind == RunKind.BOUNDED:
             place = self.bounds_end
             self.bounds_end += run.data.shape[1]
             self.bounds.append(run.data + by)

@@ -20,7 +20,7 @@ from regard.backends.limits import Limited, not_empty, on_softmax
 from regard.backends.merging import Merging
 from regard.backends.schedule import strictly
 from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, Workspace, blocking_of
-from regard.backends.scores.blocks import ScoreBlock, ScoreGradients, Scores, score_inputs
+from regard.backends.scores.blocks import BlockedScores, ScoreBlock, ScoreGradients, score_inputs
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
 from regard.backends.scores.normalising import Normaliser
 from regard.backends.scores.plain import softmax_pieces
@@ -100,7 +100,7 @@ class _Stream(torch.autograd.Function):
         v: torch.Tensor,
         *inputs: torch.Tensor | None,
     ) -> Any:
-        output, log_sum_exp = forward(Scores(blocking, operands), operands)
+        output, log_sum_exp = forward(BlockedScores(blocking, operands), operands)
         # The inputs too, so that autograd detects changes of them in place.
         ctx.save_for_backward(output, log_sum_exp, v, *inputs)
         ctx.lowered = blocking, operands
@@ -117,7 +117,9 @@ class _Stream(torch.autograd.Function):
             grad, grad_log_sum_exp = grads
             if grad is None:
                 grad = torch.zeros_like(output)
-            scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
+            scores = BlockedScores(
+                blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True
+            )
             of_scores = ScoreGradients(scores, bias_learns, every_block=True)
             dv = _backward(of_scores, operands, grad, grad_log_sum_exp, output, log_sum_exp)
             return dv.to(inputs[0].dtype), *of_scores.by_input(tuple(inputs[1:]))
@@ -185,7 +187,7 @@ def _backward(
     return dv
 
 
-def forward(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+def forward(scores: BlockedScores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
     """Output (batch, heads, q_len, v_dim) and log-sum-exp (batch, heads, q_len), in the dtype of the scores."""
     if may_be_fused(scores.problem):
         output, log_sum_exp = _by_fused_blocks(scores, operands)
@@ -207,9 +209,11 @@ def may_be_fused(problem: Problem) -> bool:
     return flash.refusal(torch.promote_types(problem.dtype, torch.float32), problem.device) is None
 
 
-def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_fused_blocks(
+    scores: BlockedScores, operands: Operands
+) -> tuple[torch.Tensor, torch.Tensor]:
     problem = scores.problem
-    scores = Scores(blocking_of(problem, pairs=FUSED_PAIRS), operands)
+    scores = BlockedScores(blocking_of(problem, pairs=FUSED_PAIRS), operands)
     q = scores.q.flatten(1, 2)
     v = operands.v.to(scores.dtype)
     merging = Merging(q.new_zeros(*scores.rows, problem.v_dim), q.new_full(scores.rows, -math.inf))
@@ -223,7 +227,7 @@ def _by_fused_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, 
     return merging.merged()
 
 
-def _mask(scores: Scores, block: ScoreBlock) -> torch.Tensor | None:
+def _mask(scores: BlockedScores, block: ScoreBlock) -> torch.Tensor | None:
     """Mask and bias of a block, to be added to its scores, (batch or 1, heads or 1, rows, keys); None without both."""
     bias = scores.bias_of(block)
     hidden = None if block.hidden is None else block.of(block.hidden)
@@ -235,7 +239,7 @@ def _mask(scores: Scores, block: ScoreBlock) -> torch.Tensor | None:
     return mask if mask.stride(-1) == 1 else mask.contiguous()
 
 
-def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
+def _by_own_blocks(scores: BlockedScores, operands: Operands) -> tuple[torch.Tensor, torch.Tensor]:
     """Output and log-sum-exp by a running softmax, which is rescaled if a block has a larger score than those before.
 
     Source: Online normalizer calculation for softmax, Milakov and Gimelshein 2018, algorithm 3.
@@ -277,7 +281,7 @@ def _by_own_blocks(scores: Scores, operands: Operands) -> tuple[torch.Tensor, to
 
 
 def _absorb(
-    scores: Scores,
+    scores: BlockedScores,
     block: ScoreBlock,
     queries: list[torch.Tensor],
     room: Workspace,
@@ -300,7 +304,7 @@ def _absorb(
 
 
 def _without_spoilt_rows(
-    scores: Scores, output: torch.Tensor, log_sum_exp: torch.Tensor
+    scores: BlockedScores, output: torch.Tensor, log_sum_exp: torch.Tensor
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The output and log-sum-exp with empty rows set to zeros and -inf; a NaN in their query may have changed them."""
     if log_sum_exp.isnan().any():
@@ -313,7 +317,7 @@ def _without_spoilt_rows(
 class WeightDropout:
     """Dropout block by block: which weights are kept, and the `factor` that they are multiplied by."""
 
-    def __init__(self, scores: Scores, operands: Operands) -> None:
+    def __init__(self, scores: BlockedScores, operands: Operands) -> None:
         problem = scores.problem
         self.dropout = problem.dropout
         self.seed = operands.dropout_seed

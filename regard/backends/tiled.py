@@ -181,7 +181,7 @@ class LatticeCalls:
             output, log_sum_exp = replace_far(output, log_sum_exp, *exact)
         return flash.OutputAndSums(output, log_sum_exp)
 
-    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+    def backward(self, operands: Operands, saved: flash.BackwardInputs) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v, added up in the dtype of the log-sum-exp."""
         wide = saved.log_sum_exp.dtype
         inputs = (saved.q, saved.k, saved.v)
@@ -279,11 +279,11 @@ class Share:
             bias = replace(bias, table=bias.table[list(self.heads)])
         return operands._replace(q=q, k=k, v=v, bias=bias)
 
-    def saved(self, saved: flash.Saved) -> flash.Saved:
+    def saved(self, saved: flash.BackwardInputs) -> flash.BackwardInputs:
         grad_sums = saved.grad_log_sum_exp
         if grad_sums is not None:
             grad_sums = self.of_queries(grad_sums)
-        return flash.Saved(
+        return flash.BackwardInputs(
             q=self.of_queries(saved.q),
             k=self.of_keys(saved.k),
             v=self.of_keys(saved.v),
@@ -338,7 +338,7 @@ class LatticePart:
             _merge(rows, sums, more, more_sums)
 
     def add_gradients(
-        self, sums: list[torch.Tensor], operands: Operands, saved: flash.Saved
+        self, sums: list[torch.Tensor], operands: Operands, saved: flash.BackwardInputs
     ) -> None:
         """Add the gradients of q, k and v from the calls of this part to `sums`, in place."""
         of_q, of_k, of_v = sums
@@ -369,7 +369,7 @@ class LatticePart:
         for q, k, v in zip(queries, keys, values, strict=True):
             yield Operands(q, k, v, bias, self._grid, 0)
 
-    def saved(self, saved: flash.Saved) -> Iterator[flash.Saved]:
+    def saved(self, saved: flash.BackwardInputs) -> Iterator[flash.BackwardInputs]:
         queries = self.rows(saved.q)
         keys = self.keys(saved.k)
         values = self.keys(saved.v)
@@ -379,7 +379,7 @@ class LatticePart:
         grad_sums = saved.grad_log_sum_exp
         grads_of_sums = None if grad_sums is None else self.rows(grad_sums)
         for call in range(self.call_count):
-            yield flash.Saved(
+            yield flash.BackwardInputs(
                 q=queries[call],
                 k=keys[call],
                 v=values[call],

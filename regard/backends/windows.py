@@ -149,7 +149,7 @@ class WindowsOfOneSize:
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class WindowPart:
     """The windows of one size, and what computes them."""
 
     windows: WindowsOfOneSize
@@ -157,7 +157,7 @@ class Part:
     cost: Cost
 
 
-def _parts_of(problem: Problem) -> list[Part] | Refusal:
+def _parts_of(problem: Problem) -> list[WindowPart] | Refusal:
     """The windows of each size, or why nothing here computes them."""
     grid = problem.pattern.divided_grid()
     wide = torch.promote_types(problem.dtype, torch.float32)
@@ -166,18 +166,18 @@ def _parts_of(problem: Problem) -> list[Part] | Refusal:
         windows = WindowsOfOneSize(problem, grid, groups)
         kernel = kernel_of(windows.problem)
         if kernel is not None:
-            parts.append(Part(windows, *kernel))
+            parts.append(WindowPart(windows, *kernel))
             continue
         windows = WindowsOfOneSize(replace(problem, dtype=wide, storage=wide), grid, groups)
         refusal = refusal_by(flash.LIMITS, windows.problem)
         if refusal is not None:
             return refusal
         calls = RowBlockCalls.of(windows.problem)
-        parts.append(Part(windows, calls, calls.cost))
+        parts.append(WindowPart(windows, calls, calls.cost))
     return parts
 
 
-def _cost(problem: Problem, parts: list[Part]) -> Cost:
+def _cost(problem: Problem, parts: list[WindowPart]) -> Cost:
     numbers = problem.nbytes
     moved = COPIES * numbers * (3 if problem.needs_grad else 1)
     flops = sum(part.cost.flops for part in parts)
@@ -189,7 +189,7 @@ def _cost(problem: Problem, parts: list[Part]) -> Cost:
     return Cost(flops, moved, peak_bytes=peak, pairs=pairs, calls=calls, pace=pace)
 
 
-def _run(problem: Problem, parts: list[Part], operands: Operands) -> Result:
+def _run(problem: Problem, parts: list[WindowPart], operands: Operands) -> Result:
     grid = problem.pattern.divided_grid()
     wants_sums = bool(problem.want)
     outputs = []

@@ -31,7 +31,7 @@ from regard.patterns import Pattern, as_pattern
 PlanOfKey = tuple[Plan, CallGrid | None]
 
 
-class Step(NamedTuple):
+class PlannedStep(NamedTuple):
     """What computes the steps of decoding: calls that differ only in k_len and in the positions of their queries.
 
     growing: returns what such calls have in common, for the compiled library; None where only Python computes them.
@@ -49,7 +49,7 @@ class Kept(NamedTuple):
     pattern: given if the plan reads the keys of each batch row from the call's pattern; None if it has its own.
     """
 
-    step: Step | None = None
+    step: PlannedStep | None = None
     plan: Plan | None = None
     grid: CallGrid | None = None
     pattern: Pattern | None = None
@@ -73,7 +73,7 @@ class KeptPlans:
         self.calls: Newest[PlanOfKey] = Newest(512)
         self.unequal: Newest[PlanOfKey] = Newest(16)
         self.problems: Newest[Plan] = Newest(512)
-        self.steps: Newest[Step] = Newest(512)
+        self.steps: Newest[PlannedStep] = Newest(512)
         self.steps_of_layers: Newest[Any] = Newest(64)
         self.structures = StructurePlans()
 
@@ -233,11 +233,13 @@ def _needs_a_plan(call: Call) -> Result | None:
     """No result: these calls are not computed as steps, but by plans."""
 
 
-_seen_once = Step(_needs_a_plan)  # stands for the step of a call that was seen once
-_planned_each = Step(_needs_a_plan, keys=range(1))  # each k_len of such a call needs its own plan
+_seen_once = PlannedStep(_needs_a_plan)  # stands for the step of a call that was seen once
+_planned_each = PlannedStep(
+    _needs_a_plan, keys=range(1)
+)  # each k_len of such a call needs its own plan
 
 
-def _step_of(call: Call) -> Step | None:
+def _step_of(call: Call) -> PlannedStep | None:
     """What computes calls like this one for every k_len between two powers of two, if one backend is best for all."""
     if call.cast() is not call:
         return None
@@ -245,13 +247,13 @@ def _step_of(call: Call) -> Step | None:
     has_dropped = isinstance(call.k, Stored) and call.k.first
     if problem.q_start is PER_ROW or has_dropped:
         run = make_plan(problem, BACKENDS, call.backend).steps
-        return None if run is None else Step(run)
+        return None if run is None else PlannedStep(run)
     power = 1 << problem.k_len.bit_length()
     shortest = _with_keys(problem, power // 2, call.backend)
     longest = _with_keys(problem, power - 1, call.backend)
     if shortest.backend != longest.backend or shortest.steps is None:
         return None
-    return Step(shortest.steps, shortest.growing, range(power // 2, power))
+    return PlannedStep(shortest.steps, shortest.growing, range(power // 2, power))
 
 
 def _with_keys(problem: Problem, k_len: int, backend: str) -> Plan:

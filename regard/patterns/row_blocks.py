@@ -22,7 +22,7 @@ from regard.patterns.ranges import Ranges, common, covers, meets, shifted, witho
 ROWS = 64  # of a row block, where a pattern is counted or its visible keys are looked for
 
 
-class Kind(IntEnum):
+class RunKind(IntEnum):
     """Which keys of a run the rows of a block may look at.
 
     WHOLE: every row at every key. BOUNDED: row i at the keys lo_i <= j < hi_i. BITS: a bit for each pair.
@@ -38,7 +38,7 @@ class Run:
     """Neighbouring keys of a row block."""
 
     keys: range
-    kind: Kind
+    kind: RunKind
 
 
 @dataclass(frozen=True)
@@ -47,7 +47,7 @@ class RowBlock:
 
     With `times` > 1 it represents that many equal blocks, each `len(rows)` rows and keys further than the one before.
 
-    >>> RowBlock(range(4), (Run(range(2, 8), Kind.BOUNDED),), times=3).pairs
+    >>> RowBlock(range(4), (Run(range(2, 8), RunKind.BOUNDED),), times=3).pairs
     72
     """
 
@@ -60,14 +60,14 @@ class RowBlock:
         """The keys that every row may look at."""
         full: list[range] = []
         for run in self.runs:
-            if run.kind == Kind.WHOLE:
+            if run.kind == RunKind.WHOLE:
                 full.append(run.keys)
         return tuple(full)
 
     @property
     def partial(self) -> Ranges:
         """The other keys."""
-        return tuple(run.keys for run in self.runs if run.kind != Kind.WHOLE)
+        return tuple(run.keys for run in self.runs if run.kind != RunKind.WHOLE)
 
     @cached_property
     def hull(self) -> range:
@@ -130,10 +130,10 @@ def row_block(
 
     runs: list[Run] = []
     for seen in full:
-        runs.append(Run(seen, Kind.WHOLE))
+        runs.append(Run(seen, RunKind.WHOLE))
     if partial:
         in_bounds = pattern.known_band is not None and starts[0] == starts[1]
-        kind = Kind.BOUNDED if in_bounds else Kind.BITS
+        kind = RunKind.BOUNDED if in_bounds else RunKind.BITS
         for seen in partial:
             runs.append(Run(seen, kind))
     return RowBlock(rows, ascending(runs) if full and partial else tuple(runs))

@@ -327,7 +327,7 @@ class Kernel:
         kernel_call.borrowed.clear()
         return kernel_call
 
-    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+    def backward(self, operands: Operands, saved: flash.BackwardInputs) -> tuple[torch.Tensor, ...]:
         """The gradients of q, k and v in their dtypes, and of the bias if it learns."""
         inputs = [saved.q, saved.k, saved.v]
         if self.problem.bias_learns:
@@ -460,7 +460,7 @@ class Differentiated:
         )
         return flash.OutputAndSums(output, log_sum_exp, row_sums)
 
-    def backward(self, operands: Operands, saved: flash.Saved) -> tuple[torch.Tensor, ...]:
+    def backward(self, operands: Operands, saved: flash.BackwardInputs) -> tuple[torch.Tensor, ...]:
         return self.kernel.backward(operands, saved)
 
 

@@ -23,7 +23,7 @@ from regard.core.problem import Problem
 from regard.patterns import Pattern
 from regard.patterns.algebra import both
 from regard.patterns.chosen import LEAST_LISTED, Chosen, placed_lists
-from regard.patterns.row_blocks import Kind
+from regard.patterns.row_blocks import RunKind
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +159,7 @@ def band_schedules(
         has_keys = 1 if low < high else 0
         arrays = Arrays(
             blocks=_int32([[0, 1, 0, has_keys]]),
-            runs=_int32([[low, high, int(Kind.WHOLE), 0]]),
+            runs=_int32([[low, high, int(RunKind.WHOLE), 0]]),
             lo=_int32([low]),
             hi=_int32([high]),
             bits=_int32([]),
@@ -177,7 +177,7 @@ def band_schedules(
     low = lo[:, first_rows]
     high = hi[:, end_rows - 1]
     whole = (low == lo[:, end_rows - 1]) & (hi[:, first_rows] == high)
-    kind = torch.where(whole, int(Kind.WHOLE), int(Kind.BOUNDED)).int()
+    kind = torch.where(whole, int(RunKind.WHOLE), int(RunKind.BOUNDED)).int()
     first_rows = first_rows.expand(low.shape)
     end_rows = end_rows.expand(low.shape)
     numbers = numbers.expand(low.shape)
@@ -253,7 +253,7 @@ class ListedBands:
         high = ((listed + 1) * block_keys).clamp(max=keys.stop).minimum(hi[end - 1, None])
         has_keys = (listed >= 0) & (low < high)
         whole = (low >= lo[end - 1, None]) & (high <= hi[first, None])
-        kind = torch.where(whole, int(Kind.WHOLE), int(Kind.BOUNDED))
+        kind = torch.where(whole, int(RunKind.WHOLE), int(RunKind.BOUNDED))
         runs = torch.stack([low, high, kind, first[:, None].expand(kind.shape)], -1)[has_keys]
         end_runs = has_keys.sum(1).cumsum(0)
         first_runs = torch.nn.functional.pad(end_runs[:-1], (1, 0))

@@ -13,7 +13,7 @@ import torch
 
 from regard.backends.schedule import Schedule
 from regard.core.problem import PER_ROW, Problem
-from regard.patterns.row_blocks import Kind, RowBlock, Run
+from regard.patterns.row_blocks import RowBlock, Run, RunKind
 
 ROWS = 256  # of a row block, counted over all query heads of a group
 PAIRS = 1 << 17  # of a score block on CPU: 512 KiB in float32, in each of two or three workspaces
@@ -225,4 +225,4 @@ def known_starts(problem: Problem) -> tuple[int, int] | None:
 
 def is_whole(run: Run) -> bool:
     """Whether every row of the block may look at all keys of the run."""
-    return run.kind == Kind.WHOLE
+    return run.kind == RunKind.WHOLE

@@ -24,7 +24,7 @@ from regard.mechanisms.scores import AroundCentre, TanhSum
 from regard.patterns.grid import four_axes
 
 
-class Scores:
+class BlockedScores:
     """The scores of a problem: scaled, capped, biased and masked, block by block; v is not read.
 
     Args:
@@ -258,7 +258,7 @@ class ScoreGradients:
         every_block: whether `send` is called for every block. If so, memory that one block writes is not zeroed first.
     """
 
-    def __init__(self, scores: Scores, bias_learns: bool, every_block: bool) -> None:
+    def __init__(self, scores: BlockedScores, bias_learns: bool, every_block: bool) -> None:
         problem = scores.problem
         device = scores.grid.device
         self.scores = scores

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 
 from regard.backends.far import LOG2E, any_far
 from regard.backends.scores.blocking import RowBlock, ScoreBlock
-from regard.backends.scores.blocks import Scores
+from regard.backends.scores.blocks import BlockedScores
 from regard.devices import widest_dtype
 
 
@@ -22,12 +22,12 @@ class Normaliser:
         scores: the scores; `scores.empty_rows` is known.
         log_sum_exp: (batch, heads, q_len), of the keys and of a sink.
         sink: the logits of the sink, (batch or 1, heads or 1, 1); it takes part in the sum.
-        runs: the rows that are computed, as in `Scores.row_blocks`.
+        runs: the rows that are computed, as in `BlockedScores.row_blocks`.
     """
 
     def __init__(
         self,
-        scores: Scores,
+        scores: BlockedScores,
         log_sum_exp: torch.Tensor,
         sink: torch.Tensor | None = None,
         runs: list[range] | None = None,
@@ -62,7 +62,7 @@ class Normaliser:
 
 
 def _row_sums(
-    scores: Scores, sink: torch.Tensor | None, runs: list[range] | None
+    scores: BlockedScores, sink: torch.Tensor | None, runs: list[range] | None
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The highest score of each row, and the logarithm of the sum of the weights exp2(score - highest)."""
     assert scores.empty_rows is not None

@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends.far import any_far
-from regard.backends.scores.blocks import ScoreBlock, Scores
+from regard.backends.scores.blocks import BlockedScores, ScoreBlock
 from regard.backends.scores.plain import MaskedScores, PlainRows, rows_of
 from regard.backends.second_order import Index, Piece
 from regard.core.backend import Operands
@@ -35,7 +35,7 @@ class Collector:
     reads = "weights"  # which arguments `collect` reads: "weights", "logs" or "both"
     result: torch.Tensor
 
-    def __init__(self, scores: Scores) -> None:
+    def __init__(self, scores: BlockedScores) -> None:
         self.scores = scores
         self.problem = scores.problem
 
@@ -108,7 +108,7 @@ class Distance(Collector):
 
     name = "distance"
 
-    def __init__(self, scores: Scores) -> None:
+    def __init__(self, scores: BlockedScores) -> None:
         super().__init__(scores)
         self._pairs = (range(0), range(0))  # rows and keys of `_of_pairs`
         self._shape = (0, 0)  # numbers of rows and keys of `_table`
@@ -171,7 +171,7 @@ class ChosenWeights(Collector):
 
     name = "chosen_weights"
 
-    def __init__(self, scores: Scores) -> None:
+    def __init__(self, scores: BlockedScores) -> None:
         super().__init__(scores)
         asked = requested(WeightsOf, self.problem.want)
         assert asked is not None
@@ -226,7 +226,7 @@ class Top(Collector):
     reads = "logs"
     indices: torch.Tensor
 
-    def __init__(self, scores: Scores) -> None:
+    def __init__(self, scores: BlockedScores) -> None:
         super().__init__(scores)
         asked = requested(TopKeys, self.problem.want)
         assert asked is not None

@@ -18,7 +18,7 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends.scores.blocking import Blocking, RowBlock, blocking_of
-from regard.backends.scores.blocks import ScoreGradients, Scores, score_inputs
+from regard.backends.scores.blocks import BlockedScores, ScoreGradients, score_inputs
 from regard.backends.scores.formulas import score_flops, score_flops_backward
 from regard.backends.scores.normalising import Normaliser
 from regard.backends.second_order import gradients
@@ -153,7 +153,9 @@ class _Pass(torch.autograd.Function):
         bias_learns = ctx.needs_input_grad[6]
 
         def first(grads: Any) -> Any:
-            scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True)
+            scores = BlockedScores(
+                blocking, operands, empty_rows=log_sum_exp == -math.inf, learns=True
+            )
             sums = ScoreGradients(scores, bias_learns, every_block=False)
             learning = _statistics_with_gradient(scores, grads, indices)
             normaliser = _normaliser(scores, operands, log_sum_exp)
@@ -171,7 +173,7 @@ def _collect_all(
     blocking: Blocking, operands: Operands, log_sum_exp: torch.Tensor
 ) -> tuple[list[torch.Tensor], torch.Tensor | None]:
     """The results in the order of `KINDS`, and the indices of the top keys."""
-    scores = Scores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
+    scores = BlockedScores(blocking, operands, empty_rows=log_sum_exp == -math.inf)
     collectors = [kind(scores) for kind in _kinds_wanted(blocking.problem)]
     _collect(scores, _normaliser(scores, operands, log_sum_exp), collectors)
     indices = None
@@ -181,7 +183,7 @@ def _collect_all(
     return [collector.result for collector in collectors], indices
 
 
-def _normaliser(scores: Scores, operands: Operands, log_sum_exp: torch.Tensor) -> Normaliser:
+def _normaliser(scores: BlockedScores, operands: Operands, log_sum_exp: torch.Tensor) -> Normaliser:
     return Normaliser(scores, log_sum_exp, operands.sink, _rows_wanted(scores.problem))
 
 
@@ -194,7 +196,7 @@ class _Learning:
 
 
 def _statistics_with_gradient(
-    scores: Scores, grads: Any, indices: torch.Tensor | None
+    scores: BlockedScores, grads: Any, indices: torch.Tensor | None
 ) -> list[_Learning]:
     """The statistics that received a gradient, in the order of `KINDS`."""
     learning = []
@@ -209,7 +211,7 @@ def _statistics_with_gradient(
     return learning
 
 
-def _collect(scores: Scores, normaliser: Normaliser, collectors: list[Collector]) -> None:
+def _collect(scores: BlockedScores, normaliser: Normaliser, collectors: list[Collector]) -> None:
     for collector in collectors:
         collector.begin()
     room = scores.workspace()
@@ -272,7 +274,7 @@ def _send(sums: ScoreGradients, normaliser: Normaliser, learning: list[_Learning
     return to_log_sum_exp
 
 
-def _row_blocks(scores: Scores) -> Iterator[tuple[RowBlock, torch.Tensor]]:
+def _row_blocks(scores: BlockedScores) -> Iterator[tuple[RowBlock, torch.Tensor]]:
     """Row blocks and their queries."""
     for row_block in scores.row_blocks(_rows_wanted(scores.problem)):
         yield row_block, scores.queries(row_block.rows)

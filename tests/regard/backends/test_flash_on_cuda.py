@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regard.backends import flash
-from regard.backends.flash import FusedCall, Saved
+from regard.backends.flash import BackwardInputs, FusedCall
 from regard.testing import make_qkv
 
 BY_CPU = torch._scaled_dot_product_flash_attention_for_cpu
@@ -23,7 +23,7 @@ def test_the_backward_pass_pads_the_log_sum_exp_to_a_multiple_of_32_with_infinit
     q, k, v = make_qkv(q_len=q_len, k_len=7, head_dim=4, v_dim=4)
     call = FusedCall(None, False, 0.5)
     output, log_sum_exp = flash.forward(q, k, v, call)
-    saved = Saved(q, k, v, output, log_sum_exp, torch.randn_like(output), None)
+    saved = BackwardInputs(q, k, v, output, log_sum_exp, torch.randn_like(output), None)
     expected = flash.backward(saved, call)
 
     padded = []
@@ -31,7 +31,7 @@ def test_the_backward_pass_pads_the_log_sum_exp_to_a_multiple_of_32_with_infinit
     def backward_on_cuda(grad, q, k, v, mask, output, log_sum_exp, *others, **options):
         padded.append(log_sum_exp)
         cut = log_sum_exp[..., :q_len].contiguous()
-        return *flash._backward_cpu(Saved(q, k, v, output, cut, grad, None), call), None
+        return *flash._backward_cpu(BackwardInputs(q, k, v, output, cut, grad, None), call), None
 
     operations = SimpleNamespace(
         _scaled_dot_product_efficient_attention_backward=backward_on_cuda,

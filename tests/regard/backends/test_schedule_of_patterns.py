@@ -9,9 +9,9 @@ import regard as rg
 from regard import patterns as p
 from regard.backends.schedule import (
     Arrays,
-    Kind,
     RowBlock,
     Run,
+    RunKind,
     Schedule,
     aligned,
     packed,
@@ -37,9 +37,9 @@ def times_held(arrays: Arrays, q_len: int, k_len: int) -> torch.Tensor:
 
 def held_keys(arrays: Arrays, keys: torch.Tensor, kind: int, place: int, row: int) -> torch.Tensor:
     """Which keys of a run a row of its block may look at."""
-    if kind == Kind.WHOLE:
+    if kind == RunKind.WHOLE:
         return torch.ones(len(keys), dtype=torch.bool)
-    if kind == Kind.BOUNDED:
+    if kind == RunKind.BOUNDED:
         lo = int(arrays.lo[place + row])
         hi = int(arrays.hi[place + row])
         return (keys >= lo) & (keys < hi)
@@ -56,9 +56,9 @@ def check_runs(block: RowBlock, dense: torch.Tensor) -> None:
         assert end <= run.keys.start < run.keys.stop
         end = run.keys.stop
         pairs = dense[block.rows.start : block.rows.stop, run.keys.start : run.keys.stop]
-        if run.kind == Kind.WHOLE:
+        if run.kind == RunKind.WHOLE:
             assert pairs.all()
-        if run.kind == Kind.BOUNDED:
+        if run.kind == RunKind.BOUNDED:
             assert most_parts_without_gap(pairs) <= 1
 
 
@@ -146,7 +146,7 @@ def test_positions_that_differ_by_batch_row_are_covered_together() -> None:
         rows = slice(block.rows.start, block.rows.stop)
         for run in block.runs:
             covered[rows, run.keys.start : run.keys.stop] = True
-            if run.kind == Kind.WHOLE:
+            if run.kind == RunKind.WHOLE:
                 assert of_least_start[rows, run.keys.stop - 1].all()
     assert covered[allowed].all()
     assert not covered.all()
@@ -161,11 +161,15 @@ def test_row_blocks_get_fewer_rows_where_their_keys_reach_far() -> None:
 
 
 def test_alignment_cuts_whole_runs_and_closes_gaps() -> None:
-    runs = (Run(range(3), Kind.BITS), Run(range(3, 21), Kind.WHOLE), Run(range(23, 30), Kind.BITS))
+    runs = (
+        Run(range(3), RunKind.BITS),
+        Run(range(3, 21), RunKind.WHOLE),
+        Run(range(23, 30), RunKind.BITS),
+    )
     assert aligned(RowBlock(range(5), runs), 8).runs == (
-        Run(range(8), Kind.BITS),
-        Run(range(8, 21), Kind.WHOLE),
-        Run(range(23, 30), Kind.BITS),
+        Run(range(8), RunKind.BITS),
+        Run(range(8, 21), RunKind.WHOLE),
+        Run(range(23, 30), RunKind.BITS),
     )
 
 

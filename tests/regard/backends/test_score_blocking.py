@@ -10,7 +10,7 @@ from regard.backends.scores import blocking
 from regard.backends.scores.blocking import blocking_of
 from regard.backends.scores.blocks import spread, summed
 from regard.core.call import make_problem
-from regard.patterns.row_blocks import Kind
+from regard.patterns.row_blocks import RunKind
 
 MOST_PAIRS = 64  # of a block, in the tests that take `small_blocks`
 PATTERNS = (
@@ -57,7 +57,7 @@ def test_runs_hold_every_allowed_pair_once_and_whole_ones_nothing_else(
         for run in block.runs:
             keys = slice(run.keys.start, run.keys.stop)
             times_covered[rows, keys] += 1
-            assert run.kind != Kind.WHOLE or allowed[rows, keys].all()
+            assert run.kind != RunKind.WHOLE or allowed[rows, keys].all()
             assert len(block.rows) * len(run.keys) <= MOST_PAIRS
     assert times_covered.max() <= 1
     assert (times_covered[allowed] == 1).all()

@@ -10,7 +10,7 @@ from regard import mechanisms as m
 from regard import patterns as p
 from regard.backends import BACKENDS
 from regard.backends.scores import blocking
-from regard.backends.scores.blocks import Scores
+from regard.backends.scores.blocks import BlockedScores
 from regard.bias import T5Relative
 from regard.core.call import make_problem
 from regard.core.plan import Plan, make_plan
@@ -164,13 +164,13 @@ def test_top_keys_are_found_across_tiles_and_groups():
 def test_blocks_without_a_chosen_row_are_not_computed(monkeypatch):
     cut(monkeypatch)
     rows_computed = set()
-    compute = Scores.compute
+    compute = BlockedScores.compute
 
     def compute_block(scores, block, *arguments, **options):
         rows_computed.add(block.rows)
         return compute(scores, block, *arguments, **options)
 
-    monkeypatch.setattr(Scores, "compute", compute_block)
+    monkeypatch.setattr(BlockedScores, "compute", compute_block)
     ask("fused", *make_qkv(q_len=9, k_len=14), want=weights_of([2, 3], heads=[0]))
     assert rows_computed == {range(2, 4)}
 

@@ -14,7 +14,7 @@ from regard.backends.native.filling import KernelCall, describe
 from regard.backends.native.kernel import KernelStatistics
 from regard.backends.native.library import MOST_TOP
 from regard.backends.native.lowering import Lowered, band_schedules, lower
-from regard.backends.schedule import Arrays, Kind
+from regard.backends.schedule import Arrays, RunKind
 from regard.core.call import make_problem
 from regard.errors import RegardError
 from regard.patterns.band import Band
@@ -81,7 +81,7 @@ class SoundCall:
         arrays[name][place] = number
         self.use(Lowered([(Arrays(**arrays), 0)], None))
 
-    def first_run_of(self, kind: Kind) -> int:
+    def first_run_of(self, kind: RunKind) -> int:
         return int((self.arrays.runs[:, 2] == kind).nonzero()[0])
 
 
@@ -95,11 +95,11 @@ def empty_a_run(call: SoundCall) -> None:
 
 
 def name_bounds_behind_the_last(call: SoundCall) -> None:
-    call.set_array("runs", (call.first_run_of(Kind.BOUNDED), 3), len(call.arrays.lo) - 5)
+    call.set_array("runs", (call.first_run_of(RunKind.BOUNDED), 3), len(call.arrays.lo) - 5)
 
 
 def name_bits_behind_the_last(call: SoundCall) -> None:
-    call.set_array("runs", (call.first_run_of(Kind.BITS), 3), len(call.arrays.bits) - 1)
+    call.set_array("runs", (call.first_run_of(RunKind.BITS), 3), len(call.arrays.bits) - 1)
 
 
 # What is wrong: the code of the refusal, and what a test does to a call.
