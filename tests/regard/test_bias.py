@@ -203,6 +203,15 @@ class TestGridRelative:
             with torch.no_grad():
                 assert rg.plan_attention(q, k, v, pattern=pattern, bias=bias, backend="native")
 
+    def test_images_of_another_shape_have_the_same_parameter(self):
+        bias = GridRelative(2, (5, 7), 3)
+        other = bias.on((6, 11))
+        assert other.weight is bias.weight
+        assert tuple(other.pairs().shape) == (2, 66, 66)
+        assert tuple(bias.pairs().shape) == (2, 35, 35)
+        right_of_first = other.pairs()[:, 0, 1]
+        torch.testing.assert_close(right_of_first, bias.pairs()[:, 0, 1])
+
     @pytest.mark.parametrize(
         ("shape", "window", "pattern"),
         [
