@@ -143,10 +143,10 @@ function readLine(app, story, strong) {
   };
   const pressed = (at) =>
     given.gone.includes(at) || given.pointed === at || (Boolean(arcs) && at === chosen);
-  const says = (word, at) => {
+  const says = (at) => {
     const told = by === "looks" ? "looked at with" : "without it";
-    const gone = given.gone.includes(at) ? ", erased" : "";
-    return `${named(word)}${gone}${number(at) ? `, ${told} ${number(at)}` : ""}`;
+    const gone = given.gone.includes(at) ? ["erased"] : [];
+    return [...gone, ...(number(at) ? [`${told} ${number(at)}`] : [])].join(", ");
   };
   return html`<div
     class="line given"
@@ -170,7 +170,7 @@ function readLine(app, story, strong) {
             still: !given.can(at),
           })}"
           data-at=${at}
-          aria-label=${says(word, at)}
+          aria-description=${says(at) || nothing}
           aria-pressed=${given.can(at) ? String(pressed(at)) : nothing}
           aria-disabled=${given.can(at) ? nothing : "true"}
           .style="--k:${(strong[at] ?? 0).toFixed(3)}"
