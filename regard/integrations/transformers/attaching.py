@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Generator, Iterable
 from contextlib import contextmanager
 from functools import partial
@@ -20,6 +21,8 @@ from regard.integrations.transformers.comparing import Checked, TinyOutputs, che
 from regard.integrations.transformers.latents import expand_latents, keep_latents
 from regard.integrations.transformers.masks import NO_WEIGHTS
 from regard.integrations.transformers.modules import (
+    LOOKUP,
+    WRITTEN_OUT,
     callers,
     configs_inside,
     exchanged_by_default,
@@ -30,11 +33,17 @@ from regard.integrations.transformers.modules import (
     owner_of,
     packs,
     recurs,
+    written_out,
 )
 from regard.integrations.transformers.packed import check_documents_were_read, pass_documents
 from regard.integrations.transformers.recurring import exchange_recurrent, restore_recurrent
 from regard.integrations.transformers.sharing import HOOKS as SHARED
 from regard.integrations.transformers.sharing import share_model, sharing_of
+from regard.integrations.transformers.written_out import (
+    exchange_written_out,
+    prove_plain,
+    restore_written_out,
+)
 from regard.layers.packed import check_packable, pack_weights, unpack_weights
 
 __all__ = ["attach", "attached", "detach"]
@@ -68,6 +77,9 @@ def attach(
     SAM-HQ, GOT-OCR 2 and ViTDet is exchanged for modules of regard with the same weights. So are the recurrent layers
     of hybrid models: gated delta (Qwen3-Next, Qwen3.5, OLMo Hybrid), Kimi delta, Mamba-2 and lightning
     (MiniMax); on a GPU with the kernels that transformers calls for them, they stay.
+
+    Attention that is written out in a model's own code is computed by regard too, where a run on tiny inputs proves
+    that it is plain: softmax of scaled products with masks, biases and dropout.
 
     Before it returns, the model is compared with its own eager attention on tiny inputs: three rows of seven ids, of
     which one is padded and one has another last word, or small images or sounds. A model that differs from its eager
@@ -125,8 +137,10 @@ def attach(
         if exchanged_by_default(part) or (replace and exchanged_if_asked(part))
     ]
     recurrent = [module for module in model.modules() if recurs(module)]
-    outside = outside_of(model, [*exchanged, *recurrent])
-    switch = _Switch(model, exchanged, outside)
+    verdicts = prove_plain(model, written_out(model, [*exchanged, *recurrent]))
+    outside = outside_of(model, [*exchanged, *recurrent], verdicts)
+    plain = [model.get_submodule(name) for name, why in verdicts.items() if why is None]
+    switch = _Switch(model, exchanged, plain, outside)
     sharing = sharing_of(model, mesh, layout, form)  # ty: ignore[invalid-argument-type]
 
     is_new = not switch.is_done()
@@ -170,19 +184,29 @@ class _Switch:
     Args:
         model: the model.
         exchanged: models inside whose modules are exchanged for those of regard.
+        plain: modules whose attention is written out, and followed by regard.
         outside: modules that would not call regard, by name.
     """
 
     def __init__(
-        self, model: nn.Module, exchanged: list[PreTrainedModel], outside: dict[str, str]
+        self,
+        model: nn.Module,
+        exchanged: list[PreTrainedModel],
+        plain: list[nn.Module],
+        outside: dict[str, str],
     ) -> None:
         self._model = model
         self._exchanged = exchanged
+        followed = [module for module in model.modules() if type(module).__module__ == WRITTEN_OUT]
+        self._plain = [*plain, *followed]
         self._configs = configs_inside(model)
         self._switched = _configs_to_switch(model, self._configs, outside)
+        self._eager = [] if not self._plain else _configs_of_eager_masks(model, self._plain)
 
     def is_done(self) -> bool:
-        return all(config._attn_implementation == NAME for config in self._switched)
+        switched = [config for config in self._switched if config not in self._eager]
+        is_done = all(config._attn_implementation == NAME for config in switched)
+        return is_done and all(type(module).__module__ == WRITTEN_OUT for module in self._plain)
 
     def implementations(self) -> list[tuple[PreTrainedConfig, str]]:
         """The configs with the names of the implementations that they have now."""
@@ -194,6 +218,9 @@ class _Switch:
             _replaced().replace_modules(self._model)
         for config in self._switched:
             config._attn_implementation_internal = NAME
+        exchange_written_out(self._plain)
+        for config in self._eager:
+            config._attn_implementation_internal = "eager"
         for part in self._exchanged:
             if type(part).__module__.endswith(READ_EAGER_MASKS):
                 part.config._attn_implementation_internal = "eager"
@@ -228,12 +255,31 @@ def _configs_to_switch(
     return [config for config in configs if id(config) not in left]
 
 
+def _configs_of_eager_masks(model: nn.Module, plain: list[nn.Module]) -> list[PreTrainedConfig]:
+    """The configs of models whose own code reads masks of eager attention, since none of it calls registered one."""
+    plain_ids = set(map(id, plain))
+    configs = []
+    for part in models_inside(model):
+        code = sys.modules[type(part).__module__]
+        if hasattr(code, LOOKUP) or plain_ids.isdisjoint(map(id, part.modules())):
+            continue
+        configs.append(part.config)
+    return configs
+
+
 def _reading_configs(
     model: nn.Module, calling: dict[str, nn.Module], exchanged: list[PreTrainedModel]
 ) -> list[nn.Module]:
-    """The modules that read from their configs which attention they call; those of `replace=True` do not."""
+    """The modules that read from their configs which attention they call.
+
+    Those of `replace=True`, and those whose own code regard follows, do not.
+    """
     replaced = {id(part) for part in exchanged if exchanged_if_asked(part)}
-    return [module for name, module in calling.items() if id(owner_of(model, name)) not in replaced]
+    return [
+        module
+        for name, module in calling.items()
+        if id(owner_of(model, name)) not in replaced and type(module).__module__ != WRITTEN_OUT
+    ]
 
 
 def _check_configs(model: nn.Module, modules: Iterable[nn.Module]) -> None:
@@ -307,7 +353,8 @@ def _refuse_weights(
     if not (part.config.output_attentions if asked is None else asked):
         return
     now = part.config._attn_implementation
-    if now == NAME or any(map(_replaced().is_exchanged, part.modules())):
+    is_followed = any(type(module).__module__ == WRITTEN_OUT for module in part.modules())
+    if now == NAME or is_followed or any(map(_replaced().is_exchanged, part.modules())):
         raise UnsupportedError(NO_WEIGHTS)
     was_set = any(config is part.config and name != now for config, name in implementations)
     if not was_set:
@@ -356,6 +403,7 @@ def _set_implementations(implementations: list[tuple[PreTrainedConfig, str]]) ->
 def _restore_modules(model: nn.Module) -> None:
     """Give the modules that were exchanged their own classes."""
     restore_recurrent(model)
+    restore_written_out(model)
     if any(exchanged_if_asked(part) or exchanged_by_default(part) for part in models_inside(model)):
         _replaced().restore_modules(model)
 

@@ -37,6 +37,7 @@ from regard.patterns.grid import four_axes
 from regard.patterns.one_call import of_queries
 
 __all__ = [
+    "ATTRIBUTES",
     "NO_WEIGHTS",
     "PatternMask",
     "refuse_collecting",
@@ -225,7 +226,7 @@ class PatternMask(torch.Tensor):
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func in _ATTRIBUTES:
+        if func in ATTRIBUTES:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
         mask = args[0] if args else None
@@ -254,7 +255,7 @@ def _written(values: Any) -> Any:
 
 
 # What code reads from a mask without needing its pairs.
-_ATTRIBUTES = {
+ATTRIBUTES = {
     getattr(torch.Tensor, name).__get__
     for name in (
         "shape",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 from types import FunctionType
 from typing import Any
@@ -20,6 +20,7 @@ __all__ = [
     "LOOKUP",
     "RECURRENCES",
     "RECURRING",
+    "WRITTEN_OUT",
     "attention_modules",
     "callers",
     "configs_inside",
@@ -34,10 +35,12 @@ __all__ = [
     "recurs",
     "exchanged_if_asked",
     "uncalled",
+    "written_out",
 ]
 
 # Modules of ours whose classes take the place of those of a model.
 RECURRING = "regard.integrations.transformers.recurring"
+WRITTEN_OUT = "regard.integrations.transformers.written_out"
 REPLACED = (
     "regard.integrations.transformers.replaced",
     "regard.integrations.transformers.biased",
@@ -93,6 +96,7 @@ ATTENDS = re.compile(
     r"(?<!Gated)(Attention|Attn)(?!\w*(Projection|Output|Norm|Mask|Gate|MLP|Bias|Residual|Layer))"
 )
 RECURRENT = re.compile(r"Mamba|Delta|Lightning|Linear|Recurrent|Rwkv|FalconH1Mixer|BambaMixer|LSTM")
+OWN_CODE = "its attention is written out in its own code, which calls no registered attention"
 # Why modules are not computed by regard, by the starts of their classes' names.
 REASONS: dict[str | tuple[str, ...], str] = {
     "FalconAttention": "its attention adds ALiBi in its own code, twice in eager attention and once in sdpa",
@@ -243,7 +247,7 @@ def _layer_name(layer: str | int, names: tuple[str, ...]) -> str:
 @lru_cache(MOST_CLASSES)
 def calls_registered(kind: type) -> bool | None:
     """Whether the code of a class, or of one that it derives from, reads registered attention; None without source."""
-    if kind.__module__ in (RECURRING, *REPLACED):
+    if kind.__module__ in (RECURRING, WRITTEN_OUT, *REPLACED):
         return True
     for base in kind.__mro__[: kind.__mro__.index(nn.Module)]:
         try:
@@ -304,21 +308,49 @@ def uncalled(model: nn.Module, called: Collection[str]) -> dict[str, nn.Module]:
     return {name: module for name, module in _mixing_modules(model).items() if name not in around}
 
 
-def outside_of(model: nn.Module, exchanged: Sequence[nn.Module] = ()) -> dict[str, str]:
-    """The modules that mix positions and would not call regard, by name, with the reason; refused if none would call.
+def written_out(model: nn.Module, exchanged: Sequence[nn.Module]) -> dict[str, nn.Module]:
+    """The modules whose attention is written out in their own code, which may be plain, by name.
 
     exchanged: models and modules inside that are replaced by those of regard, with all that they hold.
     """
+    modules = {}
+    for name, module in _not_exchanged(model, exchanged).items():
+        kind = type(module)
+        if isinstance(module, nn.MultiheadAttention) or "forward" in module.__dict__:
+            continue
+        if _reason(kind.__name__) == OWN_CODE:
+            modules[name] = module
+    return modules
+
+
+def _not_exchanged(model: nn.Module, exchanged: Sequence[nn.Module]) -> dict[str, nn.Module]:
+    """The modules that mix positions and would not call regard, by name."""
     ours: set[int] = set()
     for part in exchanged:
         ours.update(map(id, part.modules()))
+    left = uncalled(model, callers(model))
+    return {name: module for name, module in left.items() if id(module) not in ours}
+
+
+def outside_of(
+    model: nn.Module, exchanged: Sequence[nn.Module] = (), verdicts: Mapping[str, Any] | None = None
+) -> dict[str, str]:
+    """The modules that mix positions and would not call regard, by name, with the reason; refused if none would call.
+
+    exchanged: models and modules inside that are replaced by those of regard, with all that they hold. verdicts: by
+    name, why attention that is written out is not plain; None where it is, which is exchanged too.
+    """
+    verdicts = verdicts or {}
     calling = callers(model)
     outside = {}
-    for name, module in uncalled(model, calling).items():
-        if id(module) not in ours:
-            kind = type(module).__name__
+    for name, module in _not_exchanged(model, exchanged).items():
+        kind = type(module).__name__
+        if name not in verdicts:
             outside[name] = f"{kind}: {_reason(kind)}"
-    if not calling and not exchanged:
+        elif verdicts[name] is not None:
+            outside[name] = f"{kind}: its attention is written out, and not plain: {verdicts[name]}"
+    is_plain = [name for name, why in verdicts.items() if why is None]
+    if not calling and not exchanged and not is_plain:
         raise UnsupportedError(_refusal(model, outside))
     return outside
 
@@ -336,7 +368,7 @@ def _reason(kind: str) -> str:
         if kind.startswith(starts):
             return reason
     if ATTENTION.search(kind):
-        return "its attention is written out in its own code, which calls no registered attention"
+        return OWN_CODE
     return "it mixes positions without attention"
 
 

@@ -50,6 +50,10 @@ def tiny_inputs(
         decoder_rows = rows if part.main_input_name == "input_ids" else MEDIA_ROWS
         beside["decoder_input_ids"] = words["input_ids"].flip(0)[:decoder_rows]
 
+    if "visual_feats" in takes:  # of regions, with their boxes
+        size = _setting(config, "visual_feat_dim") or 1
+        places = {"visual_pos": drawn(rows, 5, _setting(config, "visual_pos_dim") or 1)}
+        yield words | {"visual_feats": drawn(rows, 5, size)} | places | beside
     if "input_ids" in takes:
         yield words | beside
         if "pixel_values" in takes:

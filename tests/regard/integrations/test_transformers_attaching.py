@@ -43,7 +43,7 @@ WHOLE = (
 PARTS = {
     "longt5": "LongT5LocalAttention: its windows are blocks in its own code",
     "pegasus_x": "PegasusXGlobalLocalAttention: its windows are blocks in its own code",
-    "aria": "AriaCrossAttention: its attention is written out in its own code",
+    "aria": "AriaCrossAttention: its attention is written out, and not plain: ",
     "jamba": "JambaMambaMixer: a recurrent or linear layer, which has no softmax",
 }
 
