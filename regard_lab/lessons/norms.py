@@ -141,7 +141,7 @@ caption = (
     "the largest gradients, in pre-norm the smallest. Right: at the same rate pre-norm learns at once, "
     f"and post-norm needs a warm-up; {math.log(WORDS):.2f} is the loss of guessing."
 )
-with figure("The same layers with the norm in two places", 8.6, 3.5, caption) as drawing:
+with figure("The same layers with the norm in two places", 7.8, 3.5, caption) as drawing:
     left, middle, right = drawing.subplots(1, 3)
     every_third = list(range(0, DEEP + 1, 3))
     curves = {f"{place}-norm": sizes[place][every_third].tolist() for place in PLACES}
