@@ -30,9 +30,7 @@ from pathlib import Path
 HERE = Path(__file__).parent
 SOURCE = HERE / "source"
 COMPILERS = ("g++", "c++", "clang++")
-OLDEST_GLIBC = (
-    "2.17"  # for Zig, which links with any version; another compiler has that of its system
-)
+OLDEST_GLIBC = "2.18"  # for Zig: the first one that tells C++ when a thread ends
 OLDEST_MACOS = "11.0"  # the first one for Apple silicon
 # -ffp-contract=off: the kernel decides where a product and a sum are rounded once, so that bits do not depend on
 # the compiler's choice.

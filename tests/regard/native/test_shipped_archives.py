@@ -194,8 +194,8 @@ def test_names_of_wheels_are_targets_with_names_of_zig():
     targets = [Target(*name.split("-")) for name in NAMES if name != PURE]
     assert [str(target) for target in targets] == list(NAMES[:-1])
     assert [target.of_zig for target in targets] == [
-        "x86_64-linux-gnu.2.17",
-        "aarch64-linux-gnu.2.17",
+        "x86_64-linux-gnu.2.18",
+        "aarch64-linux-gnu.2.18",
         "aarch64-macos.11.0",
     ]
 

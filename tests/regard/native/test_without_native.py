@@ -121,7 +121,7 @@ def test_for_another_machine_zig_comes_before_the_cross_compiler_of_gcc(monkeypa
     arm, mac = Target("linux", "aarch64"), Target("darwin", "arm64")
     monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: name)
     monkeypatch.setattr(building.shutil, "which", lambda name: f"/bin/{name}")
-    assert building.find_compiler(arm)[-2:] == ["-target", "aarch64-linux-gnu.2.17"]
+    assert building.find_compiler(arm)[-2:] == ["-target", "aarch64-linux-gnu.2.18"]
     assert building.find_compiler(mac)[-2:] == ["-target", "aarch64-macos.11.0"]
     monkeypatch.setattr(building.importlib.util, "find_spec", lambda name: None)
     assert building.find_compiler(arm) == ["/bin/aarch64-linux-gnu-g++"]
