@@ -435,3 +435,10 @@ def test_only_files_of_messages_are_opened_and_a_source_is_for_memories(tmp_path
         open_document(tmp_path / "u.tmx")
     french = open_document(tmp_path / "u.tmx", WritingOptions(language="de"), source="fr")
     assert french.texts == ["chat", "sans"]
+
+
+def test_the_flag_fuzzy_stands_before_an_earlier_source(tmp_path):
+    text = po("de").replace("#, c-format\n", "")
+    document = opened(tmp_path, "utf8.po", text.encode())
+    written = document.written([shouted(text) for text in document.texts]).decode()
+    assert '\n#, fuzzy\n#| msgid "%d old"\nmsgctxt "menu"\n' in written
