@@ -442,3 +442,9 @@ def test_the_flag_fuzzy_stands_before_an_earlier_source(tmp_path):
     document = opened(tmp_path, "utf8.po", text.encode())
     written = document.written([shouted(text) for text in document.texts]).decode()
     assert '\n#, fuzzy\n#| msgid "%d old"\nmsgctxt "menu"\n' in written
+
+
+def test_sources_of_a_compiled_catalogue_are_sorted():
+    entries = [("b", "x"), ("a", "y"), ("", "z")]
+    assert compiled(entries) == compiled(sorted(entries))
+    assert [source for source, _ in read_catalogue(compiled(entries))[1]] == ["a", "b"]
