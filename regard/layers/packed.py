@@ -15,6 +15,7 @@ from torch import nn
 
 from regard.arguments import count_of, of_kind
 from regard.errors import UnsupportedError
+from regard.exporting import exporting
 from regard.layers.latent import LatentAttention
 from regard.layers.projection import Projection, is_plain_tensor, project
 from regard.reprs import brief
@@ -261,7 +262,7 @@ class PackedLinear(Projection):
         if "weight" in self._parameters:
             return project(input, self.weight, self.bias)
         # Before anything looks at the packed weight: strict export cannot take it.
-        if torch.compiler.is_exporting() or torch._C._get_tracing_state() is not None:
+        if exporting() or torch._C._get_tracing_state() is not None:
             raise UnsupportedError(
                 f"packed weights belong to this process and processor, and cannot be exported; {UNPACK}"
             )
