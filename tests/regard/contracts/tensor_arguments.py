@@ -183,7 +183,28 @@ def state_calls() -> dict[str, TensorCall]:
             tensors = tensors_of(make_call(name, dtype=torch.float32))
             call = partial(attend, mechanism)
             cases[f"RecurrentState.attend: {name}"] = TensorCall(tensors, call)
-    return cases
+    return cases | {"RecurrentState.attend_varlen": packed_state_call()}
+
+
+def packed_state_call() -> TensorCall:
+    """A state of two texts, continued by one packed document each."""
+    log_decay = -drawn(1, KV_HEADS, KEYS, seed=29).abs()
+
+    def attend(**given: Any) -> Tensor:
+        state = rg.RecurrentState(m.GatedDelta(), 2, KV_HEADS, DIM)
+        return state.attend_varlen(**given)
+
+    return TensorCall(
+        {
+            "q": drawn(KEYS, HEADS, DIM, seed=30),
+            "k": drawn(KEYS, KV_HEADS, DIM, seed=31),
+            "v": drawn(KEYS, KV_HEADS, DIM, seed=32),
+            "cu_seqlens": numbers(0, 3, KEYS),
+            "parameters.log_decay": log_decay,
+            "parameters.strength": drawn(1, KV_HEADS, KEYS, seed=33).sigmoid(),
+        },
+        attend,
+    )
 
 
 def tensors_of(example: MechanismExample) -> dict[str, Tensor]:
@@ -527,7 +548,9 @@ def other_calls() -> dict[str, TensorCall]:
         return rg.attention(**qkv, bias=b.Forgetting(log_forget), pattern="causal")
 
     def of_sums(sums: Tensor, zero: Tensor) -> Tensor:
-        return rg.attention(**qkv, bias=b.Forgetting.of_sums(sums, zero), pattern="causal")
+        return rg.attention(
+            **qkv, bias=b.Forgetting.of_sums(sums, zero, sums.device), pattern="causal"
+        )
 
     return {
         "ALiBi.by_distance": TensorCall(
@@ -544,6 +567,9 @@ def other_calls() -> dict[str, TensorCall]:
             {"distances": cells}, lambda distances: grid.by_distance(distances, HEADS)
         ),
         "GridRelative.offsets": TensorCall({"distances": cells}, grid.offsets),
+        "OnGrid.coordinates": TensorCall(
+            {"positions": cells}, p.Neighbourhood((2, 4), (1, 3)).coordinates
+        ),
         "Forgetting": TensorCall({"log_forget": gates}, forgotten),
         "Forgetting.of_sums": TensorCall(
             {"sums": gates.double().cumsum(-1), "zero": drawn(BATCH, HEADS, 1, seed=27).double()},
