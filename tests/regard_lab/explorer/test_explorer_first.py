@@ -584,6 +584,32 @@ def assert_shared(page, told):
     assert [width, height] == pytest.approx(sides, abs=1)
 
 
+def test_the_sheet_of_share_is_closed_by_escape_and_by_a_click_beside_it(browser, page_of):
+    with open_model(browser, page_of, certain_translator()) as opened:
+        page = opened.page
+        opened.settle()
+        sheet = page.locator("details.share")
+        told = page.locator(".outcome").inner_text()
+        for close in (
+            lambda: page.keyboard.press("Escape"),
+            lambda: page.locator(".line .t").first.click(),
+        ):
+            page.get_by_text("Share", exact=True).click()
+            assert sheet.evaluate("sheet => sheet.open")
+            close()
+            assert not sheet.evaluate("sheet => sheet.open")
+            opened.settle()
+            assert page.locator(".outcome").inner_text() == told
+
+
+def test_an_empty_sentence_is_asked_for(browser, page_of):
+    with open_model(browser, page_of, certain_translator()) as opened:
+        opened.page.get_by_text("Another sentence").click()
+        opened.page.fill("#sentence", "")
+        told = opened.page.locator(".outcome")
+        told.get_by_text("There is nothing to read: write a sentence.").wait_for()
+
+
 @needs_axe
 def test_the_first_screen_is_accessible_before_and_after_an_experiment(browser, page_of):
     screen = {"bypass_csp": True, "reduced_motion": "reduce"}

@@ -28,7 +28,8 @@ export function firstScreen(app) {
   const strong = strengths(story);
   const {busy, types} = app.state;
   const unknown = app.source.answer?.unknown ?? [];
-  return html`<div class="screen" data-by=${story.by} @keydown=${(event) => onKey(app, event)}>
+  return html`<div class="screen" data-by=${story.by} @keydown=${(event) => onKey(app, event)}
+    @click=${{handleEvent: (event) => closeSheet(app, event), capture: true}}>
     <div class="top" ${drawn((element) => keepTop(app, element))}>
       ${app.engine && types ? sentenceForm(app) : top(app, story)}
       <span role="alert">${busy}</span>
@@ -357,7 +358,7 @@ function tools(app) {
 
 /** The address of what is shown, and its picture. */
 function sharing(app) {
-  return html`<details class="tweaks">
+  return html`<details class="tweaks share">
     <summary>Share</summary>
     <div class="sheet" data-apart>
       <button @click=${() => copyLink(app)}>Copy the link to this screen</button>
@@ -404,10 +405,21 @@ function experiments(app, story) {
   </div>`;
 }
 
+/** A click beside the open sheet closes it, and does nothing else: words lie below it on a phone. */
+function closeSheet(app, event) {
+  const sheet = app.element.querySelector(".share[open]");
+  if (!sheet || sheet.contains(event.target)) return;
+  sheet.open = false;
+  event.stopPropagation();
+  event.preventDefault();
+}
+
 function onKey(app, event) {
   const typing = event.target.matches("input");
   const takesBack = event.key === "z" && (event.ctrlKey || event.metaKey) && !typing;
-  if (event.key === "Escape" && app.state.types) app.set({types: false});
+  const sheet = app.element.querySelector(".share[open]");
+  if (event.key === "Escape" && sheet) sheet.open = false;
+  else if (event.key === "Escape" && app.state.types) app.set({types: false});
   else if (takesBack || (event.key === "Escape" && !typing)) undo(app);
   else rove(event);
 }

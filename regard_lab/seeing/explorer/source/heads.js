@@ -152,6 +152,9 @@ function falls(name) {
 const shown = (number, digits) =>
   number === null ? "\u2013" : `${number < 0 ? "\u2212" : ""}${Math.abs(number).toFixed(digits)}`;
 
+/** How log odds move by an effect, which is positive where they fall. */
+const changed = (effect) => `${effect < 0 ? "rise" : "fall"} by ${shown(Math.abs(effect), 2)}`;
+
 /** Which word the effects are on, and those of whole layers. */
 function needed(app) {
   const {source, attention} = app;
@@ -169,10 +172,10 @@ function needed(app) {
   const word = html`“<bdi>${found.word}</bdi>”`;
   return html`<p class="hint" data-effects>
     What each head does for ${word}${rather}: without ${name} its log odds of ${shown(found.own, 2)}
-    fall by ${shown(attention.statistics.effect[most[0]][most[1]], 2)}, more than without any other
-    head here. The bar above a map is as long as its head's effect, and red if the word gains
-    without it. Without all heads of a layer they fall by
-    ${attention.layers.map((one, layer) => `${shown(one, 2)} (layer ${layer})`).join(", ")}.
+    ${changed(attention.statistics.effect[most[0]][most[1]])}; no other head of this attention makes
+    them fall more. The bar above a map is as long as its head's effect, and red if the word gains
+    without it. Without all heads of a layer they
+    ${attention.layers.map((one, layer) => `${changed(one)} (layer ${layer})`).join(", ")}.
   </p>`;
 }
 

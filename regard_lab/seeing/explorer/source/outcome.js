@@ -12,6 +12,7 @@ import {differences, followed, replacedWords} from "./wordpairs.js";
 export function outcome(app, story) {
   if (!app.engine) return stored(app, story);
   if (!isChanged(app)) return untouched(app, story);
+  if (!app.state.text.trim()) return html`There is nothing to read: write a sentence.`;
   const done = causes(app);
   const now = effects(app, story);
   return html`${done.length > 1 ? html`Together, ${listed(done.map(stated))}` : done.map(begun)}:
