@@ -107,6 +107,9 @@ class TinyOutputs:
                     self._earlier.append((part, inputs, outputs))
                     break
 
+    def __repr__(self) -> str:
+        return f"TinyOutputs({', '.join(type(part).__name__ for part, _, _ in self._earlier)})"
+
     def check_again(self, when: str) -> None:
         """Raise unless the models return the same now, up to rounding; `when` names what was changed."""
         with _undisturbed(self._model) as runs:
