@@ -10,6 +10,7 @@ from regard.backends import BACKENDS
 from regard.backends.native.library import load
 from regard.core.backend import Refusal
 from regard_lab.bench import running
+from regard_lab.bench.peaks import Peaks
 from regard_lab.bench.work import Case
 from regard_lab.cli import evaluate
 from regard_lab.seeing.lens_study import LensReport
@@ -48,6 +49,9 @@ def held(monkeypatch):
         running, "contests_of", lambda case, quick: case.quick if quick else case.contests
     )
     monkeypatch.setattr(running, "hold", hold)
+    # Two measurements of a processor differ.
+    peaks = Peaks(2.0, 3.0, 5.0, 4.0, 1.0, "a loop", "a loop")
+    monkeypatch.setattr(running, "measure_peaks", lambda: peaks)
     return done
 
 

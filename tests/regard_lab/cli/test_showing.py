@@ -372,7 +372,10 @@ def hostile_models(monkeypatch):
     """Models whose texts and labels are hostile."""
     words = SeenWords(frozenset(), 0)
     tokeniser = SimpleNamespace(
-        encode=lambda text: text, decode=lambda text: text, reads=lambda text: text
+        encode=lambda text: text,
+        decode=lambda text: text,
+        reads=lambda text: text,
+        protects=False,
     )
     written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
     translate = lambda lines, kept, **_: kept.update({at: [written] for at in range(len(lines))})  # noqa: E731
