@@ -58,6 +58,13 @@ def _causal_in_span(i: Any, j: Any) -> Any:
     return (j <= i) & (j >= 3) & (j < 60)
 
 
+def _in_image_window(i: Any, j: Any) -> Any:
+    """Windows of 3 x 3 cells on a grid of 8 x 9, from the second cell of each axis on."""
+    same_row = (i // 9 - 1) // 3 == (j // 9 - 1) // 3
+    same_column = (i % 9 - 1) // 3 == (j % 9 - 1) // 3
+    return same_row & same_column
+
+
 DROPOUT = (("dropout", 0.3), ("dropout_seed", SEED))
 
 PROBES = (
@@ -67,6 +74,7 @@ PROBES = (
     Probe("strided", "causal & strided(8)", _strided),
     Probe("global tokens", "sliding_window(8) | global_tokens(0, 40)", _near_or_global),
     Probe("key span", "causal & key_span(3, 60)", _causal_in_span),
+    Probe("image windows", "image_windows((8, 9), 3, shift=1)", _in_image_window, 72, 72),
     Probe("one query", "causal", _causal, q_len=1, k_len=131),
     Probe("softcap", "causal", _causal, options=(("softcap", 2.0),)),
     Probe("dropout", "full", _full, options=DROPOUT),
