@@ -34,7 +34,7 @@ from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.seen_words import SeenWords
 
 EXACT = 2_000_000  # parameters up to which a page has them as float32
-ON_GRIDS = ("neighbourhood",)  # patterns that pages do not know
+ON_GRIDS = ("image_windows", "neighbourhood")  # patterns that pages do not know
 MOST = 20_000_000  # parameters of a model in a page
 Computed = TranslationTransformer | RecurrentTranslator | LanguageModel | TextEncoder
 

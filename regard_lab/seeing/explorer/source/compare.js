@@ -310,7 +310,7 @@ function written(header, second) {
 function draw(app, canvas, found) {
   const {first, values, largest, distances, words} = found;
   const theme = themeColours(canvas);
-  const room = geometry(canvas, first);
+  const room = geometry(canvas, first, true);
   const {cell, left, right, top, named} = room;
   const [width, height] = [cell * first.columns, cell * first.rows];
   const pen = context(canvas, left + width + right, top + height + 2);

@@ -28,8 +28,12 @@ export function firstScreen(app) {
   const strong = strengths(story);
   const {busy, types} = app.state;
   const unknown = app.source.answer?.unknown ?? [];
-  return html`<div class="screen" data-by=${story.by} @keydown=${(event) => onKey(app, event)}
-    @click=${{handleEvent: (event) => closeSheet(app, event), capture: true}}>
+  return html`<div
+    class="screen"
+    data-by=${story.by}
+    @keydown=${(event) => onKey(app, event)}
+    @click=${{handleEvent: (event) => closeSheet(app, event), capture: true}}
+  >
     <div class="top" ${drawn((element) => keepTop(app, element))}>
       ${app.engine && types ? sentenceForm(app) : top(app, story)}
       <span role="alert">${busy}</span>
@@ -405,7 +409,9 @@ function experiments(app, story) {
   </div>`;
 }
 
-/** A click beside the open sheet closes it, and does nothing else: words lie below it on a phone. */
+/**
+ * A click beside the open sheet closes it, and does nothing else: words lie below it on a phone.
+ */
 function closeSheet(app, event) {
   const sheet = app.element.querySelector(".share[open]");
   if (!sheet || sheet.contains(event.target)) return;

@@ -48,8 +48,8 @@ export function heatmapView(app, weights) {
 }
 
 /**
- * A map that is used by keyboard as a grid, with a frame around the chosen cell, and what is said of
- * that cell.
+ * A map that is used by keyboard as a grid, with a frame around the chosen cell, and what is said
+ * of that cell.
  */
 export function mapCanvas(name, {role, label, said, paints, points, keys, begins, ends}) {
   return html`<div class="map" tabindex="-1">
@@ -92,21 +92,28 @@ function isUnwritten(app, weights, row, column) {
   return app.attention.unwritten && column > row && weights.at(row, column) === 0;
 }
 
-/** Where the map is on its canvas, and how large a cell is. */
-export function geometry(canvas, weights) {
+/**
+ * Where the map is on its canvas, and how large a cell is: at least a pixel, or, of a map with bars
+ * beside its rows, as small as it takes for the bars to be in sight.
+ */
+export function geometry(canvas, weights, bars = false) {
   const room = Math.max(canvas.parentElement.clientWidth - 2, 240);
   const tight = room < 520;
   const named = (cell) => cell >= NAMED_CELL;
   // slanted words reach over the right edge of the map
   const [words, overhang] = tight ? [80, 30] : [LABELS, 56];
+  const margin = bars ? overhang : 12;
   let cell = Math.min((room - words - overhang) / weights.columns, LARGEST_CELL);
   const ratio = window.devicePixelRatio || 1;
   if (!named(cell))
-    cell = Math.max(Math.min((room - 38) / weights.columns, NAMED_CELL - 0.5), 1 / ratio);
+    cell = Math.max(
+      Math.min((room - 26 - margin) / weights.columns, NAMED_CELL - 0.5),
+      bars ? 0.1 : 1 / ratio,
+    );
   cell = cell >= 2 ? Math.floor(cell * ratio) / ratio : cell;
   return named(cell)
     ? {cell, left: words, right: overhang, top: 78, named: true, ratio}
-    : {cell, left: 24, right: 12, top: 24, named: false, ratio};
+    : {cell, left: 24, right: margin, top: 24, named: false, ratio};
 }
 
 export function paintWeights(weights, {scale}, hides) {
