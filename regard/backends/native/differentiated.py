@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from ctypes import Structure, c_double, c_int32, c_int64, c_void_p, py_object
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import torch
@@ -65,7 +65,6 @@ class DifferentiatedCalls:
         kernel_call.write_keys(keys)
         layout = output_layout(problem)
         rows = layout[0][:3]
-        self._passes = passes
         self._kernel_call = kernel_call
         self._struct = CDifferentiated(
             call=ctypes.addressof(kernel_call.struct),
@@ -83,24 +82,13 @@ class DifferentiatedCalls:
             right = row_keys.window.right
             self._struct.left = NO_LIMIT if left is None else left
             self._struct.right = NO_LIMIT if right is None else right
-        self._address = ctypes.addressof(self._struct)
-
-    def forward(
-        self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, row_keys: RowKeys | None
-    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, bool] | None:
-        """Output, log-sum-exp, sums of rows, and whether all numbers are sound."""
-        results = self._passes.forward(self._address, q, k, v, row_keys)
-        if results is None:
-            return None
-        output, log_sum_exp, row_sums, is_sound = results
-        return output, log_sum_exp, row_sums, bool(is_sound)
-
-    def gradients(self, *tensors: Any) -> tuple[torch.Tensor, ...] | None:
-        """The gradients of q, k and v.
-
-        tensors: q, k, v, output, log-sum-exp, sums of rows, the gradients of output and log-sum-exp, and the row keys.
-        """
-        return self._passes.gradients(self._address, *tensors)
+        address = ctypes.addressof(self._struct)
+        # Functions of C, which every call enters without one of Python. The first takes q, k, v and the row keys, and
+        # returns output, log-sum-exp, sums of rows, and whether all numbers are sound as 0 or 1. The second takes q, k,
+        # v, output, log-sum-exp, sums of rows, the gradients of output and log-sum-exp, and the row keys, and returns
+        # the gradients of q, k and v.
+        self.forward: Callable[..., Any] = partial(passes.forward, address)
+        self.gradients: Callable[..., Any] = partial(passes.gradients, address)
 
 
 def _without_gaps(shape: Sizes) -> tuple[Sizes, Sizes]:

@@ -248,9 +248,12 @@ class Kernel:
         v = operands.v
         if summed and statistics is None and dtype == self.accumulation_dtype:
             calls = self._differentiated(operands)
-            result = None if calls is None else calls.forward(q, k, v, _row_keys(operands))
-            if result is not None:
-                return result
+            pattern = operands.pattern
+            row_keys = None if pattern is None else pattern.row_keys
+            results = None if calls is None else calls.forward(q, k, v, row_keys)
+            if results is not None:
+                output, log_sum_exp, row_sums, is_sound = results
+                return output, log_sum_exp, row_sums, bool(is_sound)
         log_sum_exp = None
         row_sums = None
         if summed:
