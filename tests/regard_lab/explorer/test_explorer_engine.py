@@ -546,7 +546,9 @@ def test_hostile_texts_stay_text(page_with):
     assert opened.page.locator("main script, main b, main img").count() == 0
 
 
-def drawn_pairs(page):
+def drawn_pairs(page, text):
+    """The number of pairs that stands beside a pattern; until they are listed, those of the last one stay."""
+    page.locator("main .summary code").get_by_text(text, exact=True).wait_for()
     return int(re.search(r"(\d+) of \d+ pairs", page.locator("main .summary").inner_text())[1])
 
 
@@ -599,16 +601,17 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     link = page.url
     opened.view("Pattern")
     sides = [TOKENISER.pieces([*TOKENISER.encode("The animal slept."), END])] * 2
-    assert drawn_pairs(page) == int(Causal().dense(len(sides[0]), len(sides[0])).sum())
+    assert drawn_pairs(page, "causal") == int(Causal().dense(len(sides[0]), len(sides[0])).sum())
     drag(page, (1, 3), (1, 5))
     page.wait_for_function("() => location.hash.includes('query_set')")
-    text = page.get_by_role("textbox", name="Pattern, encoder").last.input_value()
-    assert text == "causal | (query_set(1) & key_set(3..5))"
+    text = "causal | (query_set(1) & key_set(3..5))"
+    drawn_pairs(page, text)
+    assert page.get_by_role("textbox", name="Pattern, encoder").last.input_value() == text
     drag(page, (4, 2), (4, 2))
     page.wait_for_function("() => location.hash.includes('%7E')")
-    text = page.get_by_role("textbox", name="Pattern, encoder").last.input_value()
-    assert text == "(causal | (query_set(1) & key_set(3..5))) & ~(query_set(4) & key_set(2))"
-    assert drawn_pairs(page) == int(parse(text).dense(len(sides[0]), len(sides[0])).sum())
+    text = "(causal | (query_set(1) & key_set(3..5))) & ~(query_set(4) & key_set(2))"
+    assert drawn_pairs(page, text) == int(parse(text).dense(len(sides[0]), len(sides[0])).sum())
+    assert page.get_by_role("textbox", name="Pattern, encoder").last.input_value() == text
     # the sentence that the pointer wrote over is written again
     page.locator("canvas.pattern").focus()
     page.keyboard.press("ArrowDown")

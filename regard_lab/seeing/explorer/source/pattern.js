@@ -31,7 +31,11 @@ export function patternView(app) {
       <p class="hint">Listing the pairs…</p>`;
   const panelAt = Math.min(app.state.panel, one.panels.length - 1);
   const key = [app.source.header.title, at, panelAt, one.panels[panelAt].text].join("/");
-  const kept = () => (app.pairs?.key === key && app.pairs.source === app.source ? app.pairs : null);
+  // pairs that come during a stroke wait for its end
+  const kept = () =>
+    app.pairs?.stroke || (app.pairs?.key === key && app.pairs.source === app.source)
+      ? app.pairs
+      : null;
   if (!kept()) load(app, one, panelAt, key);
   const shown = kept(); // at once for computed pairs, so that the map keeps the focus
   const panel = one.panels[panelAt];
@@ -225,8 +229,7 @@ async function load(app, one, panelAt, key) {
 }
 
 function pairsMap(app, shown) {
-  const place = cell(app, shown);
-  const said = telling(shown, ...place);
+  const said = telling(shown, ...cell(app, shown));
   return mapCanvas("pattern", {
     role: "map of pairs",
     label: "Pairs",
@@ -236,6 +239,7 @@ function pairsMap(app, shown) {
     begins: (event) => begin(app, event, shown),
     ends: () => finish(app, shown),
     keys: (event) => {
+      const place = cell(app, shown); // two keys may be faster than the page is drawn
       if (event.key === " " && shown.one.drawable) {
         event.preventDefault();
         paint(shown, place, !shown.states[place[0] * shown.columns + place[1]]);
