@@ -70,7 +70,7 @@ def opened(translator: Translator, precision: str, folder: str) -> Generator[tup
 
 
 def open_page(browser: Any, path: Path) -> Any:
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
+    page = browser.open_another({"viewport": {"width": 1280, "height": 900}})
     page.goto(path.as_uri())
     page.wait_for_function("() => window.regard?.opened")
     return page

@@ -51,6 +51,7 @@ class Tabs:
 
     def __init__(self, browser):
         self._browser = browser
+        self.version = browser.version
         self._left = defaultdict(list)  # by the options of their contexts
 
     def take(self, options):
