@@ -1,7 +1,8 @@
-"""Warm calls: those that repeat an earlier one with other tensors, and are computed without Python.
+"""Warm calls: those that repeat an earlier one with other tensors.
 
-The compiled library looks such a call up and checks it. A call that it does not know takes the usual way, with the same
-bits. So does a call that PyTorch must see: with gradients, inside a transform, or under a profiler.
+The compiled library looks such a call up and checks it. Where the kernel alone computes it, no code of Python runs.
+Where it needs gradients or another backend, its kept plan is called. A call that the library does not know takes the
+usual way, with the same bits. So does a call that PyTorch must see: inside a transform, or under a profiler.
 """
 
 from __future__ import annotations

@@ -3,7 +3,6 @@
 import gc
 import math
 import resource
-import signal
 import sys
 import threading
 import time
@@ -14,7 +13,7 @@ from typing import Any, ClassVar
 import pytest
 import torch
 from measuring import NotedFunctions, NotedOperations, entered, frames
-from repeated_calls import by_python
+from repeated_calls import by_python, interruptions_of
 from torch import Tensor
 from torch.autograd import forward_ad
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -480,34 +479,15 @@ def test_threads_compute_while_another_one_forgets_all_plans():
     assert all(computed_in_threads(calls, 0.6))
 
 
-class Alarm(BaseException):
-    pass
-
-
 def test_calls_after_interruptions_have_the_same_bits():
     qkv = tensors()
     expected = by_python(*qkv, pattern=p.Causal())
     assert is_repeated(*qkv, pattern=p.Causal())
 
-    def interrupt(*_: Any) -> None:
-        raise Alarm
+    def call() -> Tensor:
+        return rg.attention(*qkv, pattern=p.Causal())
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    interruptions = 0
-    try:
-        until = time.monotonic() + 0.3
-        while time.monotonic() < until:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 1e-4)
-                while True:
-                    rg.attention(*qkv, pattern=p.Causal())
-            except Alarm:
-                interruptions += 1
-            assert torch.equal(rg.attention(*qkv, pattern=p.Causal()), expected)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert interruptions > 10
+    assert interruptions_of(call, expected, after=1e-4, seconds=0.3) > 10
 
 
 def test_a_repeated_call_has_the_same_bits_with_any_number_of_threads():

@@ -118,7 +118,7 @@ BUILD_VERSION = 0x32  # LC_BUILD_VERSION, the load command with the oldest syste
 ENTRIES = (
     "interpreter",
     "kept_calls",
-    "differentiated",
+    "both_passes",
     "few_rows",
     "programs",
 )  # sources beside entry.cpp

@@ -16,9 +16,9 @@ import torch
 
 from regard.backends.native.filling import PRODUCTS_PER_THREAD, KernelCall, output_layout
 from regard.backends.native.interpreter import Interpreter, interpreter
-from regard.backends.native.library import NO_LIMIT
+from regard.backends.native.library import limit_of
 from regard.backends.native.steps import Growing
-from regard.patterns.band import Band
+from regard.patterns.band import EVERY_PAIR, Band
 
 TENSORS = 3
 OPTIONS = 13  # RG_OPTIONS
@@ -113,7 +113,7 @@ class KeptCalls:
 
     def keep_growing(self, arguments: Sequence[Any], growing: Growing, keys: range) -> None:
         """Keep one call for all calls like it, with any number of keys in `keys` and any first position."""
-        growth = _growth_of(growing.struct, growing.window, keys)
+        growth = _growth_of(growing.window, keys, growing.struct.products_per_key)
         growth.start = growing.start
         growth.stop = growing.stop
         # Keys that no query looks at may make an output that is not finite; Python computes it then.
@@ -124,7 +124,7 @@ class KeptCalls:
 
         Among the arguments, the structure of the pattern's `RowKeys` stands for the pattern.
         """
-        growth = _growth_of(kernel_call, window, ANY_KEYS)
+        growth = _growth_of(window, ANY_KEYS, kernel_call.products_per_key)
         self.keep(arguments, kernel_call, must_be_sound=True, growth=growth, keys_by_row=True)
 
     def keep_function(
@@ -137,34 +137,23 @@ class KeptCalls:
             keys_by_row=keys_by_row,
         )
         if keys_by_row:
-            kept.growth = ctypes.pointer(_any_growth())
+            kept.growth = ctypes.pointer(_growth_of(EVERY_PAIR, ANY_KEYS))
         self._handle.rg_keep_call(ctypes.byref(kept))
 
     def forget(self) -> None:
         self._handle.rg_forget_calls()
 
 
-def _any_growth() -> CGrowth:
-    """For calls with any number of keys."""
+def _growth_of(window: Band, keys: range, products_per_key: int = 0) -> CGrowth:
+    """For calls with any number of keys in `keys`, whose queries look at a window."""
     return CGrowth(
-        least_keys=ANY_KEYS.start,
-        most_keys=ANY_KEYS.stop - 1,
-        left=NO_LIMIT,
-        right=NO_LIMIT,
+        least_keys=keys.start,
+        most_keys=keys.stop - 1,
+        left=limit_of(window.left),
+        right=limit_of(window.right),
+        products_per_key=products_per_key,
         products_per_thread=PRODUCTS_PER_THREAD,
     )
-
-
-def _growth_of(kernel_call: KernelCall, window: Band, keys: range) -> CGrowth:
-    growth = _any_growth()
-    growth.products_per_key = kernel_call.products_per_key
-    growth.least_keys = keys.start
-    growth.most_keys = keys.stop - 1
-    if window.left is not None:
-        growth.left = window.left
-    if window.right is not None:
-        growth.right = window.right
-    return growth
 
 
 @cache

@@ -13,7 +13,7 @@ import torch
 from regard.backends import flash
 from regard.backends.composed import compose
 from regard.backends.native.bands import row_band_of_problem
-from regard.backends.native.differentiated import DifferentiatedCalls, passes
+from regard.backends.native.both_passes import BothPasses, pass_functions
 from regard.backends.native.filling import (
     KernelCall,
     Schedules,
@@ -189,7 +189,7 @@ class Kernel:
         # one has a struct of its own.
         self._spare: list[KernelCall] = []
         # By the keys of the call and the position of its first query.
-        self._calls_with_gradients: Newest[DifferentiatedCalls] = Newest(64)
+        self._kept_passes: Newest[BothPasses] = Newest(64)
 
     def run(self, operands: Operands) -> Result:
         q = operands.q
@@ -247,7 +247,7 @@ class Kernel:
         k = operands.k
         v = operands.v
         if summed and statistics is None and dtype == self.accumulation_dtype:
-            calls = self._differentiated(operands)
+            calls = self._both_passes(operands)
             pattern = operands.pattern
             row_keys = None if pattern is None else pattern.row_keys
             results = None if calls is None else calls.forward(q, k, v, row_keys)
@@ -342,7 +342,7 @@ class Kernel:
         slope = saved.grad_log_sum_exp
         if slope is not None:
             slope = slope.to(log_sum_exp.dtype).contiguous()
-        calls = self._differentiated(operands)
+        calls = self._both_passes(operands)
         if calls is not None and saved.row_sums is not None:
             sums = saved.output, log_sum_exp, saved.row_sums
             found = calls.gradients(*inputs, *sums, grad, slope, _row_keys(operands))
@@ -364,9 +364,9 @@ class Kernel:
             grads.append(_reduce_bias_gradient(grad_bias, operands))
         return tuple(x.to(like.dtype) for x, like in zip(grads, inputs, strict=True))
 
-    def _differentiated(self, operands: Operands) -> DifferentiatedCalls | None:
+    def _both_passes(self, operands: Operands) -> BothPasses | None:
         """What computes both passes of such calls without Python; None where they differ in more than their tensors."""
-        library_passes = passes()
+        functions = pass_functions()
         start = operands.grid.q_start
         keys = operands.grid.keys
         differs = (
@@ -376,17 +376,17 @@ class Kernel:
             or not isinstance(start, int)
             or not keys
         )
-        if library_passes is None or differs or type(operands.k) is not torch.Tensor:
+        if functions is None or differs or type(operands.k) is not torch.Tensor:
             return None
-        known = self._calls_with_gradients.get((keys, start))
+        known = self._kept_passes.get((keys, start))
         if known is not None:
             return known
         kernel_call = KernelCall(self.problem)
         row_keys = _row_keys(operands)
         if row_keys is None:
             kernel_call.write_schedules(self._lower(operands))
-        calls = DifferentiatedCalls(library_passes, kernel_call, keys, start, row_keys)
-        return self._calls_with_gradients.keep((keys, start), calls)
+        calls = BothPasses(functions, kernel_call, keys, start, row_keys)
+        return self._kept_passes.keep((keys, start), calls)
 
     def _lower(self, operands: Operands, backward: bool = False, room: Any = None) -> Schedules:
         """The schedules of a call, kept where they depend on no position and no key of a batch row.

@@ -253,6 +253,11 @@ class CRecurrenceGradients(Structure):
     ]
 
 
+def limit_of(side: int | None) -> int:
+    """The left or right side of a window, as the library takes it."""
+    return NO_LIMIT if side is None else side
+
+
 @dataclass(frozen=True)
 class Library:
     """The loaded kernel."""

@@ -13,12 +13,12 @@ import torch
 
 from regard.backends.native.filling import address_of, extent
 from regard.backends.native.library import (
-    NO_LIMIT,
     ROWS_OF_BITS,
     CSchedule,
     CTensor,
     CVisible,
     Library,
+    limit_of,
 )
 from regard.core.problem import Problem
 from regard.patterns.row_keys import RowKeys, column
@@ -118,10 +118,8 @@ class RowSchedules:
         visible.stop_row = _stride_of(row_keys.stops)
         visible.position = address_of(positions) or ctypes.addressof(self._position)
         visible.position_row = _stride_of(positions)
-        left = row_keys.window.left
-        right = row_keys.window.right
-        visible.left = NO_LIMIT if left is None else left
-        visible.right = NO_LIMIT if right is None else right
+        visible.left = limit_of(row_keys.window.left)
+        visible.right = limit_of(row_keys.window.right)
         differ = visible.mask_row or visible.start_row or visible.stop_row or visible.position_row
         visible.rows = self._batch if differ else 1
 

@@ -3,15 +3,13 @@
 import ctypes
 import math
 import resource
-import signal
-import time
 from functools import partial
 from pathlib import Path
 
 import pytest
 import torch
 from measuring import ROOT, NotedOperations, entered
-from repeated_calls import by_python
+from repeated_calls import by_python, interruptions_of
 from side_by_side import run_in_threads
 
 import regard as rg
@@ -366,10 +364,6 @@ def test_few_plans_and_grids_are_kept_however_many_masks_come():
     assert not PLANS.unequal
 
 
-class Alarm(BaseException):
-    pass
-
-
 def enters_patterns_alone(vectors: list[torch.Tensor], pattern: p.Pattern, **options) -> bool:
     """Whether a call enters no file of regard but the one of `attention` and those of the patterns."""
     paths = set(entered(lambda: rg.attention(*vectors, pattern=pattern, **options)))
@@ -446,23 +440,7 @@ def test_calls_with_fresh_keys_after_interruptions_have_the_same_bits():
     mask = draw.booleans()
     wanted = by_python(*vectors, pattern=p.Causal() & p.KeyMask(mask))
 
-    def interrupt(*_) -> None:
-        raise Alarm
+    def call() -> torch.Tensor:
+        return rg.attention(*vectors, pattern=p.Causal() & p.KeyMask(mask))
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    interruptions = 0
-    try:
-        until = time.monotonic() + 0.4
-        while time.monotonic() < until:
-            try:
-                signal.setitimer(signal.ITIMER_REAL, 2e-4)
-                while True:
-                    rg.attention(*vectors, pattern=p.Causal() & p.KeyMask(mask))
-            except Alarm:
-                interruptions += 1
-            found = rg.attention(*vectors, pattern=p.Causal() & p.KeyMask(mask))
-            assert torch.equal(found, wanted)
-    finally:
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, before)
-    assert interruptions > 10
+    assert interruptions_of(call, wanted, after=2e-4, seconds=0.4) > 10

@@ -214,9 +214,10 @@ int32_t worth_threads(const rg_growth &growth, int64_t keys) {
   return threads < 1 ? 1 : threads > INT32_MAX ? INT32_MAX : (int32_t)threads;
 }
 
-// The output of a kept call by the kernel; None where only Python computes it. The caller holds its memory. `row_keys` of the
+// The output of a kept call by the kernel; None where only Python computes it. `kept` is a copy that only this call uses, and the
+// caller holds its memory. `row_keys` of the
 // call's pattern is read for calls of KEYS_BY_ROW.
-rg_object *compute(Kept kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
+rg_object *compute(Kept &kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
   const bool by_row = kept.kind == KEYS_BY_ROW;
   rg_call &call = kept.call;
   Window window;
@@ -260,7 +261,7 @@ rg_object *compute(Kept kept, rg_object *const *arguments, char *const *data, co
 // The output of a found call; None where only Python computes it. The call is copied: its entry of the table may be freed
 // meanwhile.
 rg_object *output_of(const Kept *kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
-  const Kept found = *kept;  // asking the tensors may run code of Python
+  Kept found = *kept;  // asking the tensors may run code of Python
   const Reference function(found.function ? shared(found.function) : nullptr), memory(found.memory ? shared(found.memory) : nullptr);
   for (int i = 0; i < TENSORS; i++)
     if (says_something(py.PyObject_CallFunctionObjArgs(py.is_neg, arguments[i], nullptr))) return shared(py.none);

@@ -2,7 +2,7 @@
 //
 // The caller holds the arguments, and each function the tensors that it makes, so no memory is freed while Python's lock is
 // released.
-#include "differentiated.h"
+#include "both_passes.h"
 #include "row_keys.h"
 
 namespace {
@@ -53,12 +53,12 @@ void *dense_numbers(rg_object *tensor, int32_t type, int64_t count) {
   return extent == count ? (char *)found.data + found.offset : nullptr;
 }
 
-rg_object *new_tensor(rg_object *layout, const rg_differentiated &given) {
+rg_object *new_tensor(rg_object *layout, const rg_both_passes &given) {
   return py.PyObject_Call(py.empty_strided, layout, given.kind);
 }
 
 // Memory for the gradient of x, in the order of its axes, so that autograd need not copy it.
-rg_object *room_for(rg_object *x, const rg_differentiated &given) {
+rg_object *room_for(rg_object *x, const rg_both_passes &given) {
   const Reference arguments(py.PyTuple_New(1));
   if (!arguments) return nullptr;
   py.PyTuple_SetItem(arguments, 0, shared(x));
@@ -66,7 +66,7 @@ rg_object *room_for(rg_object *x, const rg_differentiated &given) {
 }
 
 // q, k and v, the keys of batch rows if the call has such, and its threads.
-bool read_inputs(rg_call &call, RowSchedules &schedules, const rg_differentiated &given, rg_object *const *qkv, rg_object *row_keys) {
+bool read_inputs(rg_call &call, RowSchedules &schedules, const rg_both_passes &given, rg_object *const *qkv, rg_object *row_keys) {
   if (!read(call.q, qkv[0], call.batch, call.heads, call.q_len, call.head_dim)) return false;
   if (!read(call.k, qkv[1], call.batch, call.kv_heads, call.keys, call.head_dim)) return false;
   if (!read(call.v, qkv[2], call.batch, call.kv_heads, call.keys, call.v_dim)) return false;
@@ -75,17 +75,17 @@ bool read_inputs(rg_call &call, RowSchedules &schedules, const rg_differentiated
   return true;
 }
 
-const rg_differentiated *given_by(rg_object *address) {
+const rg_both_passes *given_by(rg_object *address) {
   if (class_of(address) != py.integer) return nullptr;
   const long place = py.PyLong_AsLong(address);
   if (place == -1) py.PyErr_Clear();
-  return place == -1 ? nullptr : (const rg_differentiated *)place;
+  return place == -1 ? nullptr : (const rg_both_passes *)place;
 }
 
 // The output, log-sum-exp and sums of rows, and whether they are sound.
 rg_object *forward_with_sums(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (count != 5) return shared(py.none);
-  const rg_differentiated *const given = given_by(arguments[0]);
+  const rg_both_passes *const given = given_by(arguments[0]);
   if (!given) return shared(py.none);
   rg_call call = *given->call;
   RowSchedules schedules;
@@ -124,7 +124,7 @@ rg_object *forward_with_sums(rg_object *, rg_object *const *arguments, intptr_t 
 // The gradients of q, k and v.
 rg_object *gradients_of_inputs(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (count != 10) return shared(py.none);
-  const rg_differentiated *const given = given_by(arguments[0]);
+  const rg_both_passes *const given = given_by(arguments[0]);
   if (!given) return shared(py.none);
   rg_call call = *given->call;
   RowSchedules schedules;

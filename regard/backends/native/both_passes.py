@@ -12,15 +12,15 @@ import torch
 
 from regard.backends.native.filling import KernelCall, accumulation_dtype, output_layout
 from regard.backends.native.interpreter import interpreter
-from regard.backends.native.library import NO_LIMIT
+from regard.backends.native.library import limit_of
 from regard.core.hidden import LIMIT, LIMITS
 from regard.patterns.row_keys import RowKeys
 
 Sizes = tuple[int, ...]
 
 
-class CDifferentiated(Structure):
-    """rg_differentiated."""
+class CBothPasses(Structure):
+    """rg_both_passes."""
 
     _fields_ = [
         ("call", c_void_p),
@@ -32,7 +32,7 @@ class CDifferentiated(Structure):
     ]
 
 
-class Passes(NamedTuple):
+class PassFunctions(NamedTuple):
     """The two functions of the library; both return None where only Python computes a call."""
 
     forward: Callable[..., Any]
@@ -40,22 +40,22 @@ class Passes(NamedTuple):
 
 
 @cache
-def passes() -> Passes | None:
+def pass_functions() -> PassFunctions | None:
     """The functions of the library, or None where Python computes both passes."""
     opened = interpreter()
     if opened is None:
         return None
-    return Passes(
+    return PassFunctions(
         opened.function("rg_forward_with_sums"), opened.function("rg_gradients_of_inputs")
     )
 
 
-class DifferentiatedCalls:
+class BothPasses:
     """Calls of one plan with as many keys, whose first queries have one position; threads may compute them at once."""
 
     def __init__(
         self,
-        passes: Passes,
+        functions: PassFunctions,
         kernel_call: KernelCall,
         keys: range,
         position: int,
@@ -66,7 +66,7 @@ class DifferentiatedCalls:
         layout = output_layout(problem)
         rows = layout[0][:3]
         self._kernel_call = kernel_call
-        self._struct = CDifferentiated(
+        self._struct = CBothPasses(
             call=ctypes.addressof(kernel_call.struct),
             output=layout,
             log_sum_exp=_without_gaps(rows),
@@ -78,17 +78,15 @@ class DifferentiatedCalls:
             limit=LIMITS.get(problem.dtype, LIMIT),
         )
         if row_keys is not None:
-            left = row_keys.window.left
-            right = row_keys.window.right
-            self._struct.left = NO_LIMIT if left is None else left
-            self._struct.right = NO_LIMIT if right is None else right
+            self._struct.left = limit_of(row_keys.window.left)
+            self._struct.right = limit_of(row_keys.window.right)
         address = ctypes.addressof(self._struct)
         # Functions of C, which every call enters without one of Python. The first takes q, k, v and the row keys, and
         # returns output, log-sum-exp, sums of rows, and whether all numbers are sound as 0 or 1. The second takes q, k,
         # v, output, log-sum-exp, sums of rows, the gradients of output and log-sum-exp, and the row keys, and returns
         # the gradients of q, k and v.
-        self.forward: Callable[..., Any] = partial(passes.forward, address)
-        self.gradients: Callable[..., Any] = partial(passes.gradients, address)
+        self.forward: Callable[..., Any] = partial(functions.forward, address)
+        self.gradients: Callable[..., Any] = partial(functions.gradients, address)
 
 
 def _without_gaps(shape: Sizes) -> tuple[Sizes, Sizes]:

@@ -13,11 +13,12 @@ from torch import Tensor
 
 import regard as rg
 from regard import patterns as p
-from regard.backends.native import differentiated, filling, kernel
-from regard.backends.native.differentiated import passes
+from regard.backends.native import both_passes as native_passes
+from regard.backends.native import filling, kernel
+from regard.backends.native.both_passes import pass_functions
 
 pytestmark = [
-    pytest.mark.skipif(passes() is None, reason="only Python computes both passes here"),
+    pytest.mark.skipif(pass_functions() is None, reason="only Python computes both passes here"),
     pytest.mark.usefixtures("fresh_plans"),
 ]
 BATCH, HEADS, KV_HEADS, Q_LEN, K_LEN, DIM, V_DIM = 3, 4, 2, 13, 17, 8, 5
@@ -73,7 +74,7 @@ def by_python(monkeypatch):
 
     def compute(qkv: list[Tensor], grad: Tensor, **options) -> list[Tensor]:
         with monkeypatch.context() as patched:
-            patched.setattr(kernel, "passes", lambda: None)
+            patched.setattr(kernel, "pass_functions", lambda: None)
             return both_passes(qkv, grad, **options)
 
     return compute
@@ -95,8 +96,8 @@ def test_both_passes_have_the_bits_of_those_by_python(name, dtype, by_python):
 def test_gradients_of_a_log_sum_exp_have_the_bits_of_those_by_python(monkeypatch):
     results = []
     qkv = tensors()
-    for library_passes in (passes(), None):
-        monkeypatch.setattr(kernel, "passes", lambda found=library_passes: found)
+    for library_passes in (pass_functions(), None):
+        monkeypatch.setattr(kernel, "pass_functions", lambda found=library_passes: found)
         leaves = [x.clone().requires_grad_() for x in qkv]
         detail = rg.attention_detail(*leaves, pattern=p.Causal())
         log_sum_exp = detail.log_sum_exp
@@ -107,7 +108,7 @@ def test_gradients_of_a_log_sum_exp_have_the_bits_of_those_by_python(monkeypatch
 @pytest.mark.parametrize("name", PATTERNS)
 def test_a_warm_call_fills_no_struct_in_python(name, monkeypatch, fresh_plans):
     answers = []
-    library_passes = passes()
+    library_passes = pass_functions()
 
     def noted(function: Callable[..., object]) -> Callable[..., object]:
         def call(*arguments: object) -> object:
@@ -116,8 +117,8 @@ def test_a_warm_call_fills_no_struct_in_python(name, monkeypatch, fresh_plans):
 
         return call
 
-    noting = differentiated.Passes(*map(noted, library_passes))
-    monkeypatch.setattr(kernel, "passes", lambda: noting)
+    noting = native_passes.PassFunctions(*map(noted, library_passes))
+    monkeypatch.setattr(kernel, "pass_functions", lambda: noting)
     qkv = tensors()
     grad = torch.randn(BATCH, HEADS, Q_LEN, V_DIM)
     for _ in range(3):
@@ -216,7 +217,7 @@ def test_many_positions_keep_few_structs():
             tensors(), grad, pattern=p.KeyMask(torch.rand(BATCH, K_LEN) < 0.7), q_start=start
         )
     kernels = [x for x in gc.get_objects() if type(x) is kernel.Kernel]
-    assert max(len(x._calls_with_gradients) for x in kernels) == 64
+    assert max(len(x._kept_passes) for x in kernels) == 64
 
 
 def test_threads_share_the_structs_of_a_plan():

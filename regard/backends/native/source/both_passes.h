@@ -1,4 +1,4 @@
-// Both passes of calls with gradients, as functions of Python; see differentiated.cpp.
+// Both passes of calls with gradients, as functions of Python; see both_passes.cpp.
 #pragma once
 #include "interpreter.h"
 
@@ -15,9 +15,9 @@ typedef struct {
   int32_t keys_by_row;                         // the queries look at the keys of a RowKeys, which each call brings
   int64_t left, right, position;               // with `keys_by_row`: the window of the RowKeys, and of the first query
   double limit;                                // of the numbers of keys that no query may look at; 0: they are not read
-} rg_differentiated;
+} rg_both_passes;
 
-// A function of the address of an rg_differentiated, q, k, v, and RowKeys or None. It returns the output, the log-sum-exp and the
+// A function of the address of an rg_both_passes, q, k, v, and RowKeys or None. It returns the output, the log-sum-exp and the
 // sums of the rows, and whether all numbers are sound; None where only Python computes the call.
 rg_object *rg_forward_with_sums(void);
 // A function of the same address, q, k, v, output, log-sum-exp, sums, the gradient of the output, that of the log-sum-exp or
