@@ -51,7 +51,10 @@ def pass_functions() -> PassFunctions | None:
 
 
 class BothPasses:
-    """Calls of one plan with as many keys, whose first queries have one position; threads may compute them at once."""
+    """Calls of one plan with the same number of keys and the same position of their first query.
+
+    Several threads may compute such calls at once.
+    """
 
     def __init__(
         self,

@@ -6,14 +6,15 @@
 extern "C" {
 #endif
 
-// What calls of one plan have in common, if they have as many keys and their first queries one position.
+// What is common to the calls of one plan that have the same number of keys and the same position of their first query.
 typedef struct {
   const rg_call *call;                         // without tensors; its schedules are not read with `keys_by_row`
   rg_object *output, *log_sum_exp, *row_sums;  // positional arguments of empty_strided for these tensors
   rg_object *kind;                             // keyword arguments for them and for the gradients
   int32_t most_threads;
   int32_t keys_by_row;                         // the queries look at the keys of a RowKeys, which each call brings
-  int64_t left, right, position;               // with `keys_by_row`: the window of the RowKeys, and of the first query
+  int64_t left, right;                         // with `keys_by_row`: the window of the RowKeys,
+  int64_t position;                            // and the position of the first query
   double limit;                                // of the numbers of keys that no query may look at; 0: they are not read
 } rg_both_passes;
 

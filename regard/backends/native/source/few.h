@@ -12,17 +12,17 @@ constexpr int FEW = MR < 8 ? MR : 8;  // rows at most: those of one tile, since 
 constexpr long SOON = 1024, LATER = 16384, LATEST = 65536, PAGE = 4096;  // bytes
 constexpr int SOON_ROWS = 4, LATER_ROWS = 64;  // of rows with gaps between them: about as many bytes of a head
 
-// Prefetches, which may lie behind the tensor, since nothing is read yet. Lines come from memory into the second cache long before
-// they are read, and into the first one shortly before: while memory answers, a line that is asked for in the first cache holds one
-// of its few places for misses, and these are too few to read at the speed of memory.
+// Prefetches. They may point behind the tensor, since nothing is read yet. A line is brought from memory into the second cache long
+// before it is read, and into the first cache shortly before. If it were brought from memory into the first cache at once, it would
+// occupy one of that cache's few buffers for misses until memory answers, and these are too few to read at the speed of memory.
 static inline __attribute__((always_inline)) void prefetch_lines(const char *p, int bytes, long later = LATER, long soon = SOON) {
   for (int at = 0; at < bytes; at += 64) {
     __builtin_prefetch(p + later + at, 0, 2);
     __builtin_prefetch(p + soon + at, 0, 3);
   }
 }
-// One line of each page still earlier, since the processor first has to look up the page's address, which takes longer than
-// reading from it.
+// One line of each page is prefetched still earlier: the processor has to look up the page's address first, which takes longer
+// than reading from it.
 static inline __attribute__((always_inline)) void prefetch_pages(const char *p, long bytes) {
   for (long at = 0; at < bytes; at += PAGE) __builtin_prefetch(p + LATEST + at, 0, 2);
 }

@@ -1,5 +1,6 @@
 // Calls of `attention` that repeat an earlier one with other tensors: looked up, checked and computed in one function, since
-// Python needs as long to do that as the kernel to compute 16 queries.
+// Python needs as long to do that as the kernel to compute 16 queries. A call that the kernel alone cannot compute, such as one with
+// gradients, is only looked up here; a function of Python that was kept for it computes it.
 //
 // Every function here runs while its thread holds Python's lock, which is given back only while the kernel computes. Between
 // a look-up and the kernel other code may run, so a call works on copies: a table entry is never read after Python was asked
@@ -17,8 +18,8 @@ constexpr int CHAINS = 512;  // a power of two
 constexpr int AXES = 4;
 constexpr int MOST_GROWING_ROWS = 16;  // queries of a call whose keys grow
 
-// What a kept call stands for: calls with as many keys, or with any number of keys in a range, whose queries look at a window
-// or at the keys of their batch row.
+// Which calls a kept call stands for: those with the same number of keys; those with any number of keys in a range whose queries
+// look at one window; or those whose queries look at the keys of their batch row.
 enum Kind { EQUAL_SIZES, ONE_WINDOW, KEYS_BY_ROW };
 
 // Where these options stand; a call with one of the middle four is not kept.
@@ -150,7 +151,7 @@ Kept *find(Kind kind, const Layout &of_call, rg_object *const *options, bool &fa
   return nullptr;
 }
 
-// Which keys the queries of a call look at that all look at one window: one block of rows and one run of keys.
+// The keys of a call whose queries all look at one window: one block of rows and one run of keys.
 struct Window {
   rg_schedule schedule;
   int32_t block[4], run[4], lo[MOST_GROWING_ROWS], hi[MOST_GROWING_ROWS];
@@ -215,8 +216,7 @@ int32_t worth_threads(const rg_growth &growth, int64_t keys) {
 }
 
 // The output of a kept call by the kernel; None where only Python computes it. `kept` is a copy that only this call uses, and the
-// caller holds its memory. `row_keys` of the
-// call's pattern is read for calls of KEYS_BY_ROW.
+// caller holds its memory. `row_keys` belongs to the call's pattern and is read for calls of KEYS_BY_ROW.
 rg_object *compute(Kept &kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
   const bool by_row = kept.kind == KEYS_BY_ROW;
   rg_call &call = kept.call;
