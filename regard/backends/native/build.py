@@ -235,7 +235,9 @@ def build(
     """
     stamp = library.with_suffix(".digest")
     sources = digest()
-    if not extra and library.is_file() and stamp.is_file() and stamp.read_text() == sources:
+    # Zig also needs the oldest system, which no source and no flag of the digest names.
+    built_from = sources if target.is_here else f"{sources} {target.of_zig}"
+    if not extra and library.is_file() and stamp.is_file() and stamp.read_text() == built_from:
         return library
     architecture = architecture_of(target.machine)
     compiler = find_compiler(target)
@@ -273,7 +275,7 @@ def build(
         fresh = library.with_suffix(f".{os.getpid()}")
         shutil.copyfile(linked, fresh)
         fresh.replace(library)  # a process that has loaded the old file keeps it
-        stamp.write_text(sources)
+        stamp.write_text(built_from)
     return library
 
 
@@ -282,7 +284,7 @@ def _is_zig(compiler: list[str]) -> bool:
 
 
 def _target_flags(compiler: list[str], target: Target) -> list[str]:
-    """What the compiler has to hear of the system; Zig heard it with `-target`."""
+    """Flags that name the oldest system; for Zig `-target` names it."""
     if target.system == "darwin" and not _is_zig(compiler):
         return [f"-mmacosx-version-min={OLDEST_MACOS}"]
     return []

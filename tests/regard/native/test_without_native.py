@@ -138,6 +138,26 @@ def test_a_library_for_macos_has_no_path_of_its_builder_and_names_the_oldest_sys
     assert building._target_flags(["clang++"], Target("linux", "x86_64")) == []
 
 
+def test_a_library_of_another_system_is_compiled_again_when_its_oldest_version_changes(
+    monkeypatch, tmp_path
+):
+    monkeypatch.setattr(building, "THIS_MACHINE", Target("linux", "x86_64"))
+    mac = Target("darwin", "arm64")
+    linked = []
+
+    def run_all(commands: list[list[str]]) -> None:
+        if "-shared" in commands[0]:
+            Path(commands[0][-1]).touch()
+            linked.append(commands)
+
+    monkeypatch.setattr(building, "_run_all", run_all)
+    monkeypatch.setattr(building, "find_compiler", lambda target: ["zig", "c++"])
+    for version, times in (("11.0", 1), ("11.0", 1), ("12.0", 2), ("12.0", 2)):
+        monkeypatch.setattr(building, "OLDEST_MACOS", version)
+        build(tmp_path / mac.library_name, target=mac)
+        assert len(linked) == times
+
+
 def test_threads_are_given_where_their_name_is_not_visible(monkeypatch):
     monkeypatch.setattr(library.ctypes, "CDLL", lambda name, mode: ctypes.pythonapi)
     monkeypatch.setattr(
