@@ -9,8 +9,9 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
+from regard.backends.native.build import BUILD_VERSION, MACH_O
+
 ELF = b"\x7fELF"
-MACH_O = b"\xcf\xfa\xed\xfe"
 # The numbers of processors in both formats, by the names of wheels' tags.
 ELF_MACHINES = {62: "x86_64", 183: "aarch64"}
 MACH_MACHINES = {0x01000007: "x86_64", 0x0100000C: "arm64"}
@@ -19,7 +20,7 @@ SHT_DYNAMIC, SHT_DYNSYM, SHT_VERNEED = 6, 11, 0x6FFFFFFE
 DT_NEEDED, DT_RPATH, DT_RUNPATH = 1, 15, 29
 LOCAL, WEAK = 0, 2
 # Load commands of Mach-O.
-LC_SYMTAB, LC_LOAD_DYLIB, LC_ID_DYLIB, LC_CODE_SIGNATURE, LC_BUILD_VERSION = 2, 12, 13, 29, 50
+LC_SYMTAB, LC_LOAD_DYLIB, LC_ID_DYLIB, LC_CODE_SIGNATURE = 2, 12, 13, 29
 N_EXT, N_TYPE, N_WEAK_REF = 1, 0x0E, 0x40
 OF_LINKER = ("_mh_dylib_header", "__dso_handle")  # marks that Zig's linker leaves among the symbols
 
@@ -175,7 +176,7 @@ def _read_mach_o(content: bytes) -> Library:
         if command in (LC_LOAD_DYLIB, LC_ID_DYLIB):
             (offset,) = struct.unpack_from("<I", content, place + 8)
             (needs if command == LC_LOAD_DYLIB else paths).append(_text_at(content, place + offset))
-        elif command == LC_BUILD_VERSION:
+        elif command == BUILD_VERSION:
             (version,) = struct.unpack_from("<I", content, place + 12)
             oldest = (version >> 16, version >> 8 & 0xFF)
         elif command == LC_CODE_SIGNATURE:

@@ -19,8 +19,8 @@ from pathlib import Path
 
 from regard.backends.native.build import digest
 
+from . import ROOT
 from .binaries import Library, read_library
-from .emulated import ROOT
 
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
 PACKAGES = ("regard", "regard_lab")
@@ -32,7 +32,15 @@ SYSTEM_LIBRARIES = {
     "darwin": re.compile(r"/usr/lib/libSystem\.B\.dylib"),
 }
 # Files that a source distribution needs besides the packages.
-OUTSIDE = ("hatch_build.py", "pyproject.toml", "README.md", "LICENSE", "CHANGELOG.md")
+OUTSIDE = {
+    "hatch_build.py",
+    "pyproject.toml",
+    "README.md",
+    "LICENSE",
+    "CHANGELOG.md",
+    "CITATION.cff",
+}
+OF_HATCH = {"PKG-INFO", ".gitignore"}  # which hatchling adds
 
 
 class WrongArchiveError(Exception):
@@ -55,7 +63,7 @@ def files_of_tree(tree: Path = ROOT) -> set[str]:
     return {
         path.relative_to(tree).as_posix()
         for path in files
-        if path.is_file() and "__pycache__" not in path.parts and not LIBRARY.search(str(path))
+        if path.is_file() and "__pycache__" not in path.parts and path.stem != "libregard_native"
     }
 
 
@@ -78,21 +86,22 @@ def check_metadata(text: str, name: str) -> None:
 
 
 def check_sdist(path: Path) -> None:
-    """A source distribution has every file of the packages and nothing that is compiled or of tests.
+    """A source distribution has every file of the packages and what builds them, and nothing else.
 
     Raises:
-        WrongArchiveError: it lacks a file, holds another one, or says something else than pyproject.toml.
+        WrongArchiveError: it lacks a file, holds another one, or its metadata differ from pyproject.toml.
     """
     with tarfile.open(path) as file:
-        names = {name.partition("/")[2] for name in file.getnames()}
+        names = {member.name.partition("/")[2] for member in file if member.isfile()}
         root = f"{PROJECT['name']}-{PROJECT['version']}"
         stream = file.extractfile(f"{root}/PKG-INFO")
         assert stream is not None
         check_metadata(stream.read().decode(), path.name)
-    missing = ({*files_of_tree(), *OUTSIDE}) - names
+    expected = files_of_tree() | OUTSIDE
+    missing = expected - names
     require(not missing, f"{path.name} lacks {_some(missing)}")
-    others = {name for name in names if LIBRARY.search(name) or name.startswith("tests/")}
-    require(not others, f"{path.name} holds {_some(others)}")
+    others = names - expected - OF_HATCH
+    require(not others, f"{path.name} holds {_some(others)}, which git does not know")
 
 
 def _some(names: Iterable[str]) -> str:
@@ -113,13 +122,17 @@ def check_wheel(path: Path) -> list[str]:
     check_metadata(contents[f"{info}/METADATA"].decode(), path.name)
     require(f"{info}/licenses/LICENSE" in contents, f"{path.name} lacks the licence")
     check_record(contents, f"{info}/RECORD", path.name)
-    missing = files_of_tree() - set(contents)
+    expected = files_of_tree()
+    missing = expected - set(contents)
     require(not missing, f"{path.name} lacks {_some(missing)}")
+    libraries = [name for name in contents if LIBRARY.fullmatch(name)]
+    others = set(contents) - expected - set(libraries)
+    others = {name for name in others if not name.startswith(f"{info}/")}
+    require(not others, f"{path.name} holds {_some(others)}, which git does not know")
 
     tag = path.stem.split("-", 2)[2]
     wheel = message_from_string(contents[f"{info}/WHEEL"].decode())
     require(wheel["Tag"] == tag, f"{path.name} names the tag {wheel['Tag']} inside")
-    libraries = [name for name in contents if LIBRARY.fullmatch(name)]
     if tag == "py3-none-any":
         require(not libraries, f"{path.name} fits every system and holds {libraries}")
         require(wheel["Root-Is-Purelib"] == "true", f"{path.name} is not marked as pure")

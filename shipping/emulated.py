@@ -15,7 +15,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+from . import ROOT
+
 FOLDER = ROOT / "runs" / "arm"
 QEMU = ("qemu-aarch64-static", "qemu-aarch64")
 PROCESSOR = "neoverse-n1"
@@ -65,7 +66,7 @@ class Emulated:
 
     @property
     def is_fetched(self) -> bool:
-        return self.python.exists() and (self.packages / "torch").is_dir()
+        return self.system.is_dir() and self.packages.is_dir()
 
     @property
     def missing(self) -> str | None:
@@ -84,9 +85,9 @@ class Emulated:
         for what, size in SIZES.items():
             print(f"{size:4} MB  {what}")
         print(f"{sum(SIZES.values()):4} MB  in all, into {shown(self.folder)}", flush=True)
-        if not self.python.exists():
+        if not self.system.is_dir():
             self._fetch_system()
-        if not (self.packages / "torch").is_dir():
+        if not self.packages.is_dir():
             self._fetch_packages()
 
     def _fetch_system(self) -> None:
@@ -98,14 +99,25 @@ class Emulated:
         apt = ("apt-get", "-qq", *options, f"-oDir::State::Lists={lists}")
         subprocess.run([*apt, "update"], check=True)
         subprocess.run([*apt, "download", *DEBIAN], check=True, cwd=archives)
+        partial = self._empty("system.partial")
         for archive in sorted(archives.glob("*.deb")):
-            subprocess.run(["dpkg", "-x", archive, self.system], check=True)
+            subprocess.run(["dpkg", "-x", archive, partial], check=True)
+        partial.rename(self.system)
 
     def _fetch_packages(self) -> None:
         pip = (sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--only-binary", ":all:")
         arm = ("--platform", "manylinux_2_28_aarch64", "--platform", "manylinux_2_27_aarch64")
-        options = (*arm, "--python-version", "3.11", "--target", str(self.packages))
+        partial = self._empty("packages.partial")
+        options = (*arm, "--python-version", "3.11", "--target", str(partial))
         subprocess.run([*pip, *options, TORCH, NUMPY, *PURE], check=True)
+        partial.rename(self.packages)
+
+    def _empty(self, name: str) -> Path:
+        """An empty folder, which gets its final name when it is complete: an interrupted download begins again."""
+        folder = self.folder / name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
 
     def run(
         self, *words: str | Path, paths: Sequence[Path] = (), folder: Path | None = None

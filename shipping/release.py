@@ -20,8 +20,8 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
+from . import ROOT
 from .checking import PROJECT, require
-from .emulated import ROOT
 from .trying import CleanEnvironment, is_native
 from .wheels import NAMES, build_all, check_all
 
@@ -30,6 +30,7 @@ UNRELEASED = re.compile(rf"^## {re.escape(VERSION)} \(in development\)$", re.MUL
 NOT_YET = re.compile(r"^No version has been released yet;.*\n\n", re.MULTILINE)
 FIRST_CALL = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LESSON = "causal"
+HASHES = "SHA256SUMS"
 
 
 def dated(changelog: str, day: date) -> str:
@@ -65,7 +66,7 @@ def check_with_twine(paths: list[Path]) -> str:
     return f"twine: {printed.count('PASSED')} archives passed"
 
 
-def use(archive: Path, readme: str) -> str:
+def try_readme(archive: Path, readme: str) -> str:
     """Install an archive with its commands, and run the first call of the README and one lesson there."""
     first_call = FIRST_CALL.search(readme)
     require(first_call is not None, "README.md has no block of Python")
@@ -78,6 +79,12 @@ def use(archive: Path, readme: str) -> str:
         lesson = environment.run("-m", "regard_lab", "lesson", LESSON)
     require(bool(lesson.strip()), f"the lesson {LESSON} of {archive.name} printed nothing")
     return f"{archive.name}: the first call of README.md and the lesson {LESSON} ran"
+
+
+def clear(folder: Path) -> None:
+    """Remove what an earlier release left in a folder, and nothing else."""
+    for path in (*folder.glob(f"{PROJECT['name']}-*"), folder / HASHES):
+        path.unlink(missing_ok=True)
 
 
 def hashes(paths: list[Path]) -> str:
@@ -101,7 +108,7 @@ def main(words: list[str]) -> None:
 
     changelog = ROOT / "CHANGELOG.md"
     text = dated(changelog.read_text("utf-8"), chosen.date)
-    shutil.rmtree(chosen.out, ignore_errors=True)
+    clear(chosen.out)
     with tempfile.TemporaryDirectory() as folder:
         tree = copy_of_tree(Path(folder, "tree"))
         (tree / "CHANGELOG.md").write_text(text, "utf-8")
@@ -112,8 +119,8 @@ def main(words: list[str]) -> None:
     readme = (ROOT / "README.md").read_text("utf-8")
     for archive in paths:
         if archive == sdist or is_native(archive):
-            print(use(archive, readme), flush=True)
-    (chosen.out / "SHA256SUMS").write_text(hashes(paths), "utf-8")
+            print(try_readme(archive, readme), flush=True)
+    (chosen.out / HASHES).write_text(hashes(paths), "utf-8")
     if chosen.cut:
         changelog.write_text(text, "utf-8")
     print(f"{VERSION} of {chosen.date} lies in {chosen.out.name}; nothing was uploaded")

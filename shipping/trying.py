@@ -45,7 +45,7 @@ print(json.dumps({
     "error": max((output - expected).abs().max().item(), (steps - whole).abs().max().item()),
 }))
 """
-# What pip takes for other machines: tags that it is told, and the wheel that is right there.
+# For other machines: the tag that pip gets, and the wheel that it has to choose.
 ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "a Mac with Apple silicon": ("macosx_14_0_arm64", "darwin-arm64"),
     "x86-64 with the C library of 2014": ("manylinux_2_17_x86_64", "pure"),
@@ -122,10 +122,10 @@ class ArmEnvironment:
 
 
 def try_wheel(path: Path) -> str:
-    """Where a wheel was installed and computed, and with which kernel; in the end without its library too."""
+    """Install a wheel and compute with it, then remove its library and compute again; a sentence says where."""
     with tempfile.TemporaryDirectory() as folder:
         if is_native(path):
-            environment: Any = CleanEnvironment(Path(folder))
+            environment: CleanEnvironment | ArmEnvironment = CleanEnvironment(Path(folder))
             where = "installed and computed here"
         elif is_for_arm(path):
             if (reason := Emulated().missing) is not None:
@@ -149,7 +149,7 @@ def try_wheel(path: Path) -> str:
         return f"{where} on {use['machine']}, and without its library by PyTorch"
 
 
-def used(environment: Any) -> dict[str, Any]:
+def used(environment: CleanEnvironment | ArmEnvironment) -> dict[str, Any]:
     """What the installed package computes with."""
     use = json.loads(environment.run("-c", USE).splitlines()[-1])
     require(use["error"] < 1e-5 and not use["wrong"], f"the installed package is wrong: {use}")
@@ -176,12 +176,12 @@ def choices_of_pip(wheels: Mapping[str, Path]) -> list[str]:
             sentences.append(_chosen("emulated Arm", printed, wheels["linux-aarch64"]))
     for where, (tag, name) in ELSEWHERE.items():
         if name in wheels:
-            sentences.append(_chosen(where, _told(tag, folder), wheels[name]))
+            sentences.append(_chosen(where, _downloaded(tag, folder), wheels[name]))
     return sentences
 
 
-def _told(tag: str, folder: Path) -> str:
-    """What pip prints when it is told to fetch for machines with this tag."""
+def _downloaded(tag: str, folder: Path) -> str:
+    """What pip prints when it downloads regard for machines with this tag; the folder is its only index."""
     with tempfile.TemporaryDirectory() as room:
         options = ("--no-index", "--no-deps", "--only-binary", ":all:", "--platform", tag)
         command = [sys.executable, "-m", "pip", "download", *options, "-d", room]

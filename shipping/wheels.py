@@ -23,8 +23,8 @@ from pathlib import Path
 
 from regard.backends.native.build import LIBRARY, THIS_MACHINE, Target, build
 
+from . import ROOT
 from .checking import check_sdist, check_wheel
-from .emulated import ROOT
 from .trying import choices_of_pip, try_wheel
 
 PURE = "pure"
@@ -34,7 +34,7 @@ COMPILED = ROOT / "runs" / "native"  # libraries for other machines
 
 @dataclass(frozen=True)
 class Built:
-    """A wheel with what was found: `remarks` of the check, and where it was tried."""
+    """A wheel, the remarks of its check, and where it was tried."""
 
     name: str
     path: Path
@@ -104,15 +104,15 @@ def build_all(tree: Path, out: Path, names: Sequence[str] = NAMES) -> tuple[Path
 def check_all(sdist: Path, wheels: dict[str, Path]) -> list[Built]:
     """Open and try each wheel, and let pip choose among them."""
     check_sdist(sdist)
-    found = []
+    built = []
     for name, path in wheels.items():
         remarks = check_wheel(path)
         tried = try_wheel(path)
         print(f"{path.name}: {'; '.join(remarks)}; {tried}", flush=True)
-        found.append(Built(name, path, tuple(remarks), tried))
+        built.append(Built(name, path, tuple(remarks), tried))
     for sentence in choices_of_pip(wheels):
         print(sentence, flush=True)
-    return found
+    return built
 
 
 def main(words: list[str]) -> None:

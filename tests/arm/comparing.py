@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from regard.backends.native.build import LIBRARY, BuildError, Target, find_compiler
-from shipping.emulated import FOLDER, ROOT, Emulated
+from shipping import ROOT
+from shipping.emulated import FOLDER, Emulated
 from shipping.wheels import compiled
 from tests.long.running import Found, joined
 from tests.regard.native.test_native_compilers import DIGESTS

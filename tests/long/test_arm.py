@@ -100,6 +100,31 @@ def test_where_emulation_is_missing_the_run_is_skipped_by_a_sentence(tmp_path, m
     assert not results.exists()
 
 
+def test_a_download_that_was_interrupted_begins_again(tmp_path, monkeypatch):
+    arm = Emulated(tmp_path)
+    commands = []
+
+    def interrupted(command: list[Any], **options: Any) -> None:
+        commands.append(command[0])
+        if "download" in command:
+            Path(options["cwd"], "python.deb").touch()
+        if command[0] == "dpkg":
+            python = Path(command[-1], "usr", "bin", "python3.11")
+            python.parent.mkdir(parents=True)
+            python.touch()
+            if commands.count("dpkg") == 1:
+                raise KeyboardInterrupt
+
+    monkeypatch.setattr(emulated.subprocess, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        arm.fetch()
+    assert not arm.is_fetched
+    arm.fetch()
+    assert commands.count("dpkg") == 2
+    assert arm.python.is_file()
+    assert arm.is_fetched
+
+
 def test_a_folder_without_python_says_what_brings_it_and_how_large_it_is(tmp_path, monkeypatch):
     monkeypatch.setattr(emulated.shutil, "which", lambda name: f"/bin/{Path(name).name}")
     sentence = Emulated(tmp_path).missing

@@ -1,14 +1,16 @@
 """Libraries of other machines are read as they say of themselves, and an archive that promises too much is refused."""
 
+import io
 import platform
 import re
 import struct
 import sys
+import tarfile
 import zipfile
 from collections.abc import Callable
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import pytest
 
@@ -23,7 +25,7 @@ from regard.backends.native.build import (
 from shipping import checking, trying
 from shipping.binaries import Library, read_library
 from shipping.checking import WrongArchiveError, check_library, check_wheel
-from shipping.release import dated
+from shipping.release import clear, dated
 from shipping.trying import is_for_arm, is_native
 from shipping.wheels import NAMES, PURE
 
@@ -92,6 +94,7 @@ def test_the_library_of_this_machine_is_read_by_its_own_tables():
     assert {"malloc", "log2"} <= library.imports
 
 
+OF_BUILDER = str(PurePosixPath("/", "of-builder", "x.dylib"))
 OTHERS: dict[str, tuple[Callable[[Library], Library], str, str]] = {
     "for another processor": (
         lambda library: replace(library, machine="x86_64"),
@@ -120,9 +123,9 @@ OTHERS: dict[str, tuple[Callable[[Library], Library], str, str]] = {
         "does not look for PyTorch's threads",
     ),
     "with a folder of its builder": (
-        lambda library: replace(library, paths=("/home/me/x.dylib",)),
+        lambda library: replace(library, paths=(OF_BUILDER,)),
         "macosx_11_3_arm64",
-        "names /home/me/x.dylib",
+        f"names {OF_BUILDER}",
     ),
     "without a signature": (
         lambda library: replace(library, signed=False),
@@ -139,17 +142,22 @@ def test_a_library_that_does_not_fit_the_tag_is_refused(mac, name):
         check_library(change(read_library(mac)), tag, "a wheel")
 
 
+METADATA = b"""\
+Name: regard
+Version: 0.1.0
+License-Expression: Apache-2.0
+Requires-Python: >=3.11
+Requires-Dist: torch>=2.11
+"""
+
+
 def pure_wheel(folder: Path, **changed: bytes) -> Path:
     """A wheel without a kernel of two files, with its RECORD as it should be but for what is changed."""
     path = folder / "regard-0.1.0-py3-none-any.whl"
     info = "regard-0.1.0.dist-info"
-    metadata = (
-        "Name: regard\nVersion: 0.1.0\nLicense-Expression: Apache-2.0\nRequires-Python: >=3.11\n"
-        "Requires-Dist: torch>=2.11\n"
-    )
     contents = {
         "regard/__init__.py": b"one = 1\n",
-        f"{info}/METADATA": metadata.encode(),
+        f"{info}/METADATA": METADATA,
         f"{info}/WHEEL": b"Root-Is-Purelib: true\nTag: py3-none-any\n",
         f"{info}/licenses/LICENSE": b"Apache\n",
     }
@@ -175,11 +183,45 @@ def test_a_wheel_whose_files_were_changed_or_left_out_is_refused(tmp_path, monke
         check_wheel(pure_wheel(tmp_path, **{"regard/more.py": b""}))
     kernel = {"regard/backends/native/libregard_native.so": b""}
     monkeypatch.setattr(checking, "check_record", lambda *arguments: None)
+    with pytest.raises(WrongArchiveError, match=r"holds regard/scratch\.py, which git does not"):
+        check_wheel(pure_wheel(tmp_path, **{"regard/scratch.py": b""}))
     with pytest.raises(WrongArchiveError, match="fits every system and holds"):
         check_wheel(pure_wheel(tmp_path, **kernel))
     monkeypatch.setattr(checking, "files_of_tree", lambda: {"regard/__init__.py", "regard/b.py"})
     with pytest.raises(WrongArchiveError, match="lacks regard/b"):
         check_wheel(pure_wheel(tmp_path))
+
+
+def source_archive(folder: Path, *names: str) -> Path:
+    """A source distribution of these files and of those that every one has."""
+    path = folder / "regard-0.1.0.tar.gz"
+    root = "regard-0.1.0"
+    with tarfile.open(path, "w:gz") as file:
+        for name in (*checking.OUTSIDE, *checking.OF_HATCH, *names):
+            content = METADATA if name == "PKG-INFO" else b""
+            member = tarfile.TarInfo(f"{root}/{name}")
+            member.size = len(content)
+            file.addfile(member, io.BytesIO(content))
+    return path
+
+
+def test_a_source_distribution_holds_what_git_knows_and_no_cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(checking, "files_of_tree", lambda: {"regard/__init__.py"})
+    checking.check_sdist(source_archive(tmp_path, "regard/__init__.py"))
+    with pytest.raises(WrongArchiveError, match="lacks regard/__init__"):
+        checking.check_sdist(source_archive(tmp_path))
+    for other in ("runs/arm/archives/libc6.deb", "shipping/wheels.py", "regard/scratch.py"):
+        with pytest.raises(WrongArchiveError, match=f"holds {re.escape(other)}"):
+            checking.check_sdist(source_archive(tmp_path, "regard/__init__.py", other))
+
+
+def test_a_release_removes_what_an_earlier_one_left_and_no_other_file(tmp_path):
+    left = ("regard-0.1.0.tar.gz", "regard-0.1.0-py3-none-any.whl", "SHA256SUMS")
+    for name in (*left, "notes.txt"):
+        (tmp_path / name).touch()
+    clear(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+    clear(tmp_path / "not-there-yet")
 
 
 def test_a_wheel_is_tried_where_its_kernel_can_be_loaded(monkeypatch):
