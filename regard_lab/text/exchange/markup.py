@@ -245,6 +245,15 @@ def with_attributes(markup: Markup, element: Element, values: dict[str, str]) ->
     return tag
 
 
+def opening_tag(tag: str) -> str:
+    """The start tag of an element that gets content.
+
+    >>> opening_tag('<x a="1" />'), opening_tag("<x>")
+    ('<x a="1">', '<x>')
+    """
+    return f"{tag[:-2].rstrip()}>" if tag.endswith("/>") else tag
+
+
 @dataclass(frozen=True)
 class Coding:
     """Which elements of a format are inline codes.

@@ -23,6 +23,7 @@ from regard_lab.text.exchange.markup import (
     Markup,
     coded_text,
     escaped,
+    opening_tag,
 )
 from regard_lab.text.exchange.xliff import UNREADABLE
 from regard_lab.text.memories import language_code
@@ -119,12 +120,11 @@ class MemoryDocument(Document):
 
     def _splice(self, planned: _Planned, content: str) -> Splice:
         text = self._markup.text
-        segment = planned.variant.of("seg")[0]
+        variant = planned.variant
+        segment = variant.of("seg")[0]
         written = f"<{segment.tag}>{content}</{segment.tag}>"
         if planned.target is not None:
-            for empty in planned.target.of("seg"):
-                return Splice(empty.start, empty.stop, written)
-        variant = planned.variant
+            return self._filled(planned.target, written)
         name = "lang" if "lang" in variant.attributes else "xml:lang"
         language = escaped(self._options.language or "").replace('"', "&quot;")
         # The spaces of the source, so that lines and their indentation are the same.
@@ -141,6 +141,15 @@ class MemoryDocument(Document):
             f"{outer_space}</{variant.tag}>"
         )
         return Splice(last.stop, last.stop, added)
+
+    def _filled(self, target: Element, written: str) -> Splice:
+        """Where the segment of an empty variant is written, which may have an empty one or none."""
+        for empty in target.of("seg"):
+            return Splice(empty.start, empty.stop, written)
+        if not target.is_empty_tag:
+            return Splice(target.inner_stop, target.inner_stop, written)
+        start_tag = opening_tag(self._markup.text[target.start : target.stop])
+        return Splice(target.start, target.stop, f"{start_tag}{written}</{target.tag}>")
 
 
 def _is_variety(variant: Element, language: str) -> bool:

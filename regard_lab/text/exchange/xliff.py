@@ -27,6 +27,7 @@ from regard_lab.text.exchange.markup import (
     Element,
     Markup,
     coded_text,
+    opening_tag,
     with_attributes,
 )
 
@@ -185,8 +186,7 @@ class XliffDocument(Document):
             start_tag = text[unit.target.start : unit.target.inner_start]
             if self._is_first:
                 start_tag = with_attributes(self._markup, unit.target, state)
-            if start_tag.endswith("/>"):
-                start_tag = f"{start_tag[:-2].rstrip()}>"
+            start_tag = opening_tag(start_tag)
             tag = unit.target.tag
             written = Splice(unit.target.start, unit.target.stop, f"{start_tag}{content}</{tag}>")
         else:

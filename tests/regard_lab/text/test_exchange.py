@@ -228,8 +228,28 @@ def test_units_of_a_memory_get_a_variant_with_the_spaces_of_the_source(tmp_path)
     assert (
         '</tuv>\n    <tuv xml:lang="de">\n      <seg>ÜA <bpt i="1">&lt;b&gt;</bpt>ÜRED' in written
     )
-    assert '<tuv xml:lang="de"><seg>ÜEMPTY</seg></tuv>' in written
     assert document.left_out.total() == 2
+
+
+EMPTY_VARIANTS = [
+    '<tuv xml:lang="de"><prop type="x">y</prop><seg/></tuv>',
+    '<tuv xml:lang="de"><prop type="x">y</prop><seg> </seg></tuv>',
+    '<tuv xml:lang="de"><prop type="x">y</prop></tuv>',
+    '<tuv xml:lang="de-AT"/>',
+    '<tuv xml:lang="de-AT" />',
+]
+
+
+@pytest.mark.parametrize("variant", EMPTY_VARIANTS)
+def test_an_empty_variant_of_a_memory_is_filled_and_no_second_one_is_added(tmp_path, variant):
+    text = TMX.replace('<tuv xml:lang="de"><seg/></tuv>', variant)
+    document = opened(tmp_path, "utf8.tmx", text.encode())
+    written = document.written([shouted(text) for text in document.texts])
+    unit = elements(written, "tu")[2]
+    assert [whole_text(segment) for segment in unit.iter("seg")] == ["empty", "ÜEMPTY"]
+    assert len(unit.findall("tuv")) == 2
+    assert len(unit.findall("tuv/prop")) == variant.count("<prop")
+    assert opened(tmp_path, "utf8.tmx", written).texts == []
 
 
 def test_again_translates_what_no_person_has_confirmed(tmp_path):
