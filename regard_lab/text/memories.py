@@ -218,7 +218,7 @@ class Unit:
         """The segments in a language or a variety of it, those with text first."""
         segments = []
         for language in sorted(self.segments):
-            if _is_language(language, wanted):
+            if is_language(language, wanted):
                 segments += self.segments[language]
         return sorted(segments, key=lambda segment: not segment.text.strip())
 
@@ -326,7 +326,7 @@ def memory_languages(table: PairTable) -> tuple[str, str]:
     memory = TranslationMemory(table.path)
     first = next(iter(memory), Unit(0))
     languages = list(first.segments)
-    others = [language for language in languages if not _is_language(language, memory.source)]
+    others = [language for language in languages if not is_language(language, memory.source)]
     if 0 < len(others) < len(languages):
         of_varieties = {language.partition("-")[0] for language in others}
         if len(others) == 1:
@@ -384,6 +384,6 @@ def memory_rows(
         )
 
 
-def _is_language(language: str, wanted: str) -> bool:
+def is_language(language: str, wanted: str) -> bool:
     """Whether a language is the wanted one, or a variety of it: "en-gb" is "en"."""
     return language == wanted or language.startswith(f"{wanted}-")

@@ -15,6 +15,7 @@ HAS_TRANSLATION = "with a translation (--again translates them too)"
 NOT_TO_TRANSLATE = 'marked by translate="no"'
 EMPTY = "without text"
 CONFIRMED = "with a confirmed translation"
+UNREADABLE = "with more codes, or other characters, than can be kept apart"
 
 
 @dataclass(frozen=True)

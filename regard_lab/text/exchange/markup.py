@@ -102,6 +102,26 @@ class Markup:
         text = decoded(path, content, encoding, "its first line says")
         return cls(path, text, encoding, _tree(path, text))
 
+    def inside(self, element: Element) -> str:
+        """What stands between the tags of an element."""
+        return self.text[element.inner_start : element.inner_stop]
+
+    def space_before(self, element: Element) -> str:
+        """The line ends, tabs and spaces directly before an element."""
+        start = element.start
+        while start and self.text[start - 1] in XML_SPACE:
+            start -= 1
+        return self.text[start : element.start]
+
+    def texts_between(self, start: int, stop: int) -> Iterator[str]:
+        """The pieces of text from one place to another, with no element in between; comments are left out."""
+        for token in TOKEN.finditer(self.text, start, stop):
+            text = token[0]
+            if text.startswith("<![CDATA["):
+                yield text[9:-3]
+            elif not text.startswith("<"):
+                yield unescaped(text)
+
     def encoded(self, text: str) -> bytes:
         """A text in the encoding of the file; a character that it lacks becomes a reference."""
         return text.encode(self.encoding, "xmlcharrefreplace")
@@ -231,17 +251,27 @@ def escaped(text: str) -> str:
     return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\ufffe\uffff\ud800-\udfff]", "", text)
 
 
+def quoted(value: str) -> str:
+    """A value of an attribute with its quotes.
+
+    >>> print(quoted('"a" & b'))
+    "&quot;a&quot; &amp; b"
+    """
+    value = escaped(value).replace('"', "&quot;")
+    return f'"{value}"'
+
+
 def with_attributes(markup: Markup, element: Element, values: dict[str, str]) -> str:
     """The start tag of an element with other values of attributes, or more of them."""
     tag = markup.text[element.start : element.inner_start]
     for name, value in values.items():
-        quoted = escaped(value).replace('"', "&quot;")
+        written = quoted(value)
         pattern = re.compile(rf"""(\s{re.escape(name)}\s*=\s*)("[^"]*"|'[^']*')""")
         if pattern.search(tag):
-            tag = pattern.sub(lambda match, new=quoted: f'{match[1]}"{new}"', tag, count=1)
+            tag = pattern.sub(lambda match, new=written: match[1] + new, tag, count=1)
         else:
             end = tag.rindex("/>") if tag.endswith("/>") else tag.rindex(">")
-            tag = f'{tag[:end].rstrip()} {name}="{quoted}"{tag[end:]}'
+            tag = f"{tag[:end].rstrip()} {name}={written}{tag[end:]}"
     return tag
 
 
@@ -321,14 +351,7 @@ class _Coder:
         self._add_text(place, element.inner_stop)
 
     def _add_text(self, start: int, stop: int) -> None:
-        for token in TOKEN.finditer(self._markup.text, start, stop):
-            text = token[0]
-            if text.startswith("<![CDATA["):
-                text = text[9:-3]
-            elif text.startswith("<"):
-                continue  # a comment or an instruction, which the source keeps
-            else:
-                text = unescaped(text)
+        for text in self._markup.texts_between(start, stop):
             self.is_refused |= any(ord(character) in CODES for character in text)
             self.parts.append(text)
 

@@ -10,23 +10,22 @@ from regard.errors import ArgumentError, DataError
 from regard_lab.text.exchange.document import (
     EMPTY,
     HAS_TRANSLATION,
+    UNREADABLE,
     Document,
     Splice,
     WritingOptions,
     spliced,
 )
 from regard_lab.text.exchange.markup import (
-    XML_SPACE,
     CodedText,
     Coding,
     Element,
     Markup,
     coded_text,
-    escaped,
     opening_tag,
+    quoted,
 )
-from regard_lab.text.exchange.xliff import UNREADABLE
-from regard_lab.text.memories import language_code
+from regard_lab.text.memories import is_language, language_code
 
 CODES_OF_MEMORIES = Coding(
     paired=frozenset(("hi", "g", "mrk", "pc")),
@@ -38,7 +37,7 @@ ANY_LANGUAGE = "*all*"
 
 
 @dataclass
-class _Planned:
+class _PlannedVariant:
     unit: Element
     variant: Element  # of the source
     target: Element | None  # an empty one of the language of translations
@@ -73,7 +72,7 @@ class MemoryDocument(Document):
             )
         header = (root.of("header") or [root])[0]
         source = source or header.attributes.get("srclang", ANY_LANGUAGE)
-        self._planned: list[_Planned] = []
+        self._planned: list[_PlannedVariant] = []
         for unit in root.all_of("tu"):
             reason = self._plan(unit, unit.attributes.get("srclang", source))
             if reason is not None:
@@ -92,12 +91,12 @@ class MemoryDocument(Document):
             return NO_SOURCE.format(source)
         variant = sources[0]
         segments = variant.of("seg")
-        if not segments or not self._inside(segments[0]).strip():
+        if not segments or not self._markup.inside(segments[0]).strip():
             return EMPTY
         target = None
         for other in variants:
             if other is not variant and _is_variety(other, self._options.language or ""):
-                if any(self._inside(segment).strip() for segment in other.of("seg")):
+                if any(self._markup.inside(segment).strip() for segment in other.of("seg")):
                     return HAS_TRANSLATION
                 target = other
         coded = coded_text(self._markup, segments[0], CODES_OF_MEMORIES)
@@ -105,11 +104,8 @@ class MemoryDocument(Document):
             return UNREADABLE
         self.messages.append((len(self.texts),))
         self.texts.append(coded.text)
-        self._planned.append(_Planned(unit, variant, target, coded))
+        self._planned.append(_PlannedVariant(unit, variant, target, coded))
         return None
-
-    def _inside(self, element: Element) -> str:
-        return self._markup.text[element.inner_start : element.inner_stop]
 
     def written(self, translations: Sequence[str | None]) -> bytes:
         splices = []
@@ -118,7 +114,7 @@ class MemoryDocument(Document):
                 splices.append(self._splice(planned, planned.coded.written(translation)))
         return self._markup.encoded(spliced(self._markup.text, splices))
 
-    def _splice(self, planned: _Planned, content: str) -> Splice:
+    def _splice(self, planned: _PlannedVariant, content: str) -> Splice:
         text = self._markup.text
         variant = planned.variant
         segment = variant.of("seg")[0]
@@ -126,18 +122,16 @@ class MemoryDocument(Document):
         if planned.target is not None:
             return self._filled(planned.target, written)
         name = "lang" if "lang" in variant.attributes else "xml:lang"
-        language = escaped(self._options.language or "").replace('"', "&quot;")
+        language = quoted(self._options.language or "")
         # The spaces of the source, so that lines and their indentation are the same.
         last = planned.unit.of("tuv")[-1]
-        start = variant.start
-        while start and text[start - 1] in XML_SPACE:
-            start -= 1
+        before_variant = self._markup.space_before(variant)
         before_segment = text[variant.inner_start : segment.start]
         inner_space = before_segment if not before_segment.strip() else ""
         after_segment = text[segment.stop : variant.inner_stop]
         outer_space = after_segment if not after_segment.strip() else ""
         added = (
-            f'{text[start : variant.start]}<{variant.tag} {name}="{language}">{inner_space}{written}'
+            f"{before_variant}<{variant.tag} {name}={language}>{inner_space}{written}"
             f"{outer_space}</{variant.tag}>"
         )
         return Splice(last.stop, last.stop, added)
@@ -156,5 +150,4 @@ def _is_variety(variant: Element, language: str) -> bool:
     """Whether a variant is in a language or in a variety of it: "en-GB" is "en"."""
     attributes = variant.attributes
     code = language_code(attributes.get("xml:lang", attributes.get("lang", "")))
-    wanted = language_code(language)
-    return code == wanted or code.startswith(f"{wanted}-")
+    return is_language(code, language_code(language))

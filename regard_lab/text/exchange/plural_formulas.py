@@ -5,6 +5,8 @@ Source: the GNU gettext manual, section Additional functions for plural forms; U
 
 from __future__ import annotations
 
+from regard_lab.text.memories import language_code
+
 NOT_ONE = "nplurals=2; plural=(n != 1);"
 MORE_THAN_ONE = "nplurals=2; plural=(n > 1);"
 ONLY_FORM = "nplurals=1; plural=0;"
@@ -46,5 +48,5 @@ def plural_formula(language: str) -> str | None:
     >>> plural_formula("pt_BR"), plural_formula("de_AT"), plural_formula("tlh")
     ('nplurals=2; plural=(n > 1);', 'nplurals=2; plural=(n != 1);', None)
     """
-    code = language.strip().lower().replace("_", "-").partition("@")[0]
+    code = language_code(language).partition("@")[0]
     return FORMULAS.get(code) or FORMULAS.get(code.partition("-")[0])

@@ -23,6 +23,7 @@ from regard_lab.text.exchange.document import (
 from regard_lab.text.exchange.plural_formulas import plural_formula
 from regard_lab.text.exchange.plural_messages import PluralPlan
 from regard_lab.text.lines import BYTE_ORDER_MARK, refuse_packed
+from regard_lab.text.memories import language_code
 from regard_lab.text.plurals import NO_FORMULA, PluralForms
 
 LINE = re.compile(
@@ -277,7 +278,7 @@ class PoDocument(Document):
         fields = "" if header is None else header.forms.get(0, "")
         named = re.search(r"^Language:[^\S\n]*(\S+)", fields, re.MULTILINE)
         wanted = self._options.language
-        if named and wanted and _code(named[1]) != _code(wanted):
+        if named and wanted and language_code(named[1]) != language_code(wanted):
             raise ArgumentError(
                 f"the header of {self.path} has the language {named[1]!r}, and --to is {wanted!r}; leave --to out, or "
                 f"name another file"
@@ -383,7 +384,3 @@ def _decoded(path: Path, content: bytes) -> tuple[str, str]:
         named = match[1].decode("ascii", "replace")
         encoding = "utf-8" if named in (*TEMPLATES, "ASCII", "US-ASCII") else named
     return decoded(path, content, encoding, "its header says"), encoding
-
-
-def _code(language: str) -> str:
-    return language.strip().lower().replace("_", "-")

@@ -15,13 +15,13 @@ from regard_lab.text.exchange.document import (
     EMPTY,
     HAS_TRANSLATION,
     NOT_TO_TRANSLATE,
+    UNREADABLE,
     Document,
     Splice,
     WritingOptions,
     spliced,
 )
 from regard_lab.text.exchange.markup import (
-    XML_SPACE,
     CodedText,
     Coding,
     Element,
@@ -30,6 +30,7 @@ from regard_lab.text.exchange.markup import (
     opening_tag,
     with_attributes,
 )
+from regard_lab.text.memories import language_code
 
 XLIFF = (".xlf", ".xliff")
 CODES_OF_1 = Coding(
@@ -42,19 +43,15 @@ CODES_OF_2 = Coding(
     halves={"sc": "ec", "sm": "em"},
     matching=(("id", "startRef"),),
 )
-OPEN_STATES = (
-    "new",
-    "needs-translation",
-    "initial",
-)  # of translations that a person still has to make
+# Of translations that a person still has to make.
+OPEN_STATES = ("new", "needs-translation", "initial")
 FINAL_STATES = ("final", "signed-off", "reviewed")
 MACHINE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}
 TRUSTED = {"state": "translated", "state-qualifier": "mt-suggestion"}
-UNREADABLE = "with more codes, or other characters, than can be kept apart"
 
 
 @dataclass
-class Unit:
+class XliffUnit:
     """A source with its translation, where it has one; `segments` are the parts that are translated, one by one."""
 
     element: Element  # whose attributes say whether it is translated: trans-unit, or segment
@@ -74,8 +71,8 @@ class _Part:
 
 
 @dataclass
-class _Planned:
-    unit: Unit
+class _PlannedUnit:
+    unit: XliffUnit
     parts: list[_Part] = field(default_factory=list)
 
 
@@ -97,7 +94,7 @@ class XliffDocument(Document):
         self._is_first = version_of(self._markup).startswith("1.")
         self._check_languages()
 
-        self._planned: list[_Planned] = []
+        self._planned: list[_PlannedUnit] = []
         for unit in units_of(root, self._is_first):
             reason = self._reason_against(unit)
             if reason is None:
@@ -113,7 +110,7 @@ class XliffDocument(Document):
         for holder in root.of("file") if self._is_first else [root]:
             language = holder.attributes.get(name)
             wanted = self._options.language
-            if language and wanted and _code(language) != _code(wanted):
+            if language and wanted and language_code(language) != language_code(wanted):
                 raise ArgumentError(
                     f"{self.path}, line {holder.line} has the {name} {language!r}, and --to is {wanted!r}; leave --to "
                     f"out, or name another file"
@@ -126,7 +123,7 @@ class XliffDocument(Document):
                     f"--to, such as --to de"
                 )
 
-    def _reason_against(self, unit: Unit) -> str | None:
+    def _reason_against(self, unit: XliffUnit) -> str | None:
         """Why a unit is not translated; None if it is."""
         if unit.element.inherited("translate") == "no":
             return NOT_TO_TRANSLATE
@@ -142,8 +139,8 @@ class XliffDocument(Document):
             return None
         return HAS_TRANSLATION
 
-    def _plan(self, unit: Unit) -> str | None:
-        planned = _Planned(unit)
+    def _plan(self, unit: XliffUnit) -> str | None:
+        planned = _PlannedUnit(unit)
         coding = CODES_OF_1 if self._is_first else CODES_OF_2
         for segment in unit.segments:
             coded = coded_text(self._markup, segment, coding)
@@ -169,7 +166,7 @@ class XliffDocument(Document):
                 splices.append(Splice(holder.start, holder.inner_start, tag))
         return self._markup.encoded(spliced(self._markup.text, splices))
 
-    def _splices(self, unit: Unit, parts: Sequence[tuple[_Part, str]]) -> list[Splice]:
+    def _splices(self, unit: XliffUnit, parts: Sequence[tuple[_Part, str]]) -> list[Splice]:
         """What writes a translation: its element, and in version 2 the state of its segment."""
         text = self._markup.text
         inside = []
@@ -178,7 +175,7 @@ class XliffDocument(Document):
             start = part.element.inner_start - shift
             stop = part.element.inner_stop - shift
             inside.append(Splice(start, stop, part.coded.written(translation)))
-        content = spliced(text[unit.whole.inner_start : unit.whole.inner_stop], inside)
+        content = spliced(self._markup.inside(unit.whole), inside)
 
         state = TRUSTED if self._options.confirmed else MACHINE
         tag = _renamed(unit.source.tag, "target")
@@ -193,7 +190,7 @@ class XliffDocument(Document):
             attributes = ""
             if self._is_first:
                 attributes = "".join(f' {name}="{value}"' for name, value in state.items())
-            before = text[_space_before(text, unit.source.start) : unit.source.start]
+            before = self._markup.space_before(unit.source)
             after = max(unit.source.stop, unit.whole.stop)
             written = Splice(after, after, f"{before}<{tag}{attributes}>{content}</{tag}>")
         if self._is_first:
@@ -217,7 +214,7 @@ def version_of(markup: Markup) -> str:
     raise DataError(f"{markup.path} begins with {found}; XLIFF of version 1.2 or 2 is read")
 
 
-def units_of(root: Element, is_first: bool) -> Iterator[Unit]:
+def units_of(root: Element, is_first: bool) -> Iterator[XliffUnit]:
     """The units of XLIFF 1, or the segments of XLIFF 2."""
     for element in root.all_of("trans-unit" if is_first else "segment"):
         sources = element.of("source")
@@ -234,12 +231,12 @@ def units_of(root: Element, is_first: bool) -> Iterator[Unit]:
                 if marks:
                     whole = divided
                     segments = marks
-        yield Unit(element, sources[0], target, whole, segments)
+        yield XliffUnit(element, sources[0], target, whole, segments)
 
 
 def _has_text(markup: Markup, element: Element) -> bool:
     """Whether there is anything to translate: characters that are no spaces, or a code that may hold some."""
-    return bool(element.children or markup.text[element.inner_start : element.inner_stop].strip())
+    return bool(element.children or markup.inside(element).strip())
 
 
 def _renamed(tag: str, name: str) -> str:
@@ -250,14 +247,3 @@ def _renamed(tag: str, name: str) -> str:
     """
     prefix, colon, _ = tag.rpartition(":")
     return f"{prefix}{colon}{name}"
-
-
-def _space_before(text: str, place: int) -> int:
-    start = place
-    while start and text[start - 1] in XML_SPACE:
-        start -= 1
-    return start
-
-
-def _code(language: str) -> str:
-    return language.strip().lower().replace("_", "-")

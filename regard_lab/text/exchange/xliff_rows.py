@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-from regard_lab.text.exchange.markup import TOKEN, Element, Markup, unescaped
+from regard_lab.text.exchange.markup import Element, Markup
 from regard_lab.text.exchange.xliff import OPEN_STATES, units_of, version_of
 from regard_lab.text.lines import open_bytes
 from regard_lab.text.memories import DEFAULT_OPTIONS, MemoryCounts, MemoryOptions, Segment
@@ -30,7 +30,7 @@ def xliff_rows(
     for unit in units_of(markup.root, is_first):
         target = unit.target
         line = unit.element.line
-        if target is None or not markup.text[target.inner_start : target.inner_stop].strip():
+        if target is None or not markup.inside(target).strip():
             yield LineFault(UNTRANSLATED, file_name, line)
             continue
         holder = target if is_first else unit.element
@@ -53,12 +53,8 @@ def _add(markup: Markup, element: Element, segment: Segment) -> None:
     place = element.inner_start
     for child in [*element.children, None]:
         stop = element.inner_stop if child is None else child.start
-        for token in TOKEN.finditer(markup.text, place, stop):
-            text = token[0]
-            if text.startswith("<![CDATA["):
-                segment.add(text[9:-3])
-            elif not text.startswith("<"):
-                segment.add(unescaped(text))
+        for text in markup.texts_between(place, stop):
+            segment.add(text)
         if child is not None:
             segment.begin(child.name, child.attributes)
             _add(markup, child, segment)
