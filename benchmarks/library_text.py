@@ -39,7 +39,7 @@ _RULE = re.compile(r"\s*([-+=|~^*#.]{3,}|::=)")  # of a table, or of a grammar
 
 
 @dataclass(frozen=True)
-class Document:
+class LibraryDocument:
     """The prose of one module or of one chapter, as paragraphs."""
 
     name: str
@@ -53,7 +53,7 @@ class Document:
     def part(self) -> str:
         """train, valid or test: decided by the name alone.
 
-        >>> Document("json/decoder.py", ()).part
+        >>> LibraryDocument("json/decoder.py", ()).part
         'train'
         """
         place = int.from_bytes(hashlib.sha256(self.name.encode()).digest()[:6], "big") / 2**48
@@ -64,7 +64,7 @@ class Document:
         return "train"
 
 
-def library_documents() -> list[Document]:
+def library_documents() -> list[LibraryDocument]:
     """All documents in the order of their names, each paragraph once."""
     seen: set[str] = set()
     documents = []
@@ -77,7 +77,7 @@ def library_documents() -> list[Document]:
                     seen.add(paragraph.lower())
                     paragraphs.append(paragraph)
         if paragraphs:
-            documents.append(Document(name, tuple(paragraphs)))
+            documents.append(LibraryDocument(name, tuple(paragraphs)))
     return documents
 
 

@@ -15,7 +15,7 @@ from benchmarks.head_scores import (
     piece_links,
     score_relation,
 )
-from benchmarks.library_text import Document
+from benchmarks.library_text import LibraryDocument
 from regard_lab.seeing.looks import HeadLooks, Link, join, looks_of, random_labels
 from regard_lab.seeing.maps import ReadingModel, TextMaps, look_text
 from regard_lab.seeing.relations import SPECIAL, relations_in
@@ -36,7 +36,7 @@ DRAWN = ("fox", "cat", "tired")  # those whose maps are kept
 
 
 def texts_of(
-    documents: Sequence[Document], tokeniser: Tokeniser, longest: int
+    documents: Sequence[LibraryDocument], tokeniser: Tokeniser, longest: int
 ) -> Iterator[tuple[int, str]]:
     """Neighbouring paragraphs of a document up to `longest` ids, with the document's number; longer ones are cut."""
     for number, document in enumerate(documents):

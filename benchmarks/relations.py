@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 
-from benchmarks.library_text import PARTS, Document, library_documents
+from benchmarks.library_text import PARTS, LibraryDocument, library_documents
 from benchmarks.relation_scores import (
     Gathered,
     relation_figures,
@@ -86,7 +86,11 @@ def print_validation(event: Any) -> None:
 
 
 def measure(
-    kind: str, recipe: RelationsRecipe, tokeniser: Tokeniser, documents: list[Document], work: Path
+    kind: str,
+    recipe: RelationsRecipe,
+    tokeniser: Tokeniser,
+    documents: list[LibraryDocument],
+    work: Path,
 ) -> dict[str, Any]:
     """Train the model of a kind, or load it, and score its heads."""
     training = [document.text for document in documents if document.part == "train"]
@@ -130,7 +134,7 @@ def measure(
     }
 
 
-def corpus_figures(documents: list[Document]) -> dict[str, Any]:
+def corpus_figures(documents: list[LibraryDocument]) -> dict[str, Any]:
     """How much was found, by part."""
     figures = {}
     for part in PARTS:

@@ -39,7 +39,7 @@ def is_nested(*tensors: Any) -> bool:
 
 
 @dataclass(frozen=True)
-class Documents:
+class DocumentEnds:
     """Where each document starts in packed queries and in packed keys, and where the last ends: (documents + 1,)."""
 
     q_ends: torch.Tensor
@@ -84,7 +84,7 @@ class Documents:
 
 def packed_vectors(
     x: Any, context: Any = None, **others: Any
-) -> tuple[torch.Tensor, torch.Tensor | None, Documents]:
+) -> tuple[torch.Tensor, torch.Tensor | None, DocumentEnds]:
     """The jagged inputs (batch, ragged length, dim) of a layer as packed ones (1, all positions, dim).
 
     `others` are the options of the layer that documents have no place for: None, or refused.
@@ -97,14 +97,14 @@ def packed_vectors(
         )
     _check_vectors("x", x)
     if context is None:
-        return x.values()[None], None, Documents(_offsets(x), _offsets(x))
+        return x.values()[None], None, DocumentEnds(_offsets(x), _offsets(x))
     _check_vectors("context", context)
     if x.shape[0] != context.shape[0]:
         raise ShapeError(
             f"x holds {count_of(x.shape[0], 'documents')} and its context {context.shape[0]}; document d of x attends "
             f"to document d"
         )
-    return x.values()[None], context.values()[None], Documents(_offsets(x), _offsets(context))
+    return x.values()[None], context.values()[None], DocumentEnds(_offsets(x), _offsets(context))
 
 
 def _check_vectors(name: str, x: Any) -> None:
@@ -153,7 +153,7 @@ def packed_call(call: Call) -> tuple[Call, Callable[[torch.Tensor], torch.Tensor
         raise ShapeError(
             f"q holds {count_of(q.shape[0], 'documents')} and k {k.shape[0]}; document d of q attends to document d"
         )
-    documents = Documents(_offsets(q), _offsets(k))
+    documents = DocumentEnds(_offsets(q), _offsets(k))
     packed = call._replace(q=q.values()[None], k=k.values()[None], v=v.values()[None])
     return _by_document(packed, documents), partial(jagged, ends=documents.q_ends, axis=2)
 
@@ -178,7 +178,7 @@ def varlen_call(
     for name, (ends_name, ends) in ends_of.items():
         length = getattr(call, name).shape[axes.index("n")]
         check_edges(ends_name, ends.tolist(), name, length)
-    return _by_document(_in_one_row(call, axes), Documents(q_ends, k_ends))
+    return _by_document(_in_one_row(call, axes), DocumentEnds(q_ends, k_ends))
 
 
 def checked_ends(
@@ -274,7 +274,7 @@ def _check_packed(name: str, x: Any, axes: str, ends_name: str, ends: Any) -> No
         )
 
 
-def _by_document(call: Call, documents: Documents) -> Call:
+def _by_document(call: Call, documents: DocumentEnds) -> Call:
     """A call of one packed batch row in which each document attends to its own keys."""
     _refuse_options(call)
     pattern = documents.pattern(call.pattern, call.mechanism, call.bias)

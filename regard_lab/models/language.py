@@ -45,7 +45,7 @@ from regard_lab.models.state import (
     NOT_ASKED,
     LanguageState,
     LayerCaches,
-    Texts,
+    TextGroup,
     by_start,
     end_together,
     frugal_kind,
@@ -552,18 +552,18 @@ class LanguageModel(Stack):
         """
         ids, starts = end_together(prompts)
         if starts is None or self._may_begin_at(starts):
-            texts = Texts(self._caches(len(ids), cache, capacity, dtype), starts, None)
+            texts = TextGroup(self._caches(len(ids), cache, capacity, dtype), starts, None)
             x = self._continue_texts(ids, texts)[:, -1]
             return LanguageState([texts], self._score(x))
 
         groups = []
         last_vectors = []
         for rows, first in by_start(starts):
-            texts = Texts(self._caches(len(rows), cache, capacity, dtype), None, rows)
+            texts = TextGroup(self._caches(len(rows), cache, capacity, dtype), None, rows)
             x = self._continue_texts(ids[rows, first:], texts)  # (texts, length, dim)
             groups.append(texts)
             last_vectors.append(x[:, -1])
-        return LanguageState(groups, self._score(Texts.joined(last_vectors, groups)))
+        return LanguageState(groups, self._score(TextGroup.joined(last_vectors, groups)))
 
     def _may_begin_at(self, starts: torch.Tensor) -> bool:
         """Whether texts that begin at different places may be computed together."""
@@ -632,13 +632,13 @@ class LanguageModel(Stack):
         """(batch, added, dim), before the last norm; after an error the state is unchanged."""
         groups = [replace(texts, caches=texts.caches.copy()) for texts in state.groups]
         vectors = [self._continue_texts(texts.of(ids), texts, tree) for texts in groups]
-        x = Texts.joined(vectors, groups)
+        x = TextGroup.joined(vectors, groups)
         # in one statement, which an exception cannot divide
         state.groups, state.next_scores = groups, None
         return x
 
     def _continue_texts(
-        self, ids: torch.Tensor, texts: Texts, tree: Tree | None = None
+        self, ids: torch.Tensor, texts: TextGroup, tree: Tree | None = None
     ) -> torch.Tensor:
         caches = texts.caches
         if tree is None:

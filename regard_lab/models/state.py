@@ -244,7 +244,7 @@ def by_start(starts: torch.Tensor) -> list[tuple[torch.Tensor, int]]:
 
 
 @dataclass(frozen=True)
-class Texts:
+class TextGroup:
     """Texts that a model continues together; in its caches they all end at the same position.
 
     Args:
@@ -284,7 +284,7 @@ class Texts:
             return places
         return (places - self.starts[:, None]).clamp(min=0)
 
-    def reordered(self, index: torch.Tensor) -> Texts:
+    def reordered(self, index: torch.Tensor) -> TextGroup:
         """The new batch rows that continue one of these texts."""
         rows = None
         if self.rows is not None:
@@ -293,9 +293,9 @@ class Texts:
         caches = self.caches.copy()
         caches.reorder(index)
         starts = None if self.starts is None else self.starts[index]
-        return Texts(caches, starts, rows)
+        return TextGroup(caches, starts, rows)
 
-    def cropped(self, length: int) -> Texts:
+    def cropped(self, length: int) -> TextGroup:
         """These texts with `length` positions; with 0, the starts are reset."""
         caches = self.caches.copy()
         caches.crop(length)
@@ -303,7 +303,7 @@ class Texts:
         return replace(self, caches=caches, starts=starts)
 
     @staticmethod
-    def joined(parts: list[torch.Tensor], groups: list[Texts]) -> torch.Tensor:
+    def joined(parts: list[torch.Tensor], groups: list[TextGroup]) -> torch.Tensor:
         """The results of all groups in the order of the batch rows."""
         rows = [texts.rows for texts in groups if texts.rows is not None]
         if not rows:
@@ -324,7 +324,7 @@ class LanguageState:
         next_scores: (batch, vocab_size), scores of the first new ids; None after the first step.
     """
 
-    groups: list[Texts]
+    groups: list[TextGroup]
     next_scores: torch.Tensor | None = None
     # The program of a small model's steps, or None. The first step makes it; each copy of a state
     # makes its own.

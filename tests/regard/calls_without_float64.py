@@ -28,7 +28,7 @@ KEYS = 40
 torch.manual_seed(0)
 
 
-class Side:
+class ComparedSide:
     """Where a call is computed: on the CPU, or on the device with the same numbers."""
 
     def __init__(self, on_device: bool) -> None:
@@ -78,31 +78,31 @@ class Side:
         return module
 
 
-CALLS: dict[str, Callable[[Side], Any]] = {}
+CALLS: dict[str, Callable[[ComparedSide], Any]] = {}
 
 
-def call(name: str) -> Callable[[Callable[[Side], Any]], Callable[[Side], Any]]:
-    def keep(function: Callable[[Side], Any]) -> Callable[[Side], Any]:
+def call(name: str) -> Callable[[Callable[[ComparedSide], Any]], Callable[[ComparedSide], Any]]:
+    def keep(function: Callable[[ComparedSide], Any]) -> Callable[[ComparedSide], Any]:
         CALLS[name] = function
         return function
 
     return keep
 
 
-def qkv(side: Side, kv_heads: int = 2, dtype: torch.dtype = torch.float32) -> Tensors:
+def qkv(side: ComparedSide, kv_heads: int = 2, dtype: torch.dtype = torch.float32) -> Tensors:
     shapes = ((2, 4, KEYS, 32), (2, kv_heads, KEYS, 32), (2, kv_heads, KEYS, 32))
     return [side.leaf(*shape, dtype=dtype) for shape in shapes]
 
 
 def add_call(
     name: str,
-    options: Callable[[Side], dict[str, Any]],
+    options: Callable[[ComparedSide], dict[str, Any]],
     kv_heads: int = 2,
     dtype: torch.dtype = torch.float32,
 ) -> None:
     """A call of `attention` with these options."""
 
-    def compute(side: Side) -> torch.Tensor:
+    def compute(side: ComparedSide) -> torch.Tensor:
         tensors = qkv(side, kv_heads, dtype)
         return rg.attention(*tensors, **options(side))
 
@@ -129,7 +129,7 @@ for text in PATTERNS:
 for half in (torch.bfloat16, torch.float16):
     add_call(f"causal in {half}", lambda side: {"pattern": "causal"}, dtype=half)
 
-OPTIONS: dict[str, Callable[[Side], dict[str, Any]]] = {
+OPTIONS: dict[str, Callable[[ComparedSide], dict[str, Any]]] = {
     "softcap": lambda side: {"softcap": 5.0},
     "scale": lambda side: {"scale": -0.3},
     "dropout": lambda side: {"dropout": 0.2, "dropout_seed": 3},
@@ -159,14 +159,14 @@ for name, options in OPTIONS.items():
 
 
 @call("a step of decoding")
-def step(side: Side) -> torch.Tensor:
+def step(side: ComparedSide) -> torch.Tensor:
     with torch.no_grad():
         tensors = [side.numbers(1, heads, n, 32) for heads, n in ((4, 1), (2, KEYS), (2, KEYS))]
         return rg.attention(*tensors, pattern="causal")
 
 
 @call("packed documents")
-def packed(side: Side) -> torch.Tensor:
+def packed(side: ComparedSide) -> torch.Tensor:
     ends = side.put(torch.tensor([0, 10, 30]))
     tensors = [side.leaf(30, heads, 32) for heads in (4, 2, 2)]
     return rg.attention_varlen(*tensors, ends, ends, pattern="causal")
@@ -175,7 +175,7 @@ def packed(side: Side) -> torch.Tensor:
 STATISTICS = ("entropy", "received", "distance", "log_sum_exp", "weights", "sink")
 for statistic in STATISTICS:
 
-    def of_statistic(side: Side, statistic: str = statistic) -> torch.Tensor:
+    def of_statistic(side: ComparedSide, statistic: str = statistic) -> torch.Tensor:
         detail = rg.attention_detail(*qkv(side), pattern="causal", want=[statistic])
         return getattr(detail, statistic)
 
@@ -183,7 +183,7 @@ for statistic in STATISTICS:
 
 
 @call("top keys")
-def top(side: Side) -> torch.Tensor:
+def top(side: ComparedSide) -> torch.Tensor:
     detail = rg.attention_detail(*qkv(side), pattern="causal", want=[rg.top_keys(3)])
     return detail.top_keys.weights
 
@@ -191,7 +191,7 @@ def top(side: Side) -> torch.Tensor:
 def add_mechanism(name: str) -> None:
     """A call of a mechanism with its parameters, all of which learn."""
 
-    def compute(side: Side) -> torch.Tensor:
+    def compute(side: ComparedSide) -> torch.Tensor:
         example = make_call(name, dtype=torch.float32)
         k = side.leaf_of(example.k)
         q = k if example.q is example.k else side.leaf_of(example.q)
@@ -223,19 +223,19 @@ for name, make in LAYERS.items():
 
 
 @call("Rotary with given positions")
-def given_positions(side: Side) -> torch.Tensor:
+def given_positions(side: ComparedSide) -> torch.Tensor:
     layer = side.layer(LAYERS["MultiHeadAttention with Rotary"])
     return layer(side.leaf(2, 20, 64), positions=side.put(torch.arange(20)))
 
 
 @call("Rotary with axes")
-def axes(side: Side) -> torch.Tensor:
+def axes(side: ComparedSide) -> torch.Tensor:
     rotary = rg.positions.Rotary(axes=(4, 6, 6))
     return rotary.rotate(side.leaf(2, 4, 20, 32), side.integers(9, 2, 20, 3))
 
 
 @call("Sinusoidal")
-def sinusoidal(side: Side) -> torch.Tensor:
+def sinusoidal(side: ComparedSide) -> torch.Tensor:
     return rg.positions.Sinusoidal(64)(side.put(torch.arange(20)))
 
 
@@ -247,7 +247,7 @@ def add_cache(name: str, layer_options: dict[str, Any] | None = None, **options:
             64, 4, **{"kv_heads": 2, "pattern": "causal", **(layer_options or {})}
         )
 
-    def steps(side: Side) -> torch.Tensor:
+    def steps(side: ComparedSide) -> torch.Tensor:
         layer = side.layer(make)
         cache = layer.new_cache(batch=2, **options)
         with torch.no_grad():
@@ -268,7 +268,7 @@ add_cache("state of retention", {"kv_heads": 4, "mechanism": Retention()})
 
 
 @call("cache with forget gates")
-def forgetting_cache(side: Side) -> Any:
+def forgetting_cache(side: ComparedSide) -> Any:
     """Refused by a sentence: the cache keeps sums in float64."""
     device = DEVICE if side.on_device else "cpu"
     cache = new_cache("dynamic", 2, 2, 32, forgetting=1, device=device)
@@ -276,7 +276,7 @@ def forgetting_cache(side: Side) -> Any:
 
 
 @call("negative control")
-def control(side: Side) -> torch.Tensor:
+def control(side: ComparedSide) -> torch.Tensor:
     """The stand-in refuses float64 in every way in which the GPU does."""
     x = side.numbers(3, 5)
     if side.on_device:
@@ -299,7 +299,7 @@ def control(side: Side) -> torch.Tensor:
 
 
 @contextmanager
-def on(side: Side) -> Iterator[None]:
+def on(side: ComparedSide) -> Iterator[None]:
     if not side.on_device:
         yield
         return
@@ -307,9 +307,9 @@ def on(side: Side) -> Iterator[None]:
         yield
 
 
-def computed(function: Callable[[Side], Any], on_device: bool) -> list[torch.Tensor | None]:
+def computed(function: Callable[[ComparedSide], Any], on_device: bool) -> list[torch.Tensor | None]:
     """The result of a call and the gradients of everything that learns, on the CPU."""
-    side = Side(on_device)
+    side = ComparedSide(on_device)
     with on(side):
         output = function(side)
         results = [output]
@@ -328,7 +328,7 @@ def computed(function: Callable[[Side], Any], on_device: bool) -> list[torch.Ten
     return found
 
 
-def verdict(function: Callable[[Side], Any]) -> str:
+def verdict(function: Callable[[ComparedSide], Any]) -> str:
     """Empty if the device gives the CPU's numbers, else what went wrong."""
     try:
         expected = computed(function, on_device=False)

@@ -42,7 +42,7 @@ def drawn(
 
 
 @dataclass
-class Case:
+class LayoutCase:
     """A drawn call, as a function of its number."""
 
     number: int
@@ -106,7 +106,7 @@ class Case:
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_300_drawn_calls_have_equal_bits_in_both_layouts_and_so_have_their_gradients(first):
     for number in range(first, first + 50):
-        case = Case(number)
+        case = LayoutCase(number)
         names = ("output", "dq", "dk", "dv")
         results = case.with_gradients("bnhd")
         for name, x, y in zip(names, results, case.with_gradients("bhnd"), strict=True):
@@ -116,7 +116,7 @@ def test_300_drawn_calls_have_equal_bits_in_both_layouts_and_so_have_their_gradi
 @pytest.mark.filterwarnings("ignore::regard.errors.AmbiguousBiasWarning")
 def test_drawn_calls_without_gradients_have_equal_bits_when_they_are_new_and_when_they_are_repeated():
     for number in range(60):
-        case = Case(number)
+        case = LayoutCase(number)
         q, k, v = case.tensors
         expected = swap(rg.attention(swap(q), swap(k), swap(v), **case.options))
         for _ in range(3):

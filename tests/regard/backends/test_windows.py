@@ -22,7 +22,7 @@ MOST_CELLS = 91
 
 
 @dataclass
-class Case:
+class WindowCase:
     """A drawn call as a function of its number: an image or a video, its windows, and a learned bias where it fits."""
 
     number: int
@@ -104,7 +104,7 @@ class Case:
         return rows
 
 
-def assert_is_right(case: Case) -> None:
+def assert_is_right(case: WindowCase) -> None:
     """Assert that the backend's values and gradients are those of the oracle."""
     q, k, v = (x.requires_grad_() for x in case.tensors())
     heads = case.sizes["heads"]
@@ -152,11 +152,11 @@ def assert_is_right(case: Case) -> None:
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_300_drawn_images_and_videos_have_the_oracles_values_and_gradients(first):
     for number in range(first, first + 50):
-        assert_is_right(Case(number))
+        assert_is_right(WindowCase(number))
 
 
 def test_the_drawn_cases_are_of_all_kinds():
-    cases = [Case(number) for number in range(300)]
+    cases = [WindowCase(number) for number in range(300)]
     assert {len(case.shape) for case in cases} == {2, 3}
     with_parts = [
         case for case in cases if len(list(product(*case.pattern.divided_grid().axes))) > 3

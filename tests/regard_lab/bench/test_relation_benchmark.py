@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from benchmarks import relation_scores, relations
-from benchmarks.library_text import Document, prose
+from benchmarks.library_text import LibraryDocument, prose
 from benchmarks.relation_scores import Gathered, it_figures, received, relation_figures, texts_of
 from regard_lab.seeing.maps import TextMaps
 from regard_lab.text import Tokeniser
@@ -42,7 +42,7 @@ def test_prose_is_kept_and_examples_tables_and_signatures_are_not():
 
 
 def test_texts_are_whole_paragraphs_of_one_document_up_to_a_length():
-    documents = [Document("a", TEXTS), Document("b", (" ".join(TEXTS * 9),))]
+    documents = [LibraryDocument("a", TEXTS), LibraryDocument("b", (" ".join(TEXTS * 9),))]
     packed = list(texts_of(documents, TOKENISER, longest=50))
     assert [number for number, _ in packed][-1] == 1
     assert all(len(TOKENISER.encode(text)) <= 50 for _, text in packed)
