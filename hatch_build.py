@@ -21,7 +21,7 @@ FOLDER = Path("regard", "backends", "native")
 SETTING = "REGARD_NATIVE_BUILD"
 TARGET = "REGARD_NATIVE_TARGET"
 SYSTEMS = ("linux", "darwin")
-FOREIGN = Path("runs", "native")  # of libraries for other machines, which are compiled once
+FOREIGN = Path("runs", "native")  # libraries for other machines, kept between builds
 
 
 class NativeBuild(BuildHookInterface):

@@ -298,14 +298,15 @@ def _linker(compiler: list[str], target: Target) -> list[str]:
     carries a name, which would otherwise be the path of a temporary folder.
     """
     linker = compiler
-    flags = ["-static-libstdc++", "-static-libgcc"]
+    flags = []
     if _is_zig(compiler):
         linker = ["cc" if word == "c++" else word for word in compiler]
-        flags = ["-Wl,-s"]
+        flags = ["-Wl,-s"]  # no paths of object files
+    elif target.system != "darwin":
+        flags = ["-static-libstdc++", "-static-libgcc"]
     if target.system == "darwin":
         name = f"@rpath/{target.library_name}"
-        stripped = ["-Wl,-s"] if _is_zig(compiler) else []  # of the paths of object files
-        flags = [*stripped, "-Wl,-undefined,dynamic_lookup", f"-Wl,-install_name,{name}"]
+        flags += ["-Wl,-undefined,dynamic_lookup", f"-Wl,-install_name,{name}"]
     return [*linker, *flags]
 
 
