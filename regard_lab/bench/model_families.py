@@ -1,7 +1,7 @@
 """Whole models of transformers in small shapes of well-known families, with random weights.
 
-Each is measured as it is, with regard attached, and with packed weights besides; and which share of the time its own
-attention takes, which bounds what a faster attention can save.
+Each is timed as it is, with regard attached, and with regard attached and packed weights. The share of the time that
+its own attention takes is measured too: a faster attention cannot save more than that.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from regard.reprs import brief
 
 Call = Callable[[], Any]
 VOCABULARY = 4000
-SHARE_ROUNDS = 9  # of which the fastest counts
-LARGEST_ERROR = 1e-4  # of an output, relative to its largest number
+SHARE_ROUNDS = 9  # the fastest counts
+LARGEST_ERROR = 1e-4  # in an output, relative to its largest number
 DECODER = {
     "vocab_size": VOCABULARY,
     "hidden_size": 512,
@@ -84,11 +84,11 @@ class ModelFamily:
     Args:
         label: its name in reports.
         work: its shape and its inputs, in words.
-        kind: the name of the model's class in transformers, without its ending "Model" or "ForCausalLM".
-        settings: of its config.
-        batch: how many texts, images or sounds.
-        length: ids of each text; 0 for images and sounds.
-        steps: ids that are decoded one by one after the text; 0 for one forward pass.
+        kind: the name of the model's class in transformers, without the ending "Model" or "ForCausalLM".
+        settings: those of its config.
+        batch: the number of texts, images or sounds.
+        length: the number of ids in each text; 0 for images and sounds.
+        steps: the number of ids that are decoded one by one after the text; 0 for one forward pass.
         runs_in_openvino: whether OpenVINO is measured beside it.
     """
 

@@ -1,4 +1,4 @@
-"""What one core of this processor can do at most, measured in the same run as everything that is compared with it."""
+"""The highest rates of one core of this processor, measured in the same run as what is compared with them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from regard_lab.bench.measuring import threads
 
 SOURCE = Path(__file__).with_name("peak.cpp")
 FLAGS = ("-O3", "-march=native", "-ffp-contract=fast", "-shared", "-fPIC")
-ROUNDS = 24  # of which the fastest counts, since other load slows down the others
-OPERATIONS = 2_000_000_000  # of a round in registers: some hundredths of a second
+ROUNDS = 24  # the fastest counts, since other programs slow down the rest
+OPERATIONS = 2_000_000_000  # in one round in registers: some hundredths of a second
 PRODUCT = 768  # rows and columns of PyTorch's product
-BYTES = 2**27  # that are read, more than a processor's cache holds
+BYTES = 2**27  # read in a round, more than a processor's cache holds
 LOOP = "multiply-adds in registers"
 PYTORCH = "PyTorch's product"
 
@@ -34,11 +34,11 @@ class Peaks:
     """The highest rates of one thread.
 
     Args:
-        float32: thousand millions of operations a second.
-        bfloat16: the same.
-        copy: thousand millions of bytes a second that a copy reads and writes.
-        sum: the same, read by a sum of numbers in float32.
-        product: of float32, by the largest product of PyTorch.
+        float32: operations in float32, in units of 10^9 a second.
+        bfloat16: the same in bfloat16.
+        copy: bytes that a copy reads and writes, in units of 10^9 a second.
+        sum: bytes that a sum of float32 numbers reads, in units of 10^9 a second.
+        product: operations of PyTorch's product of two matrices in float32, in units of 10^9 a second.
         float32_by: what was measured for `float32`: "multiply-adds in registers", which needs a compiler, or "PyTorch's
             product".
         bfloat16_by: the same for `bfloat16`.
@@ -53,7 +53,7 @@ class Peaks:
     bfloat16_by: str
 
     def or_higher(self, other: Peaks) -> Peaks:
-        """The higher of each rate, with what was measured for it."""
+        """The higher of each rate, and by what it was measured."""
         chosen = other.to_dict()
         for name, rate in self.to_dict().items():
             if isinstance(rate, float) and rate > chosen[name]:
@@ -99,7 +99,7 @@ def _rate_of_product(dtype: torch.dtype) -> float:
 
 
 def _rates_in_registers() -> dict[str, float]:
-    """Rates by dtype; none where no compiler is, and 0 for what the processor has no instruction for."""
+    """Rates by dtype: empty without a compiler, and 0 for a dtype that the processor has no instruction for."""
     try:
         command = find_compiler()
     except BuildError:

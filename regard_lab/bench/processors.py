@@ -1,4 +1,4 @@
-"""The name of the processor, as each system tells it."""
+"""The name of the processor, as the operating system gives it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import torch
 
-# Linux on Arm tells two numbers instead of a name: who made the processor, and which one it is.
+# Linux on Arm gives two numbers instead of a name: one for the maker, one for the processor.
 ARM: Mapping[tuple[int, int], str] = {
     (0x41, 0xD07): "Arm Cortex-A57",
     (0x41, 0xD08): "Arm Cortex-A72",
@@ -29,7 +29,7 @@ ARM: Mapping[tuple[int, int], str] = {
 
 
 def processor() -> str:
-    """The name of the processor and its widest vector instructions, as far as the system tells them."""
+    """The name of the processor and its widest vector instructions, as far as the system gives them."""
     return f"{_name()}, {torch.backends.cpu.get_cpu_capability()}"
 
 

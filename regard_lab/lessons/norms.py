@@ -1,7 +1,7 @@
 # %% [markdown]
 # # The norm before or after
 #
-# **The paper of 2017 has the norm after each sum. Why do most models since have it before each part?**
+# **The Transformer of 2017 has a norm after each sum. Why do most later models have it before each part?**
 
 # %% tags=["parameters"]
 SEED = 0
@@ -36,7 +36,7 @@ PLACES = ("post", "pre")
 
 
 class Stack(torch.nn.Module):
-    """Layers with the norm in one of two places, which guess a word for each word of a text."""
+    """Layers with the norm in one of two places; they predict a word for each word of a text."""
 
     def __init__(self, place, layers):
         super().__init__()
@@ -77,14 +77,14 @@ def loss_of(stack, ids):
 
 
 # %% tags=["folded"]
-# Before the training: means over stacks with other random weights.
+# Before the training: means over stacks with different random weights.
 DEPTHS = (6, 24)
 DEEP = DEPTHS[-1]
 STACKS = 16
 
 
 def measure(place, layers):
-    """The mean squares of the vectors, (layers + 1,), and the gradients' lengths of the layers, (layers,)."""
+    """The mean squares of the vectors, (layers + 1,), and the lengths of the gradients by layer, (layers,)."""
     squares = []
     lengths = []
     for number in range(STACKS):
@@ -138,8 +138,8 @@ losses = {name: train(*training, SEED) for name, training in TRAININGS.items()}
 # %% tags=["folded"]
 caption = (
     "Left: in pre-norm every layer makes the vectors longer. Middle: in post-norm the last layers have "
-    "the largest gradients, in pre-norm the smallest. Right: at the same rate pre-norm learns at once, "
-    f"and post-norm needs a warm-up; {math.log(WORDS):.2f} is the loss of guessing."
+    "the largest gradients, in pre-norm the smallest. Right: at the same learning rate, pre-norm learns "
+    f"at once and post-norm needs warm-up; {math.log(WORDS):.2f} is the loss of guessing."
 )
 with figure("The same layers with the norm in two places", 7.8, 3.5, caption) as drawing:
     left, middle, right = drawing.subplots(1, 3)
@@ -167,20 +167,20 @@ with figure("The same layers with the norm in two places", 7.8, 3.5, caption) as
 # \operatorname{norm}(x) = \frac{x - \operatorname{mean}(x)}{\sqrt{\operatorname{var}(x)}} \, \gamma + \beta
 # $$
 #
-# The paper of 2017 takes the norm after each sum (**post-norm**):
+# The paper of 2017 applies the norm after each sum (**post-norm**):
 #
 # $$
 # x' = \operatorname{norm}(x + \operatorname{part}(x))
 # $$
 #
-# GPT-2, Llama and most models since take it before each part (**pre-norm**), and once more after the last layer:
+# GPT-2, Llama and most later models apply it before each part (**pre-norm**), and once more after the last layer:
 #
 # $$
 # x' = x + \operatorname{part}(\operatorname{norm}(x))
 # $$
 #
-# The difference is what happens to the sum. In pre-norm nothing ever brings $x$ back to size 1. If a part adds numbers
-# that do not depend on $x$, the mean squares add up:
+# The difference is what happens to the sum. In pre-norm nothing brings $x$ back to mean square 1. If a part adds
+# numbers that are independent of $x$, the mean squares add up:
 
 # %%
 torch.manual_seed(0)
@@ -193,8 +193,8 @@ for _ in range(4):
     print(f"pre-norm {pre.var():.2f}, post-norm {post.var():.2f}")
 
 # %% [markdown]
-# The last norm of pre-norm divides by the size of $x$. So the gradient that it passes back to the layers is the
-# smaller, the larger $x$ is:
+# In pre-norm, the norm after the last layer divides by the size of $x$. So the larger $x$ is, the smaller is the
+# gradient that it passes back to the layers:
 
 # %%
 numbers = torch.randn(10_000)
@@ -205,13 +205,13 @@ for size in (1, 2, 4):
     print(f"size {size}: the gradient has the length {x.grad.norm():.1f}")
 
 # %% [markdown]
-# A deep pre-norm stack thus begins with small gradients. In post-norm the gradient of the last layer does not become
-# smaller, however many layers there are: the first steps are too large for a deep stack, and what they break is learned
-# slowly, if at all. **Warm-up** avoids this: the rate begins near 0 and rises for some steps. The paper of 2017 needs
-# 4,000 such steps.
+# So a deep pre-norm stack begins with small gradients. In post-norm the gradient of the last layer stays as large,
+# however many layers there are: the first steps are too large for a deep stack, which recovers from them slowly, if at
+# all. **Warm-up** avoids this: the learning rate begins near 0 and rises for some steps. The paper of 2017 uses 4,000
+# such steps.
 #
-# The task of the training is as easy as a task can be: return each word of the text. At the same rate pre-norm has
-# learned it after 50 steps. Post-norm has hardly begun by then, and needs the warm-up.
+# The task of the training is as easy as possible: return each word of the text. At the same learning rate, pre-norm has
+# learned it after 50 steps. Post-norm has hardly begun by then, and needs warm-up.
 
 # %% tags=["folded"]
 rows = []
@@ -221,10 +221,10 @@ columns = ("training", "step 10", "30", "50", "70", f"{STEPS}")
 table(f"Loss (guessing: {math.log(WORDS):.2f}), means of ten steps", columns, rows)
 
 # %% [markdown]
-# Xiong et al. measured comparable results of both once they are trained. In pre-norm a late layer adds little to a
-# large sum. In post-norm every layer can change $x$ as much as the first one.
+# Xiong et al. report that both forms give comparable results once they are trained. In pre-norm a late layer adds
+# little to a large sum. In post-norm every layer can change $x$ as much as the first one can.
 #
-# Two models that differ in the place of the norm:
+# Two models that have the norm in different places:
 
 # %% tags=["folded"]
 bert = {
@@ -274,27 +274,29 @@ holds(
     f"layer {DEEP}",
 )
 holds(
-    "In pre-norm the vectors grow from the first layer to the last, in each quarter by about as much.",
+    "In pre-norm the vectors grow from the first layer to the last, by about as much in each quarter of "
+    "the layers.",
     min(by_quarter) > 0.5 * max(by_quarter),
     f"mean square {float(sizes['pre'][0]):.1f} before the first layer, {float(sizes['pre'][-1]):.1f} "
-    f"after the last; a layer adds {min(by_quarter):.2f} to {max(by_quarter):.2f}, by quarter",
+    f"after the last; on average over a quarter, a layer adds {min(by_quarter):.2f} to "
+    f"{max(by_quarter):.2f}",
 )
 holds(
     "So the last of many pre-norm layers changes the sum less than the first ones.",
     share_of_last < 0.5 * share_of_first,
-    f"of the mean square that it leaves, a layer adds {share_of_first:.0%} in the first quarter and "
+    f"a layer adds {share_of_first:.0%} of the mean square after it in the first quarter, and "
     f"{share_of_last:.0%} in the last",
 )
 holds(
-    "With four times as many layers the last gradient is half as long in pre-norm, and about as long in "
-    "post-norm.",
+    "With four times as many layers the last gradient is about half as long in pre-norm, and about as "
+    "long as before in post-norm.",
     0.4 < by_depth["pre"] < 0.7 and 0.7 < by_depth["post"] < 1.5,
-    f"times {by_depth['pre']:.2f} and times {by_depth['post']:.2f}, from 6 to {DEEP} layers",
+    f"from 6 to {DEEP} layers, {by_depth['pre']:.2f} times and {by_depth['post']:.2f} times as long",
 )
 holds(
     "So in a deep stack the last gradient of post-norm is more than twice as long as that of pre-norm.",
     times_as_large > 2,
-    f"{times_as_large:.1f} times with {DEEP} layers",
+    f"{times_as_large:.1f} times as long with {DEEP} layers",
 )
 holds(
     "Post-norm learns more with warm-up than without.",
@@ -316,7 +318,7 @@ from regard_lab.teaching import CODE, NUMBER, exercise, one_of
 
 @exercise(
     "The numbers of $x$ have the mean square 1. Each of the two parts of a pre-norm layer adds 0.5 to "
-    "it. What is it after 12 layers?",
+    "the mean square. How large is it after 12 layers?",
     NUMBER,
     hint="12 layers have 24 parts.",
     answer="13",
@@ -345,12 +347,12 @@ def unchanged_by_a_part_of_zeros(form):
     unchanged = [name for name, distance in moved.items() if distance == 0]
     is_right = [form] == unchanged
     shown = ", ".join(f"{name} moves it by {distance:.2f}" for name, distance in moved.items())
-    holds("It passes unchanged in this form alone.", is_right, shown)
+    holds("It passes unchanged in this form only.", is_right, shown)
 
 
 @exercise(
     "Compute the rates of the training with warm-up as a tensor (100,), from `RATE`, `WARM_UP` and "
-    "`STEPS`. They rise by equal amounts to `RATE`, which step 60 has, and stay there.",
+    "`STEPS`. They rise by equal amounts to `RATE`, reach it at step 60, and stay there.",
     CODE,
     hint="The first step has a 60th of `RATE`, not 0.",
     answer="RATE * (torch.arange(1, STEPS + 1) / WARM_UP).clamp(max=1)",
