@@ -29,7 +29,7 @@ ROWS = 64  # that oneDNN is told to expect; from 16 rows on its order of numbers
 # Layers of PyTorch that read the weights of the linear layers inside of them, instead of calling them.
 READ_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 # What a packed layer notes of its weight. A compiler reads numbers and flags, since it cannot look at the weight.
-HELD = ("packed", "dtype", "learns", "number", "origin", "origin_version")
+NOTES = ("packed", "dtype", "learns", "number", "origin", "origin_version")
 UNPACK = "unpack_weights(model) undoes it, and so does detach(model) after attach(model, pack=True)"
 
 
@@ -56,17 +56,17 @@ class PackedWeights:
 
 
 def pack_weights(module: nn.Module) -> PackedWeights:
-    """Pack the weights of the linear layers in a module once, so that no call has to; for inference on a CPU.
+    """Pack the weights of the linear layers in a module once, instead of in every call; for inference on a CPU.
 
-    PyTorch brings a weight into the order that its product reads in every call. Here that is done once. The results
-    differ by rounding alone. It gains most for 3 to 100 rows, and for few rows of bfloat16; a layer of float32 that is
-    called with one row, as in a step of decoding, loses a little.
+    In every call of a linear layer, PyTorch rearranges the weight into the order that its product reads. This function
+    does so once. The results differ by rounding alone. It gains most for 3 to 100 rows, and for few rows of bfloat16; a
+    layer of float32 that is called with one row, as in a step of decoding, loses a little.
 
-    A packed weight is the only one that is left: `layer.weight` is the packed tensor, which has a dtype, a shape and a
-    device, and whose elements cannot be read or written. `state_dict` returns plain weights, and `load_state_dict`,
-    `to`, copies and pickles pack again. A weight that is assigned to the layer is used plain. A parameter that was
-    taken from the layer earlier is no weight of it any more: the next call raises if it was changed in place since,
-    and cannot notice what was written through its `.data`.
+    The plain weight is not kept: `layer.weight` becomes the packed tensor, which has a dtype, a shape and a device, and
+    whose elements cannot be read or written. `state_dict` returns plain weights, and `load_state_dict`, `to`, copies
+    and pickles pack again. A weight that is assigned to the layer is used plain. A parameter that was taken from the
+    layer before no longer belongs to it: if it is changed in place, the next call raises. A change through its `.data`
+    cannot be noticed.
 
     A packed layer computes no gradients: its calls raise in training mode, and with gradients enabled where its weights
     or its input need them. Layers whose weights are shared, on another device or in another dtype than float32 and
@@ -101,7 +101,7 @@ def pack_weights(module: nn.Module) -> PackedWeights:
     plain: dict[str, str] = {}
     packed_bytes = 0
     for name, layer in module.named_modules():
-        if type(layer) in KINDS:
+        if type(layer) in KINDS or (isinstance(layer, PackedLinear) and not layer.is_packed):
             refusal = read_by_others.get(id(layer)) or _why_plain(layer, uses)
             if refusal is not None:
                 plain[name] = refusal
@@ -203,15 +203,11 @@ def _why_plain(layer: nn.Linear, uses: Counter[int]) -> str | None:
         return f"its weight lies on {weight.device.type}"
     if "forward" in layer.__dict__:
         return "its forward was replaced"
-    return _why_no_dtype(weight.dtype) or ("its weight is empty" if not weight.numel() else None)
-
-
-def _why_no_dtype(dtype: torch.dtype) -> str | None:
-    if dtype not in DTYPES:
-        return f"its weight is {str(dtype).removeprefix('torch.')}"
-    if dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+    if weight.dtype not in DTYPES:
+        return f"its weight is {str(weight.dtype).removeprefix('torch.')}"
+    if weight.dtype == torch.bfloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         return "this processor multiplies no bfloat16"
-    return None
+    return None if weight.numel() else "its weight is empty"
 
 
 # Packed layers by a number, with which a compiled graph names them: a packed weight cannot stand in a graph.
@@ -226,30 +222,31 @@ class PackedLinear(Projection):
     """
 
     own_kind: type[nn.Linear]
-    packed: torch.Tensor  # the weight again, so that another one in its place is seen
+    packed: torch.Tensor  # the same tensor as `weight`, until another one is assigned
     dtype: torch.dtype
     learns: bool  # whether the parameter needed a gradient
     number: int
-    origin: Any  # a weak reference to the parameter that was packed, for who else holds it
+    origin: Any  # a weak reference to the parameter that was packed, which others may still hold
     origin_version: int
 
     @staticmethod
     def pack(layer: nn.Linear) -> None:
-        """Turn a linear layer into a packed one."""
-        kind = type(layer)
+        """Turn a linear layer into a packed one; also one of this class, whose weight is plain now."""
         packed = _packed_parameter(layer.weight)  # before anything changes
-        layer.__dict__["own_kind"] = kind
-        layer.__class__ = PackedLinear
+        if not isinstance(layer, PackedLinear):
+            layer.__dict__["own_kind"] = type(layer)
+            layer.__class__ = PackedLinear
         assert isinstance(layer, PackedLinear)
         layer._hold(packed)
 
     def unpack(self) -> None:
         """Become the plain layer again."""
         self._hold_plain()
-        kind = self.__dict__.pop("own_kind")
-        for name in HELD:
-            self.__dict__.pop(name, None)
-        self.__class__ = kind
+        attributes = self.__dict__
+        # First of all the class: a layer that is interrupted behind it is a plain one.
+        self.__class__ = attributes["own_kind"]
+        for name in ("own_kind", *NOTES):
+            attributes.pop(name, None)
 
     @property
     def is_packed(self) -> bool:
@@ -274,7 +271,7 @@ class PackedLinear(Projection):
         return self.multiply(input)
 
     def multiply(self, x: torch.Tensor) -> torch.Tensor:
-        """The product, of a call that may be one of a compiled graph."""
+        """The product with the packed weight, which the operation in a compiled graph computes too."""
         origin = self.origin()
         if origin is not None and origin._version != self.origin_version:
             raise UnsupportedError(
@@ -315,41 +312,40 @@ class PackedLinear(Projection):
 
     def _hold(self, packed: torch.Tensor) -> None:
         """Hold a packed weight in the place of the parameter."""
-        origin = self._parameters.pop("weight")
-        assert origin is not None
-        number = next(_numbers)
+        parameter = self._parameters["weight"]
+        assert parameter is not None
+        # PyTorch counts no changes of a tensor of inference mode.
+        is_counted = not parameter.is_inference()
         # Numbers are never used twice, so a graph that was compiled for an earlier weight finds none.
+        number = next(_numbers)
+        _layers[number] = self
         self.__dict__.update(
             weight=packed,
             packed=packed,
             dtype=packed.dtype,
             learns=packed.requires_grad,
             number=number,
-            origin=weakref.ref(origin),
-            origin_version=0 if origin.is_inference() else origin._version,
+            origin=weakref.ref(parameter) if is_counted else _nothing,
+            origin_version=parameter._version if is_counted else 0,
         )
-        if origin.is_inference():
-            self.__dict__["origin"] = _nothing
-        _layers[number] = self
+        del self._parameters["weight"]
 
     def _hold_plain(self) -> None:
         """Hold the plain weight as a parameter; nothing changes where it is one already."""
         if not self.is_packed:
             return
-        packed = self.__dict__["weight"]
         parameter = self.origin()
         if parameter is None:
-            parameter = nn.Parameter(packed.detach().to_dense(), packed.requires_grad)
-        del self.__dict__["weight"]
+            parameter = _plain_parameter(self.packed)
         # In front of the bias, where a linear layer has it.
-        bias = self._parameters.pop("bias")
-        self._parameters.update(weight=parameter, bias=bias)
+        self._parameters = {"weight": parameter, **self._parameters}
+        del self.__dict__["weight"]
 
     def _hold_packed_again(self) -> None:
         """Pack the parameter, if it can be packed where it is now."""
         weight = self._parameters.get("weight")
         if weight is not None and _why_plain(self, Counter()) is None:
-            self._hold(_packed_parameter(weight))
+            PackedLinear.pack(self)
 
     # --- what PyTorch does with the weights of a module ---
 
@@ -375,11 +371,10 @@ class PackedLinear(Projection):
     def __getstate__(self) -> dict[str, Any]:
         """The attributes with a plain weight: a packed one cannot be stored."""
         state = self.__dict__.copy()
-        for name in HELD:
+        for name in NOTES:
             state.pop(name, None)
         if self.is_packed:
-            packed = state.pop("weight")
-            parameter = nn.Parameter(packed.detach().to_dense(), packed.requires_grad)
+            parameter = _plain_parameter(state.pop("weight"))
             state["_parameters"] = {"weight": parameter, **self._parameters}
         return state
 
@@ -400,7 +395,7 @@ class PackedLinear(Projection):
 
 
 def _nothing() -> None:
-    """In the place of a weak reference to a parameter whose changes PyTorch does not count."""
+    """Stands for the weak reference to a parameter whose changes PyTorch does not count."""
 
 
 def _packed_parameter(parameter: torch.Tensor) -> torch.Tensor:
@@ -412,6 +407,10 @@ def _packed_parameter(parameter: torch.Tensor) -> torch.Tensor:
     return packed.requires_grad_(parameter.requires_grad)
 
 
+def _plain_parameter(packed: torch.Tensor) -> nn.Parameter:
+    return nn.Parameter(packed.detach().to_dense(), packed.requires_grad)
+
+
 torch.library.define("regard::packed_product", "(Tensor x, int number) -> Tensor")
 
 
@@ -419,8 +418,8 @@ def _layer_of(number: int) -> PackedLinear:
     layer = _layers.get(number)
     if layer is None:
         raise UnsupportedError(
-            "a compiled graph was made for packed weights that were unpacked, packed again or freed since; "
-            "torch.compiler.reset() compiles it for those of today"
+            "a compiled graph was made for packed weights that have been unpacked, packed again or freed since; call "
+            "torch.compiler.reset(), and the next call compiles it for the present ones"
         )
     return layer
 

@@ -98,6 +98,19 @@ def test_packing_twice_packs_once(pair):
     assert layers[0].weight is weight
 
 
+def test_packing_again_packs_an_assigned_weight_or_says_why_not(pair):
+    layers, plain = pair
+    layers[0].weight = nn.Parameter(3 * plain[0].weight.detach())
+    layers[2].weight = nn.Parameter(plain[2].weight.detach().double())
+    report = pack_weights(layers)
+    assert report.layers == ("0",)
+    assert report.plain == {"2": "its weight is float64"}
+    assert_close(
+        outputs(layers[0], rows()),
+        nn.functional.linear(rows(), 3 * plain[0].weight, plain[0].bias).detach(),
+    )
+
+
 def test_state_dict_holds_plain_weights(pair):
     layers, plain = pair
     ours, theirs = layers.state_dict(), plain.state_dict()
