@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 
 from regard.backends.documents import unpadded_keys
+from regard.backends.kernelised import Text
 from regard.core.problem import Problem
 from regard.distributed.function import refuse_second_derivatives
 from regard.distributed.group import Group
@@ -211,9 +212,9 @@ def _compute_piece(
     parameters = dict(zip(chain.parameters, inputs[3:], strict=True))
     with torch.set_grad_enabled(learning), torch.autocast(device.type, enabled=False):
         sums = Summed(**before) if before else None
-        output, after = add(
-            problem.mechanism, sums, *inputs[:3], visible, problem.scale, parameters
-        )
+        q, k, v = inputs[:3]
+        text = Text(q, k, v, parameters, visible)
+        output, after = add(problem.mechanism, sums, text, problem.scale)
     return HeadPiece(inputs, output, before, after.tensors)
 
 

