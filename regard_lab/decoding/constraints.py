@@ -19,7 +19,7 @@ class Once:
         after: for an id the one that must stand before it.
         closes: for an id the one that it closes: pairs are nested.
         banned: ids that the texts never have.
-        latest: from so many ids on a text that must have all gets only those that are missing; None for no limit.
+        latest: the number of ids after which a text that must have all gets only missing ones; None for no limit.
 
     >>> once = Once((4, 5, 6), closes={6: 5})
     >>> once.allowed((4,)), once.allowed((4, 5)), once.allowed((6, 4, 5, 6))

@@ -30,13 +30,13 @@ WITHOUT_WORDS = "the translation was empty"
 
 @dataclass
 class DocumentReport:
-    """What became of the messages of a file: `translated` of them, the others by why they stayed as they were."""
+    """How many messages of a file were translated, and how many stayed as they were, for each reason."""
 
     source: str
     out: str
     translated: int = 0
     left_out: Counter[str] = field(default_factory=Counter)
-    waiting: int = 0  # that an interruption left for later
+    waiting: int = 0  # that were not reached before an interruption
 
     def lines(self) -> list[str]:
         """Sentences about it.
@@ -58,7 +58,7 @@ def without_codes(text: str) -> str:
 
 
 def check_output(source: PathLike, out: PathLike) -> None:
-    """Raise unless the translations of a file may be written to another: a new file of the same format.
+    """Refuse an output that is not a new file of the same format.
 
     Raises:
         ArgumentError: the same file, or another suffix.
@@ -163,7 +163,7 @@ class TextResult(NamedTuple):
 def _translated_texts(
     translator: Translator, texts: list[str], done: dict[str, str | None], search: dict[str, Any]
 ) -> list[TextResult]:
-    """Each text's translation, or why it has none; `done` keeps those of lines."""
+    """Each text's translation, or why it has none; `done` has the lines so far, and gets more."""
     protects = translator.tokeniser.protects
     wanted: dict[str, None] = {}
     refused: list[bool] = []

@@ -20,7 +20,7 @@ from regard_lab.text.vocabularies import SPECIALS
 
 REPAIR_BEAM = 4  # hypotheses, at least, where a translation lacks placeholders
 MARKS = "%{}"
-MADE_TO_BE_KEPT = ("variable", "tag")  # kinds whose loss breaks a program or a page
+FRAGILE_KINDS = ("variable", "tag")  # whose loss breaks a program or a page
 
 
 @dataclass(frozen=True)
@@ -34,8 +34,9 @@ class SourcePlaceholders:
     def of(cls, tokeniser: Tokeniser, source: str) -> SourcePlaceholders:
         """Those of a source; none if the tokeniser has no ids for them.
 
-        Conversions and braces that take their arguments in order keep it, so that each takes the one that it had, and
-        tags are nested. A sign that begins them is written only where the source has one in another meaning.
+        Conversions and braces that take their arguments in order keep their order, so that each takes the argument that
+        it had in the source. Tags are nested. Other signs that could begin a placeholder are written only if the source
+        has them outside of its placeholders.
         """
         if not tokeniser.protects:
             return cls()
@@ -84,7 +85,7 @@ def protecting(
 
 
 def repairing(options: SearchOptions, rows: Sequence[int], limits: Sequence[int]) -> SearchOptions:
-    """The options of a second search for some batch rows, whose texts have all placeholders.
+    """The options of a second search for some batch rows, in which each text has all placeholders of its source.
 
     `limits` are the most ids of each of these texts.
     """
@@ -172,4 +173,4 @@ class UnprotectedPlaceholders:
 
 
 def _fragile(placeholders: Sequence[Placeholder]) -> list[Placeholder]:
-    return [placeholder for placeholder in placeholders if placeholder.kind in MADE_TO_BE_KEPT]
+    return [placeholder for placeholder in placeholders if placeholder.kind in FRAGILE_KINDS]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from regard.arguments import a_string, count_of
 from regard_lab.text.seen_words import UNSPACED
 
-# The kinds in the order of their ids, with the most of each in one text that have ids of their own.
+# The kinds in the order of their ids, each with the number of its ids: so many of one text can be protected.
 RESERVED = {"variable": 16, "tag": 16, "number": 12, "address": 6, "symbol": 10}
 KINDS = tuple(RESERVED)
 
@@ -23,8 +23,8 @@ CLOSING_CODES = range(0xF4000, 0xF8000)  # each closes the one that is 0x4000 be
 LONE_CODES = range(0xF8000, 0xFC000)
 CODES = range(OPENING_CODES.start, LONE_CODES.stop)
 
-# Tags of HTML that are no words of English; another name is a tag where its text also closes it, or where it has
-# attributes: <option> may be a word to translate.
+# Tags of HTML that are not words of English. Any other name is a tag only if the text also closes it, or if it has
+# attributes, since <option> may be a word to translate.
 HTML_NAMES = (
     "a b blockquote br dd div dl dt em h1 h2 h3 h4 h5 h6 hr i kbd li ol p pre q s samp span strong sub sup tbody td "
     "tfoot th thead tr tt u ul wbr"
@@ -64,9 +64,8 @@ BRACES = (
     r"|\{\s*\w+\s*,\s*(?:number|date|time|spellout|ordinal|duration)[^{}]*\}"
     r"|\{(?P<field>[\w.\[\]-]*)(?:![rsa])?(?::[^{}]{0,40})?\}"
 )
-TAKING = frozenset(
-    "diouxXeEfFgGaAcCsSpn@"
-)  # letters of printf that take an argument; those of dates take none
+# Letters of printf that take an argument; those of dates take none.
+TAKING = frozenset("diouxXeEfFgGaAcCsSpn@")
 NUMBER = r"(?<![\w.,])\d+(?:[.,:]\d+)*(?!\w)"
 
 PLACEHOLDER = re.compile(
@@ -100,7 +99,7 @@ class Placeholder:
 
     @property
     def identity(self) -> tuple[str, str]:
-        """By what it is found in a translation."""
+        """What it has in common with the same placeholder of a translation."""
         return self.kind, self.argument
 
 
@@ -118,15 +117,12 @@ def find_placeholders(text: str, known: Collection[str] | None = None) -> list[P
     found = []
     arguments = _Arguments()
     for match in PLACEHOLDER.finditer(a_string("text", text)):
-        kind = match.lastgroup
-        # The last group that matched may be one inside of a conversion.
-        for name in ("address", "tag", "symbol", "conversion", "braces", "number"):
-            if match[name] is not None:
-                kind = name
+        kind = str(match.lastgroup)  # the outer group, also where groups inside of it matched
         if kind == "tag" and not _is_tag(match[0], text):
             continue
         argument, in_order = arguments.of(match)
-        kind = "variable" if kind in ("conversion", "braces") else str(kind)
+        if kind in ("conversion", "braces"):
+            kind = "variable"
         found.append(Placeholder(kind, match[0], match.start(), argument, in_order))
     if known is None or text.isascii():
         return found
@@ -227,7 +223,7 @@ def align(sources: Sequence[Placeholder], targets: Sequence[Placeholder]) -> lis
         if same is None:
             aligned.append(None)
         else:
-            # The last one stays for what the translation has more often.
+            # A translation may have it more often than the source: the last place is for all of those.
             aligned.append(same.pop(0) if len(same) > 1 else same[0])
     return aligned
 
@@ -314,7 +310,7 @@ def _distinct(placeholders: Sequence[Placeholder]) -> list[Placeholder]:
 
 
 def _mixes(placeholders: Sequence[Placeholder]) -> bool:
-    """Whether places of arguments are given for some and not for others, which no formatter takes."""
+    """Whether some arguments are numbered and others are not, which formatters refuse."""
     for mark in "%{":
         of_mark = [one for one in placeholders if one.argument.startswith(mark)]
         counted = any(one.in_order for one in of_mark)

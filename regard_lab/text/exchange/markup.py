@@ -128,7 +128,7 @@ class Markup:
 
 
 def _encoding_of(content: bytes) -> str:
-    """The encoding by which bytes and text turn into each other without a loss, a byte order mark included."""
+    """The encoding in which the file is decoded, and encoded again to the same bytes with its byte order mark."""
     if content.startswith((BOM_UTF16_LE, b"<\0")):
         return "utf-16-le"
     if content.startswith((BOM_UTF16_BE, b"\0<")):
@@ -382,7 +382,7 @@ class _Coder:
         return chr(OPENING_CODES[number]), chr(CLOSING_CODES[number])
 
     def _partners(self, element: Element) -> dict[int, str]:
-        """The characters of halves that stand in the element with their other half after them."""
+        """The characters of the halves of pairs, both of which stand directly in the element."""
         codes: dict[int, str] = {}
         opened: dict[tuple[str, str], list[Element]] = {}
         for child in element.children:

@@ -45,7 +45,7 @@ class _PlannedVariant:
 
 
 class MemoryDocument(Document):
-    """A translation memory; see `Document`. Of a source in several varieties the first is translated.
+    """A translation memory; see `Document`. If a unit has several varieties of the source, the first is translated.
 
     Args:
         source: the language to translate from; None for that of the header.

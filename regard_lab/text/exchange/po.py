@@ -32,7 +32,7 @@ LINE = re.compile(
 CHARSET = re.compile(r'charset=([^\s\\"]+)')
 ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "a": "\a", "b": "\b", "f": "\f", "v": "\v"}
 ESCAPED = re.compile(r"\\(?:([0-7]{1,3})|x([0-9A-Fa-f]{1,2})|(.))", re.DOTALL)
-TEMPLATES = ("CHARSET",)  # of an encoding that nobody has named yet
+TEMPLATE_CHARSET = "CHARSET"  # what a template has instead of an encoding
 FUZZY = "fuzzy (a guess that nobody has confirmed; --again translates them)"
 
 
@@ -48,7 +48,7 @@ class PoMessage:
     forms: dict[int, str] = field(default_factory=dict)
     translations_start: int = 0
     translations_stop: int = 0
-    header_lines: list[tuple[int, int]] = field(default_factory=list)  # strings of its translation
+    translation_lines: list[tuple[int, int]] = field(default_factory=list)
     flags: list[tuple[int, int]] = field(default_factory=list)  # lines of flags, with their ends
     flag_names: tuple[str, ...] = ()
     previous: int | None = None  # where its first comment with an earlier source stands
@@ -72,7 +72,7 @@ def po_messages(path: Path, text: str) -> list[PoMessage]:
         if line:
             scanner.read(number, line, place)
         place += len(line)
-    scanner.end()
+    scanner.end_message()
     return messages
 
 
@@ -104,8 +104,12 @@ class _Scanner:
             self._begin_part(match, number, place + len(line) - len(line.lstrip(" \t\ufeff")))
         self._add_string(match, number, line, place)
 
-    def end(self) -> None:
-        """The text has ended."""
+    def end_message(self) -> None:
+        """Keep the message that was read, if there is one.
+
+        Raises:
+            DataError: it is not whole.
+        """
         message = self._message
         if message is not None and message.source is not None and message.forms:
             self._messages.append(message)
@@ -116,7 +120,7 @@ class _Scanner:
 
     def _read_comment(self, stripped: str, line: str, place: int) -> None:
         if self._message is not None and self._message.forms:
-            self.end()
+            self.end_message()
         if self._message is not None:
             return  # a comment inside of a message
         if stripped.startswith("#~"):
@@ -135,7 +139,7 @@ class _Scanner:
     def _begin_part(self, match: re.Match[str], number: int, place: int) -> None:
         part = match["keyword"]
         if part in ("msgctxt", "msgid") and self._message is not None and self._message.forms:
-            self.end()
+            self.end_message()
         if self._message is None:
             self._message = PoMessage(number, place)
             self._message.flags = self._flags
@@ -177,7 +181,7 @@ class _Scanner:
             message.plural = (message.plural or "") + text
         else:
             message.forms[self._form] += text
-            message.header_lines.append((place, place + len(line)))
+            message.translation_lines.append((place, place + len(line)))
             message.translations_stop = place + len(line.rstrip("\r\n"))
 
     def _fault(self, number: int, what: str) -> DataError:
@@ -302,7 +306,7 @@ class PoDocument(Document):
             return []
         splices = [self._header_splice(name, value) for name, value in values.items()]
         charset = CHARSET.search(self._text, header.translations_start, header.translations_stop)
-        if charset is not None and charset[1] in TEMPLATES:
+        if charset is not None and charset[1] == TEMPLATE_CHARSET:
             splices.append(Splice(charset.start(1), charset.end(1), "UTF-8"))
         return splices
 
@@ -310,7 +314,7 @@ class PoDocument(Document):
         """The line of the header that has a field, or one more after the last."""
         assert self._header is not None
         written = f'"{escaped(f"{name}: {value}")}\\n"'
-        for start, stop in self._header.header_lines:
+        for start, stop in self._header.translation_lines:
             line = self._text[start:stop]
             if re.match(rf'\s*(?:msgstr\s*)?"{name}:', line, re.IGNORECASE):
                 quote = line.index('"')
@@ -350,7 +354,7 @@ class PoDocument(Document):
         return [written, *self._flag_splices(message)]
 
     def _flag_splices(self, message: PoMessage) -> list[Splice]:
-        """The flag fuzzy, which is set, or taken away from a translation that is confirmed."""
+        """What sets the flag fuzzy, or removes it from a translation that is confirmed."""
         if self._options.confirmed == (not message.is_fuzzy):
             return []
         if not self._options.confirmed:
@@ -382,5 +386,5 @@ def _decoded(path: Path, content: bytes) -> tuple[str, str]:
     encoding = "utf-8"
     if match is not None and not content.startswith(BYTE_ORDER_MARK):
         named = match[1].decode("ascii", "replace")
-        encoding = "utf-8" if named in (*TEMPLATES, "ASCII", "US-ASCII") else named
+        encoding = "utf-8" if named in (TEMPLATE_CHARSET, "ASCII", "US-ASCII") else named
     return decoded(path, content, encoding, "its header says"), encoding

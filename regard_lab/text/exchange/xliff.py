@@ -91,11 +91,11 @@ class XliffDocument(Document):
         self._options = options
         self._markup = Markup.read(path, content)
         root = self._markup.root
-        self._is_first = version_of(self._markup).startswith("1.")
+        self._is_version_1 = version_of(self._markup).startswith("1.")
         self._check_languages()
 
         self._planned: list[_PlannedUnit] = []
-        for unit in units_of(root, self._is_first):
+        for unit in units_of(root, self._is_version_1):
             reason = self._reason_against(unit)
             if reason is None:
                 reason = self._plan(unit)
@@ -105,9 +105,9 @@ class XliffDocument(Document):
     def _check_languages(self) -> None:
         """The elements that name the language of translations get it where they do not, if it was given."""
         root = self._markup.root
-        name = "target-language" if self._is_first else "trgLang"
+        name = "target-language" if self._is_version_1 else "trgLang"
         self._language_holders: list[tuple[Element, str]] = []
-        for holder in root.of("file") if self._is_first else [root]:
+        for holder in root.of("file") if self._is_version_1 else [root]:
             language = holder.attributes.get(name)
             wanted = self._options.language
             if language and wanted and language_code(language) != language_code(wanted):
@@ -117,7 +117,7 @@ class XliffDocument(Document):
                 )
             if not language and wanted:
                 self._language_holders.append((holder, name))
-            elif not language and not self._is_first:
+            elif not language and not self._is_version_1:
                 raise ArgumentError(
                     f"{self.path} names no language of its translations (trgLang), which version 2 needs; give it by "
                     f"--to, such as --to de"
@@ -131,7 +131,7 @@ class XliffDocument(Document):
             return EMPTY
         if unit.target is None or not _has_text(self._markup, unit.target):
             return None
-        holder = unit.target if self._is_first else unit.element
+        holder = unit.target if self._is_version_1 else unit.element
         state = holder.attributes.get("state", "")
         if unit.element.attributes.get("approved") == "yes" or state in FINAL_STATES:
             return CONFIRMED
@@ -141,7 +141,7 @@ class XliffDocument(Document):
 
     def _plan(self, unit: XliffUnit) -> str | None:
         planned = _PlannedUnit(unit)
-        coding = CODES_OF_1 if self._is_first else CODES_OF_2
+        coding = CODES_OF_1 if self._is_version_1 else CODES_OF_2
         for segment in unit.segments:
             coded = coded_text(self._markup, segment, coding)
             if coded is None:
@@ -181,19 +181,19 @@ class XliffDocument(Document):
         tag = _renamed(unit.source.tag, "target")
         if unit.target is not None:
             start_tag = text[unit.target.start : unit.target.inner_start]
-            if self._is_first:
+            if self._is_version_1:
                 start_tag = with_attributes(self._markup, unit.target, state)
             start_tag = opening_tag(start_tag)
             tag = unit.target.tag
             written = Splice(unit.target.start, unit.target.stop, f"{start_tag}{content}</{tag}>")
         else:
             attributes = ""
-            if self._is_first:
+            if self._is_version_1:
                 attributes = "".join(f' {name}="{value}"' for name, value in state.items())
             before = self._markup.space_before(unit.source)
             after = max(unit.source.stop, unit.whole.stop)
             written = Splice(after, after, f"{before}<{tag}{attributes}>{content}</{tag}>")
-        if self._is_first:
+        if self._is_version_1:
             return [written]
         state_of_2 = "reviewed" if self._options.confirmed else "translated"
         tag_of_segment = with_attributes(self._markup, unit.element, {"state": state_of_2})
@@ -214,16 +214,16 @@ def version_of(markup: Markup) -> str:
     raise DataError(f"{markup.path} begins with {found}; XLIFF of version 1.2 or 2 is read")
 
 
-def units_of(root: Element, is_first: bool) -> Iterator[XliffUnit]:
+def units_of(root: Element, is_version_1: bool) -> Iterator[XliffUnit]:
     """The units of XLIFF 1, or the segments of XLIFF 2."""
-    for element in root.all_of("trans-unit" if is_first else "segment"):
+    for element in root.all_of("trans-unit" if is_version_1 else "segment"):
         sources = element.of("source")
         if not sources:
             continue
         target = (element.of("target") or [None])[0]
         whole = sources[0]
         segments = [whole]
-        if is_first:
+        if is_version_1:
             for divided in element.of("seg-source"):
                 marks = [
                     mark for mark in divided.all_of("mrk") if mark.attributes.get("mtype") == "seg"

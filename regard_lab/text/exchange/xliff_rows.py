@@ -25,15 +25,15 @@ def xliff_rows(
     """
     with open_bytes(path) as file:
         markup = Markup.read(path, file.read())
-    is_first = version_of(markup).startswith("1.")
+    is_version_1 = version_of(markup).startswith("1.")
     file_name = str(path)
-    for unit in units_of(markup.root, is_first):
+    for unit in units_of(markup.root, is_version_1):
         target = unit.target
         line = unit.element.line
         if target is None or not markup.inside(target).strip():
             yield LineFault(UNTRANSLATED, file_name, line)
             continue
-        holder = target if is_first else unit.element
+        holder = target if is_version_1 else unit.element
         if holder.attributes.get("state") in OPEN_STATES:
             yield LineFault(OPEN, file_name, line)
             continue

@@ -4,12 +4,12 @@ import pytest
 import torch
 
 from regard.errors import ArgumentError
-from regard_lab.decoding import Constraints, Translator
+from regard_lab.decoding import Constraints, Evaluation, Translation, Translator
 from regard_lab.decoding.constraints import Once
 from regard_lab.decoding.protecting import PlaceholderCounts, UnprotectedPlaceholders
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig
-from regard_lab.text import Pair, Tokeniser
+from regard_lab.text import Pair, Tokeniser, score
 
 SOURCES = [
     "Copy %s to %(name)s at <b>http://a.b/c</b> 🎉 {0} {} {} 12,5",
@@ -49,6 +49,12 @@ def assert_has_each_once(translator, translation):
     first_ordinary = translator.tokeniser.vocabulary.first_ordinary
     assert sorted(i for i in translation.ids if i < first_ordinary) == sorted(originals)
     assert all(original in translation.text for original in originals.values())
+
+
+def test_words_with_an_unknown_letter_are_passed_through(translator):
+    (translation,) = translator.translate(["存檔 the Łodz"])
+    assert "存檔" in translation.text
+    assert "Łodz" in translation.text
 
 
 def test_a_limit_that_was_given_and_a_prefix_hold(translator):
@@ -106,6 +112,15 @@ def test_rows_and_kinds_of_constraints_are_checked():
         Constraints(once=(Once(()),)).limits([3, 3], given=False)
     with pytest.raises(ArgumentError, match="reserved"):
         Constraints(reserved=3)  # ty: ignore[invalid-argument-type]
+
+
+def test_an_evaluation_counts_translations_of_sources_with_placeholders_and_those_that_have_each_once():
+    texts = [("{0} a", "b {0}"), ("{0} %s", "%s"), ("a", "b"), ("<b>", "<b> <b>")]
+    translations = [Translation(*text, (5,), (5,), -1.0, -1.0, True) for text in texts]
+    scores = score([text for _, text in texts], [text for text, _ in texts])
+    values = Evaluation(scores, 2.0, {}, translations).to_dict()
+    assert values["placeholders"] == {"texts": 3, "kept": 1}
+    assert "placeholders" not in Evaluation(scores, 2.0, {}, translations[2:3]).to_dict()
 
 
 def test_counts_name_the_first_translation_that_differs(tokeniser):

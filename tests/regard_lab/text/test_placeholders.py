@@ -131,6 +131,13 @@ def test_a_text_that_holds_the_stand_in_itself_loses_nothing(tokeniser):
     assert tokeniser.decode(tokeniser.encode(text), tokeniser.originals(text)) == text
 
 
+def test_words_with_a_letter_that_the_vocabulary_lacks_are_placeholders(tokeniser):
+    text = "the Żaba, the存檔file"
+    assert [one.text for one in tokeniser.placeholders(text)] == ["Żaba", "存檔"]
+    assert tokeniser.decode(tokeniser.encode(text)) == "the , thefile"
+    assert tokeniser.decode(tokeniser.encode(text), tokeniser.originals(text)) == text
+
+
 def test_punctuation_is_never_unknown(tokeniser):
     assert tokeniser.placeholders("the ‘file’ – 「it」") == []
 
