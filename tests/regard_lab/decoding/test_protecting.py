@@ -6,7 +6,11 @@ import torch
 from regard.errors import ArgumentError
 from regard_lab.decoding import Constraints, Evaluation, Translation, Translator
 from regard_lab.decoding.constraints import Once
-from regard_lab.decoding.protecting import PlaceholderCounts, UnprotectedPlaceholders
+from regard_lab.decoding.protecting import (
+    PlaceholderCounts,
+    SourcePlaceholders,
+    UnprotectedPlaceholders,
+)
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.text import Pair, Tokeniser, score
@@ -95,6 +99,29 @@ def test_ids_are_allowed_in_order_and_pairs_nested():
     assert once.allowed((4, 6)) == [5, 7, 8]
     nested = Once((1, 2, 3, 4), closes={2: 1, 4: 3})
     assert nested.allowed((1, 3)) == [4]
+
+
+def test_a_source_says_which_placeholders_keep_their_order_and_which_are_pairs(tokeniser):
+    row = SourcePlaceholders.of(tokeniser, "%s of {} <b>the</b> %d {}, {name}")
+    first, first_brace, opening, closing, second, second_brace, _ = row.originals
+    assert row.once.after == {second: first, second_brace: first_brace}
+    assert row.once.closes == {closing: opening}
+
+
+def test_signs_that_begin_placeholders_are_written_only_if_the_source_has_them_in_another_meaning(
+    tokeniser,
+):
+    signs = {mark: set(tokeniser.ids_with(mark)) for mark in "%{}"}
+    assert all(signs.values())
+    without = SourcePlaceholders.of(tokeniser, "%s of {}")
+    assert set(without.once.banned) == signs["%"] | signs["{"] | signs["}"]
+    with_percent = SourcePlaceholders.of(tokeniser, "5 % of {}")
+    assert signs["%"].isdisjoint(with_percent.once.banned)
+    assert signs["{"] <= set(with_percent.once.banned)
+    logits = torch.zeros(1, tokeniser.vocab_size)
+    constraints = Constraints(reserved=range(4, 64), once=(without.once,))
+    chosen = constraints.constrained(logits, logits.logsumexp(1, keepdim=True), [(0, ())], 3)
+    assert {i for i in without.once.banned if chosen[0, i] > -torch.inf} == set()
 
 
 def test_a_missing_placeholder_takes_the_place_of_the_end():
