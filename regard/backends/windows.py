@@ -101,7 +101,7 @@ class WindowsOfOneSize:
         self._masks = KeptMasks()
 
     def take(self, x: torch.Tensor) -> torch.Tensor:
-        """The windows (batch · windows, heads, cells, dim) of their part of a grid, (batch, heads, *axes, dim)."""
+        """The windows (batch · windows, heads, cells, dim) of a part of the grid, (batch, heads, *axes, dim)."""
         batch, heads, *_, dim = x.shape
         by_head = x.stride(1) > x.stride(-2)
         windows = x
@@ -133,17 +133,15 @@ class WindowsOfOneSize:
         if bias is None:
             return None
         table = bias.table
-        distances = self._masks.get("distances", self._like(table), partial(self._distances, table))
+        like = torch.empty(0, dtype=torch.int64, device=table.device)
+        distances = self._masks.get("distances", like, partial(self._distances, table.device))
         return table[:, distances - bias.lowest][None]
 
-    def _like(self, table: torch.Tensor) -> torch.Tensor:
-        return torch.empty(0, dtype=torch.int64, device=table.device)
-
-    def _distances(self, table: torch.Tensor) -> torch.Tensor:
+    def _distances(self, device: torch.device) -> torch.Tensor:
         """k_pos - q_pos of the pairs of a window, (cells, cells)."""
-        positions = torch.zeros(1, dtype=torch.int64, device=table.device)
+        positions = torch.zeros(1, dtype=torch.int64, device=device)
         for size, cells in zip(self.shape, self.sizes, strict=True):
-            steps = torch.arange(cells, device=table.device)
+            steps = torch.arange(cells, device=device)
             positions = (positions[:, None] * size + steps).flatten()
         return positions - positions[:, None]
 
@@ -158,7 +156,7 @@ class WindowPart:
 
 
 def _parts_of(problem: Problem) -> list[WindowPart] | Refusal:
-    """The windows of each size, or why nothing here computes them."""
+    """The windows of each size with what computes them, or the reason why neither kernel nor fused calls can."""
     grid = problem.pattern.divided_grid()
     wide = torch.promote_types(problem.dtype, torch.float32)
     parts = []
@@ -219,7 +217,7 @@ def _run(problem: Problem, parts: list[WindowPart], operands: Operands) -> Resul
 def _split(x: torch.Tensor, grid: DividedGrid) -> list[torch.Tensor]:
     """The parts of a grid with windows of equal size, (batch, heads, *axes, dim), of (batch, heads, positions, dim).
 
-    Splitting has a gradient that joins its parts in one copy.
+    They are split, and not sliced, since the gradient of a split joins its parts in one copy.
     """
     pieces = [x.unflatten(2, grid.shape)]
     for axis, groups in enumerate(grid.axes):

@@ -34,7 +34,7 @@ length, heads, dim)
 
 
 def swapped(x: Any) -> Any:
-    """A tensor with its heads before its length, or the reverse; what a cache stores and all else stays as it is."""
+    """A tensor of four axes with heads and length swapped; anything else, such as what a cache stores, as it is."""
     if not isinstance(x, torch.Tensor) or x.dim() != 4:
         return x
     return x.transpose(1, 2)
@@ -48,9 +48,9 @@ def refusal_as_given(
     v: torch.Tensor | Stored,
     mechanism: Mechanism | str | None,
 ) -> ShapeError:
-    """The refusal of a call whose q, k and v were transposed, with their shapes as they were given.
+    """The refusal of a call whose q, k and v were transposed, with their shapes as the caller gave them.
 
-    layout: has a letter for each axis that was given; that of packed tensors has no b.
+    layout: a letter for each axis that the caller gave, which for packed tensors are those without the b.
     """
     if getattr(q, "is_nested", False):
         return ShapeError(

@@ -35,8 +35,8 @@ def traced_recurrence(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     """The outputs of a recurrence in a graph, and the memory after it, as `scan` and `scan_texts` return them.
 
-    q, k and v have the dtype of the memory. An exported program keeps no operation of regard, so `torch.export` does
-    not call this.
+    q, k and v have the dtype of the memory. An exported program must hold no operation of regard, so this is not called
+    while `torch.export` traces.
     """
     grad = torch.is_grad_enabled()
     learns = [grad and x is not None and x.requires_grad for x in inputs]
@@ -50,7 +50,7 @@ def traced_recurrence(
     )
 
 
-def _computed(
+def _compute(
     inputs: RecurrenceInputs, begins: torch.Tensor | None, rule: Rule
 ) -> tuple[torch.Tensor, torch.Tensor]:
     if begins is None:
@@ -64,7 +64,7 @@ def _forward(
 ) -> tuple[torch.Tensor, torch.Tensor]:
     *inputs, begins = tensors
     with torch.no_grad():
-        output, after = _computed(RecurrenceInputs(*inputs), begins, Rule(corrects, scale, unit))
+        output, after = _compute(RecurrenceInputs(*inputs), begins, Rule(corrects, scale, unit))
     if not inputs[2].shape[2]:
         after = after.clone()  # without positions it is the memory before
     return output.contiguous(), after.contiguous()
@@ -96,7 +96,7 @@ def _backward(
         leaves.append(None if x is None else x.detach().requires_grad_(needed))
     learning = [x for x, needed in zip(leaves, learns, strict=True) if needed]
     with torch.enable_grad():
-        outputs = _computed(RecurrenceInputs(*leaves), begins, Rule(corrects, scale, unit))
+        outputs = _compute(RecurrenceInputs(*leaves), begins, Rule(corrects, scale, unit))
         given = [x is not None for x in (grad, grad_after)]
         grads_of_outputs = [x for x in (grad, grad_after) if x is not None]
         grads = torch.autograd.grad(
@@ -127,10 +127,10 @@ def _differentiate(ctx: Any, grad: Any, grad_after: Any) -> tuple[Any, ...]:
     learns = ctx.options["learns"]
     if grad is None and grad_after is None:
         return (None,) * (INPUTS + 1)
-    of_learning = iter(
+    gradients = iter(
         _operation.recurrence_backward(grad, grad_after, *ctx.saved_tensors, **ctx.options)
     )
-    return *(next(of_learning) if needed else None for needed in learns), None
+    return *(next(gradients) if needed else None for needed in learns), None
 
 
 torch.library.register_autograd("regard::recurrence", _differentiate, setup_context=_save)

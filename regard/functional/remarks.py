@@ -1,4 +1,4 @@
-"""Remarks on calls that are computed as they stand, and are often meant otherwise: each once for its shapes."""
+"""Warnings about calls that are computed as written, and are often meant differently: each once for its shapes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from regard.core.problem import Problem
 from regard.errors import AmbiguousBiasWarning, EmptyRowsWarning
 
 ROOT = str(Path(__file__).parents[1])
-_warned: Newest[bool] = Newest(512)  # what a caller knows
+_warned: Newest[bool] = Newest(512)  # the shapes of calls that a caller was warned of
 
 
 def warn_of_doubtful(call: Call, problem: Problem) -> None:
-    """Warn once for its shapes of a new call that is often meant otherwise."""
+    """Warn, once for its shapes, of a new call that is often meant differently."""
     _warn_of_empty_rows(call, problem)
     _warn_of_ambiguous_bias(call, problem)
 
@@ -32,7 +32,7 @@ def _warn_of_empty_rows(call: Call, problem: Problem) -> None:
         return
     if problem.pattern.reach().ahead != 0:  # a query before the first key may look ahead
         return
-    if _is_known((tuple(call.q.shape), tuple(call.k.shape))):
+    if not _is_first((tuple(call.q.shape), tuple(call.k.shape))):
         return
     message = (
         f"{missing:,} of {count_of(problem.q_len, 'queries')} stand before the first key and may look at none, so "
@@ -51,7 +51,7 @@ def _warn_of_ambiguous_bias(call: Call, problem: Problem) -> None:
         return
     if not bias.shape[0] == problem.batch == problem.heads:
         return
-    if _is_known(("bias", tuple(bias.shape))):
+    if not _is_first(("bias", tuple(bias.shape))):
         return
     message = (
         f"bias {tuple(bias.shape)} has three axes, and this call has as many batch rows as heads: its first axis is "
@@ -61,12 +61,12 @@ def _warn_of_ambiguous_bias(call: Call, problem: Problem) -> None:
     warnings.warn(message, AmbiguousBiasWarning, stacklevel=_depth_of_caller())
 
 
-def _is_known(shapes: Hashable) -> bool:
-    """Whether a caller was told of a call of these shapes; from now on it is."""
+def _is_first(shapes: Hashable) -> bool:
+    """Whether no call of these shapes was warned of; remembers that one is now."""
     if shapes in _warned:
-        return True
+        return False
     _warned.keep(shapes, True)
-    return False
+    return True
 
 
 def _depth_of_caller() -> int:

@@ -25,9 +25,9 @@ class EqualWindows(NamedTuple):
 
 @dataclass(frozen=True)
 class DividedGrid:
-    """A grid that is divided into windows, of which all cells look at each other and at no other cell.
+    """A grid that is divided into windows: a cell looks at all cells of its own window and at no other.
 
-    shape: cells of each axis. axes: the windows of each axis; those of different size stand apart.
+    shape: cells of each axis. axes: the windows of each axis in their order, with an entry for each run of equal sizes.
     """
 
     shape: tuple[int, ...]
@@ -37,7 +37,7 @@ class DividedGrid:
 @brief
 @dataclass(frozen=True)
 class ImageWindows(OnGrid):
-    """A query may look at the keys of its own window, where windows divide a grid; use it for Swin and its kin.
+    """A query may look at the keys of its own window, where windows divide a grid; use it for Swin and similar models.
 
     Positions are numbered along the last axis first: on a grid (height, width) the cell (y, x) has position
     `offset + y · width + x`. A key is allowed if on every axis
@@ -45,9 +45,9 @@ class ImageWindows(OnGrid):
         (query's cell - shift) // window = (key's cell - shift) // window
 
     With a shift, windows at the edges are smaller. These are the pairs that Swin keeps after it has rolled an image by
-    -shift, divided it into equal windows, and masked pairs of cells from opposite edges. An image whose sides are no
-    multiples of the window has smaller windows at its ends; one that a model pads has the shape after padding, and
-    `& KeyMask(mask)` hides its padding.
+    -shift, divided it into equal windows, and masked pairs of cells from opposite edges. An image whose sides are not
+    multiples of the window has smaller windows at its ends. If a model pads its images instead, give the shape after
+    padding, and `& KeyMask(mask)` to hide the padding.
 
     Args:
         shape: the cells of each axis: (height, width), or (time, height, width).
@@ -90,11 +90,10 @@ class ImageWindows(OnGrid):
         query_inside, queries = self.coordinates(q_pos)
         key_inside, keys = self.coordinates(k_pos)
         allowed = query_inside & key_inside
-        for (_, window), shift, query, key in zip(
-            self._axes, self._shifts, queries, keys, strict=True
-        ):
-            of_query = torch.div(query - shift, window, rounding_mode="floor")
-            of_key = torch.div(key - shift, window, rounding_mode="floor")
+        for axis, (_, window) in enumerate(self._axes):
+            shift = self._shifts[axis]
+            of_query = torch.div(queries[axis] - shift, window, rounding_mode="floor")
+            of_key = torch.div(keys[axis] - shift, window, rounding_mode="floor")
             allowed = allowed & (of_query == of_key)
         return allowed
 
@@ -117,8 +116,7 @@ class ImageWindows(OnGrid):
         while cell < size:
             width = len(self._window(axis, cell))
             if groups and groups[-1].size == width:
-                last = groups.pop()
-                groups.append(EqualWindows(last.first, last.count + 1, width))
+                groups[-1] = groups[-1]._replace(count=groups[-1].count + 1)
             else:
                 groups.append(EqualWindows(cell, 1, width))
             cell += width

@@ -1,4 +1,4 @@
-"""Patterns on grids of cells: which keys a window around or over a cell holds, as ranges of positions."""
+"""Patterns on grids of cells: the window of a cell, as ranges of positions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from regard.errors import ArgumentError, ShapeError
 from regard.patterns.base import Origins, Pattern
 from regard.patterns.ranges import Segments, common, everything, hull, shifted, union
 
-MOST_LINES = 256  # lines of the grid whose windows are listed for one row block; with more, only their hull is given
+# Lines of the grid whose windows are listed for one row block. Of more lines only the hull of their keys is given.
+MOST_LINES = 256
 
 
 class OnGrid(Pattern, enrol=False):

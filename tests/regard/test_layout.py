@@ -10,7 +10,6 @@ from measuring import NewNumbers, frames
 
 import regard as rg
 from regard import bias as b
-from regard import patterns as p
 from regard.functional import remarks
 from regard.layers.caches import new_cache
 
@@ -341,11 +340,27 @@ def test_a_bias_of_three_axes_that_could_be_rows_or_heads_is_named_once_for_its_
     assert torch.equal(output, rg.attention(q, k, v, bias=bias, layout="bnhd"))
     assert torch.equal(output, rg.attention(q, k, v, bias=bias[None], layout="bnhd"))
     assert not torch.equal(output, rg.attention(q, k, v, bias=bias[:, None], layout="bnhd"))
+    rg.attention(q, k, v, bias=bias, scale=0.3, layout="bnhd")  # a new call of these shapes
+
+
+def test_a_bias_of_three_axes_that_can_be_read_in_one_way_alone_is_not_named():
+    remarks._warned.clear()
+    q, k, v = drawn(3, 3, 3, 7, 5, 8, 8)
+    bias = torch.randn(3, 7, 5)
     rg.attention(q[:2], k[:2], v[:2], bias=bias, layout="bnhd")  # two rows: it can only be heads
-    rg.attention(q, k, v, bias=p.Causal().dense(7, 5)[None].float(), layout="bnhd")
+    rg.attention(q, k, v, bias=bias[:1], layout="bnhd")
+    one_of_each = (x[:1, :, :1] for x in (q, k, v))
+    rg.attention(*one_of_each, bias=bias[:1], layout="bnhd")  # a row and a head: both are the same
 
 
 def test_a_bias_of_three_axes_whose_first_is_the_batch_is_refused_with_the_way_out():
     q, k, v = drawn(2, 6, 3, 7, 5, 8, 4)
     with pytest.raises(rg.ShapeError, match=r"give bias\[:, None\] for one bias for each batch"):
         rg.attention(q, k, v, bias=torch.zeros(2, 7, 5), layout="bnhd")
+
+
+@pytest.mark.parametrize("shape", [(5, 7, 5), (2, 6, 5), (2, 7, 3), (2, 2, 7, 5)])
+def test_a_bias_that_is_not_one_for_each_batch_row_is_refused_without_that_way_out(shape):
+    q, k, v = drawn(2, 6, 3, 7, 5, 8, 4)
+    with pytest.raises(rg.ShapeError, match=r"does not broadcast to .* = \(2, 6, 7, 5\)$"):
+        rg.attention(q, k, v, bias=torch.zeros(shape), layout="bnhd")

@@ -1,8 +1,8 @@
 """The factor of scores, divided so that a finite query stays finite.
 
-Queries are multiplied by the factor of their scores before the products with keys, since there are fewer numbers in
-them. With a large factor a query would overflow though its scores do not, or though a softcap makes them finite: its
-products would be infinite, and sums of them NaN or of the wrong sign.
+The factor multiplies the queries before their products with the keys, since queries have fewer numbers than scores. A
+large factor would make numbers of a query infinite whose scores are finite, or would be made finite by a softcap. The
+products would then be infinite, and their sums NaN or of the wrong sign.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ LARGEST_EXPONENT = 126  # a power of 2 that is finite in float32
 
 
 def divided_factor(factor: float) -> tuple[float, tuple[float, ...]]:
-    """The part that queries carry, and powers of 2 by which the products are multiplied.
+    """The part of a factor by which queries are multiplied, and powers of 2 for their products with the keys.
 
-    Queries carry all of a factor up to 1, and less than 1 of a larger one. Powers of 2 round nothing, so that scores
-    have the same bits as if queries carried all of it.
+    A factor up to 1 multiplies queries whole; of a larger one, a part below 1 does. Powers of 2 round nothing, so that
+    scores have the same bits as if queries were multiplied by the whole factor.
 
     >>> divided_factor(0.125)
     (0.125, ())

@@ -127,20 +127,19 @@ def softcap_clauses() -> Iterator[Clause]:
         capped = call.softcap * np.tanh(scores / call.softcap)
         return right_results(replace(call, scale=0.0, softcap=None, bias=capped))
 
-    readings = {"ignored": without("softcap"), "after the bias": after_bias}
+    ignored = {"ignored": without("softcap")}
+    readings = {**ignored, "after the bias": after_bias}
     capped = new_call(softcap=2.0)
     sentence = "scores become softcap · tanh(scores / softcap)"
-    yield clause("softcap", sentence, capped, alternatives={"ignored": without("softcap")})
+    yield clause("softcap", sentence, capped, alternatives=ignored)
     biased = new_call(softcap=2.0, bias=draw(2, HEADS, Q_LEN, K_LEN, seed=6))
     yield clause("softcap-bias", "softcap comes before the bias", biased, alternatives=readings)
     masked = new_call(softcap=2.0, mask=drawn_mask(Q_LEN, K_LEN))
     sentence = "a masked pair stays masked under a softcap"
-    yield clause("softcap-mask", sentence, masked, alternatives={"ignored": without("softcap")})
+    yield clause("softcap-mask", sentence, masked, alternatives=ignored)
     learning = new_call(q_len=6, k_len=6, causal=True, softcap=2.0, gradients=SUMS)
     sentence = "gradients of a causal call with softcap"
-    yield clause(
-        "softcap-gradient", sentence, learning, alternatives={"ignored": without("softcap")}
-    )
+    yield clause("softcap-gradient", sentence, learning, alternatives=ignored)
     # All products of a row and a key have one sign, so that their sum has it whatever the order.
     signs = np.where(np.arange(K_LEN) % 3 == 0, -1.0, 1.0)[:, None]
     beyond = new_call(
@@ -150,7 +149,6 @@ def softcap_clauses() -> Iterator[Clause]:
     )
     sentence = "scores beyond the range of float32 become ±softcap, not NaN"
     yield clause("softcap-overflow", sentence, beyond)
-    ignored = {"ignored": without("softcap")}
     scaled = new_call(softcap=2.0, scale=1e38)
     sentence = "a scale of 1e38 makes every score ±softcap, with the sign of its product"
     yield clause("softcap-large-scale", sentence, scaled, alternatives=ignored)
