@@ -8,6 +8,7 @@ scores of the query and learned vectors, one for each distance of rows and one f
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -35,85 +36,81 @@ LARGEST_LOGIT_SCALE = math.log(100)
 LARGEST_BIAS = 16  # of Swin v2
 
 
-def _attend_in_windows(
-    module: Any,
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    bias: torch.Tensor,
-    mask: torch.Tensor | None,
-    scale: float,
-) -> torch.Tensor:
-    """The output (batch · windows, cells, dim) of windows as batch rows, (batch · windows, heads, cells, head_dim).
+class _InWindows:
+    """The attention of both kinds of Swin: the cells of a window, (batch · windows, cells, dim), look at each other.
 
-    bias: (1, heads, cells, cells). mask: numbers to add, (windows, cells, cells), for the windows of each image.
+    Classes that derive from it say how scores are made of queries and keys, and which bias is added to them.
     """
-    if mask is not None:
-        of_image = bias + mask[:, None]  # (windows, heads, cells, cells)
-        bias = of_image.repeat(len(q) // len(mask), 1, 1, 1)
-    dropout = module.dropout.p if module.training else 0.0
-    output, _ = regard_attention(
-        module, q, k, v, None, scaling=scale, dropout=dropout, is_causal=False, position_bias=bias
-    )
-    return output.flatten(2)
+
+    mask_factor = 1  # of the mask, where its own code adds it
+
+    def forward(
+        self: Any,
+        hidden_states: torch.Tensor,
+        attention_mask: torch.Tensor | None = None,
+        output_attentions: bool | None = False,
+    ) -> tuple[torch.Tensor]:
+        """attention_mask: numbers to add, (windows, cells, cells), for the windows of each image."""
+        refuse_weights(output_attentions)
+        layers = (self.query, self.key, self.value)
+        q, k, v = project_heads(hidden_states, self.num_attention_heads, *layers)
+        q, k, scale = self._with_scale(q, k)
+        bias = self._bias_by_offset()
+        if attention_mask is not None:
+            mask = self.mask_factor * attention_mask
+            of_image = bias + mask[:, None]  # (windows, heads, cells, cells)
+            bias = of_image.repeat(len(q) // len(mask), 1, 1, 1)
+        dropout = self.dropout.p if self.training else 0.0
+        output, _ = regard_attention(
+            self, q, k, v, None, scaling=scale, dropout=dropout, is_causal=False, position_bias=bias
+        )
+        return (output.flatten(2),)
+
+    def _bias_of_table(self: Any, table: torch.Tensor) -> torch.Tensor:
+        """(1, heads, cells, cells) of a table (offsets, heads)."""
+        height, width = self.window_size
+        by_pair = table[self.relative_position_index.flatten()]
+        return by_pair.unflatten(0, (height * width, height * width)).permute(2, 0, 1)[None]
 
 
-def _bias_of_table(module: Any, table: torch.Tensor) -> torch.Tensor:
-    """(1, heads, cells, cells) of a table (offsets, heads)."""
-    height, width = module.window_size
-    by_pair = table[module.relative_position_index.flatten()]
-    return by_pair.unflatten(0, (height * width, height * width)).permute(2, 0, 1)[None]
-
-
-class _WithTable:
+class _WithTable(_InWindows):
     """The attention of Swin, whose bias is a table by offset."""
 
-    def forward(
-        self: Any,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        output_attentions: bool | None = False,
-    ) -> tuple[torch.Tensor]:
-        refuse_weights(output_attentions)
-        layers = (self.query, self.key, self.value)
-        q, k, v = project_heads(hidden_states, self.num_attention_heads, *layers)
-        bias = _bias_of_table(self, self.relative_position_bias_table)
-        scale = self.attention_head_size**-0.5
-        return (_attend_in_windows(self, q, k, v, bias, attention_mask, scale),)
+    def _with_scale(self: Any, q: torch.Tensor, k: torch.Tensor) -> Any:
+        return q, k, self.attention_head_size**-0.5
+
+    def _bias_by_offset(self: Any) -> torch.Tensor:
+        return self._bias_of_table(self.relative_position_bias_table)
 
 
-class _WithCosines:
+class _WithCosines(_InWindows):
     """The attention of Swin v2: cosines times a learned scale, and a bias that a small network makes of offsets."""
 
-    def forward(
-        self: Any,
-        hidden_states: torch.Tensor,
-        attention_mask: torch.Tensor | None = None,
-        output_attentions: bool | None = False,
-    ) -> tuple[torch.Tensor]:
-        refuse_weights(output_attentions)
-        layers = (self.query, self.key, self.value)
-        q, k, v = project_heads(hidden_states, self.num_attention_heads, *layers)
+    mask_factor = 2
+
+    def _with_scale(self: Any, q: torch.Tensor, k: torch.Tensor) -> Any:
         scale = self.logit_scale.clamp(max=LARGEST_LOGIT_SCALE).exp()
-        q = functional.normalize(q, dim=-1) * scale
-        k = functional.normalize(k, dim=-1)
+        return functional.normalize(q, dim=-1) * scale, functional.normalize(k, dim=-1), 1.0
+
+    def _bias_by_offset(self: Any) -> torch.Tensor:
         table = self.continuous_position_bias_mlp(self.relative_coords_table).flatten(0, -2)
-        bias = LARGEST_BIAS * _bias_of_table(self, table).sigmoid()
-        if attention_mask is not None:
-            attention_mask = 2 * attention_mask  # as its own code adds it
-        return (_attend_in_windows(self, q, k, v, bias, attention_mask, 1.0),)
+        return LARGEST_BIAS * self._bias_of_table(table).sigmoid()
 
 
 def _attend_with_distances(
-    module: Any, hidden_states: torch.Tensor, heads: int, tables: tuple[Any, Any] | None
+    module: Any,
+    hidden_states: torch.Tensor,
+    heads: int,
+    vectors_of: Callable[..., torch.Tensor] | None,
 ) -> torch.Tensor:
     """The output (batch, height, width, dim) of an image or of its windows.
 
-    tables: for each query row, and for each query column, the vectors of all rows, (rows, rows, head_dim), and columns.
+    vectors_of: makes of a table of distances the vectors (rows, rows, head_dim) of each query row and key row, or those
+    of columns; None without distances.
 
     The score of a query and a key is the sum of three: q · k, that of their rows, and that of their columns. The last
-    two depend on the key's row and column alone. So they become further numbers of the query, of which a key with ones
-    at its row and at its column reads its own: no number is stored for each pair.
+    two depend on the query and on the key's row or column alone. So they become further numbers of the query, and a key
+    gets ones at its own row and column, which pick its two out of them: no number is stored for each pair.
     """
     _, height, width, _ = hidden_states.shape
     q, k, v = (
@@ -121,8 +118,9 @@ def _attend_with_distances(
         for x in module.qkv(hidden_states.flatten(1, 2)).unflatten(-1, (3, heads, -1)).unbind(2)
     )
     q_scaled = q * module.scale
-    if tables is not None:
-        of_rows, of_columns = tables
+    if vectors_of is not None:
+        of_rows = vectors_of(height, height, module.rel_pos_h)
+        of_columns = vectors_of(width, width, module.rel_pos_w)
         by_cell = q.unflatten(2, (height, width))
         row_scores = torch.einsum("bhyxd,ykd->bhyxk", by_cell, of_rows)
         column_scores = torch.einsum("bhyxd,xkd->bhyxk", by_cell, of_columns)
@@ -150,14 +148,9 @@ class _WithDistances:
         self: Any, hidden_states: torch.Tensor, output_attentions: bool | None = None
     ) -> Any:
         refuse_weights(output_attentions)
-        tables = None
-        if self.use_rel_pos:
-            _, height, width, _ = hidden_states.shape
-            tables = (
-                self.get_rel_pos(height, height, self.rel_pos_h),
-                self.get_rel_pos(width, width, self.rel_pos_w),
-            )
-        return _attend_with_distances(self, hidden_states, self.num_attention_heads, tables), None
+        vectors_of = self.get_rel_pos if self.use_rel_pos else None
+        heads = self.num_attention_heads
+        return _attend_with_distances(self, hidden_states, heads, vectors_of), None
 
 
 class RegardDonutSwinSelfAttention(_WithTable, DonutSwinSelfAttention):
@@ -207,14 +200,8 @@ class RegardVitDetAttention(VitDetAttention):
         self, hidden_state: torch.Tensor, output_attentions: bool = False
     ) -> tuple[torch.Tensor]:
         refuse_weights(output_attentions)
-        tables = None
-        if self.use_relative_position_embeddings:
-            _, height, width, _ = hidden_state.shape
-            tables = (
-                get_rel_pos(height, height, self.rel_pos_h),
-                get_rel_pos(width, width, self.rel_pos_w),
-            )
-        return (_attend_with_distances(self, hidden_state, self.num_heads, tables),)
+        vectors_of = get_rel_pos if self.use_relative_position_embeddings else None
+        return (_attend_with_distances(self, hidden_state, self.num_heads, vectors_of),)
 
 
 WINDOWED: dict[type[nn.Module], type[nn.Module]] = {

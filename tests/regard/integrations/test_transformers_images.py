@@ -30,7 +30,8 @@ from transformers.models.sam.modeling_sam import SamVisionModel
 from transformers.models.sam_hq.configuration_sam_hq import SamHQVisionConfig
 from transformers.models.sam_hq.modeling_sam_hq import SamHQVisionModel
 
-from regard.integrations.transformers import attach, detach
+from regard.integrations.transformers import attach, detach, explain
+from regard.integrations.transformers.windowed import WINDOWED
 
 SIDE = 52  # of an image: 13 patches of 4, so that windows are padded
 SWIN = {
@@ -79,48 +80,48 @@ CLAP = {
 }
 
 
-def image_of(model: nn.Module) -> dict[str, torch.Tensor]:
+def images() -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.randn(2, 3, SIDE, SIDE)}
 
 
-def small_image_of(model: nn.Module) -> dict[str, torch.Tensor]:
+def small_images() -> dict[str, torch.Tensor]:
     return {"pixel_values": torch.randn(2, 3, 16, 16)}
 
 
-def spectrogram_of(model: nn.Module) -> dict[str, torch.Tensor]:
+def spectrograms() -> dict[str, torch.Tensor]:
     return {"input_features": torch.randn(2, 1, 256, 16)}
 
 
-MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], dict]]] = {
-    "Swin": (lambda: SwinModel(SwinConfig(**SWIN)), image_of),
-    "Swin v2": (lambda: Swinv2Model(Swinv2Config(**SWIN)), image_of),
+MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[], dict[str, torch.Tensor]]]] = {
+    "Swin": (lambda: SwinModel(SwinConfig(**SWIN)), images),
+    "Swin v2": (lambda: Swinv2Model(Swinv2Config(**SWIN)), images),
     "Swin2SR": (
         lambda: Swin2SRModel(Swin2SRConfig(**SWIN | {"image_size": 16, "patch_size": 1})),
-        small_image_of,
+        small_images,
     ),
-    "Donut": (lambda: DonutSwinModel(DonutSwinConfig(**SWIN)), image_of),
-    "MaskFormer": (lambda: MaskFormerSwinModel(MaskFormerSwinConfig(**SWIN)), image_of),
-    "CLAP": (lambda: ClapAudioModel(ClapAudioConfig(**CLAP)), spectrogram_of),
-    "SAM": (lambda: SamVisionModel(SamVisionConfig(**SAM)), image_of),
+    "Donut": (lambda: DonutSwinModel(DonutSwinConfig(**SWIN)), images),
+    "MaskFormer": (lambda: MaskFormerSwinModel(MaskFormerSwinConfig(**SWIN)), images),
+    "CLAP": (lambda: ClapAudioModel(ClapAudioConfig(**CLAP)), spectrograms),
+    "SAM": (lambda: SamVisionModel(SamVisionConfig(**SAM)), images),
     "SAM, eager": (
         lambda: SamVisionModel._from_config(SamVisionConfig(**SAM), attn_implementation="eager"),
-        image_of,
+        images,
     ),
-    "SAM-HQ": (lambda: SamHQVisionModel(SamHQVisionConfig(**SAM)), image_of),
-    "GOT-OCR 2": (lambda: GotOcr2VisionEncoder(GotOcr2VisionConfig(**SAM)), image_of),
-    "ViTDet": (lambda: VitDetModel(VitDetConfig(**VITDET)), image_of),
+    "SAM-HQ": (lambda: SamHQVisionModel(SamHQVisionConfig(**SAM)), images),
+    "GOT-OCR 2": (lambda: GotOcr2VisionEncoder(GotOcr2VisionConfig(**SAM)), images),
+    "ViTDet": (lambda: VitDetModel(VitDetConfig(**VITDET)), images),
 }
 
 
 def made(name: str) -> tuple[nn.Module, dict[str, torch.Tensor]]:
     """A model whose tables of offsets are drawn too, and inputs for it."""
     torch.manual_seed(3)
-    make, inputs_of = MODELS[name]
+    make, draw_inputs = MODELS[name]
     model = make().eval()
     for parameter_name, parameter in model.named_parameters():
         if "rel_pos" in parameter_name or "bias_table" in parameter_name:
             nn.init.normal_(parameter)
-    return model, inputs_of(model)
+    return model, draw_inputs()
 
 
 def output_and_gradients(
@@ -151,6 +152,38 @@ def test_an_attached_encoder_gives_the_same_output_and_gradients(name):
     detach(model)
     again, _ = output_and_gradients(model, inputs)
     assert torch.equal(again, expected)
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", ["Swin v2", "Swin2SR"])
+def test_large_scales_of_cosines_give_the_same_output(name):
+    """Up to 181, of which 100 is the most; scores then reach beyond what the mask of windows adds once."""
+    model, inputs = made(name)
+    model.double()
+    for parameter_name, parameter in model.named_parameters():
+        if "logit_scale" in parameter_name:
+            nn.init.uniform_(parameter, 3.0, 5.2)
+    inputs = {name: x.double() for name, x in inputs.items()}
+    expected = model(**inputs)[0]
+    torch.testing.assert_close(attach(model)(**inputs)[0], expected, atol=1e-9, rtol=1e-9)
+
+
+# Swin calls registered attention, and ViTDet drops no weights.
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("Swin", "ViTDet")])
+def test_weights_are_dropped_at_the_models_rate_while_it_trains(name):
+    model, inputs = made(name)
+    attach(model)
+    for module in model.modules():
+        if not isinstance(module, tuple(WINDOWED.values())):
+            continue
+        if isinstance(module.dropout, nn.Dropout):
+            module.dropout.p = 0.31
+        else:
+            module.dropout = 0.31
+    calls = explain(model.train(), inputs).calls
+    assert calls
+    assert all("dropout 0.31" in call.options for call in calls)
+    assert not any("dropout 0.31" in call.options for call in explain(model.eval(), inputs).calls)
 
 
 @pytest.mark.parametrize("name", ["SAM", "ViTDet"])
