@@ -403,7 +403,7 @@ def _set_implementations(implementations: list[tuple[PreTrainedConfig, str]]) ->
 def _restore_modules(model: nn.Module) -> None:
     """Give the modules that were exchanged their own classes."""
     restore_recurrent(model)
-    restore_written_out(model)
+    restore_written_out(model.modules())
     if any(exchanged_if_asked(part) or exchanged_by_default(part) for part in models_inside(model)):
         _replaced().restore_modules(model)
 

@@ -1,9 +1,10 @@
 """Attention that is written out in a model's own code, computed by regard: softmax(factor · q kᵀ + bias) v.
 
-A module goes on running its own code, with its projections, caches and positions. The product of queries and keys is
-not computed there: it becomes `Scores`, a tensor that notes what the code does with it. If that is to scale them, to
-add masks and biases, to take the softmax and dropout, and to multiply by values, then it is this formula, and the last
-product is computed by `regard_attention`. Code that does anything else with weights is not plain, and is refused.
+A module still runs its own code, with its projections, caches and positions. Only the product of queries and keys is
+not computed: in its place the code gets `_NotedScores`, a tensor that notes what the code does with it. If the code
+scales it, adds masks and biases, takes the softmax, applies dropout and multiplies by values, then it computes this
+formula, and `regard_attention` computes the output. Code that does anything else with weights is not plain, and is
+refused.
 
 `prove_plain` runs a model on tiny inputs, and says which of its modules are plain.
 """
@@ -37,11 +38,11 @@ _verdicts: ContextVar[Verdicts | None] = ContextVar("verdicts", default=None)
 
 
 class _NotPlainError(Exception):
-    """Code that computes something else than plain attention."""
+    """The code of a module computes something other than plain attention."""
 
 
 class _Following(TorchFunctionMode):
-    """Follows the code of a module: products of two activations become `Scores`."""
+    """Follows the code of a module: products of two activations become `_NotedScores`."""
 
     def __init__(self, module: nn.Module) -> None:
         super().__init__()
@@ -73,17 +74,17 @@ class _Noted(torch.Tensor):
         raise _NotPlainError(f"its code takes its scores or weights for {_name(func)}")
 
 
-class Scores(_Noted):
-    """factor · q kᵀ + the sum of terms, where allowed; of any shape (..., n, m) with as many numbers.
+class _NotedScores(_Noted):
+    """factor · q kᵀ + the sum of terms, at allowed pairs, (..., n, m); the code may split or join the axes before n.
 
-    q: (lead..., n, head_dim). k: (lead..., m, head_dim). terms: tensors that are added, each with the shape that the
-    scores had then, and the number by which it was multiplied since. masks: booleans, True for allowed pairs, with
-    shapes too. zeroed: booleans of pairs whose score was multiplied by 1 and not by 0; the code then has to add a very
-    low number to the others.
+    q: (lead..., n, head_dim). k: (lead..., m, head_dim). terms: tensors that were added, each with the shape that the
+    scores had then, and the number by which it was multiplied since. masks: booleans, True for allowed pairs, each with
+    the shape that the scores had then. zeroed: booleans, False for pairs whose score was multiplied by 0; the code then
+    has to add a very low number there.
     """
 
     @staticmethod
-    def __new__(cls, following: Any, q: Any, k: Any, shape: Any, dtype: Any) -> Scores:
+    def __new__(cls, following: Any, q: Any, k: Any, shape: Any, dtype: Any) -> _NotedScores:
         return torch.Tensor._make_wrapper_subclass(cls, tuple(shape), dtype=dtype, device=q.device)
 
     def __init__(
@@ -99,22 +100,19 @@ class Scores(_Noted):
         self.zeroed: torch.Tensor | None = None
         self.leads = [tuple(shape[:-2])]  # the shapes before the last two axes that it had
 
-    def like(self, shape: Any = None, dtype: Any = None) -> Scores:
+    def like(self, shape: Any = None, dtype: Any = None) -> _NotedScores:
         """The same scores, which may have another shape or dtype."""
         shape = tuple(self.shape if shape is None else shape)
-        scores = Scores(self.following, self.q, self.k, shape, dtype or self.kind)
-        scores.factor = self.factor
-        scores.terms = [*self.terms]
-        scores.masks = [*self.masks]
-        scores.zeroed = self.zeroed
+        scores = _NotedScores(self.following, self.q, self.k, shape, dtype or self.kind)
+        scores.set(self)
         scores.leads = [*self.leads, shape[:-2]]
         return scores
 
-    def set(self, other: Scores) -> Scores:
-        """Take what other scores have: for operations that work in place."""
+    def set(self, other: _NotedScores) -> _NotedScores:
+        """Note what other scores have noted, and nothing else."""
         self.factor = other.factor
-        self.terms = other.terms
-        self.masks = other.masks
+        self.terms = [*other.terms]
+        self.masks = [*other.masks]
         self.zeroed = other.zeroed
         return self
 
@@ -136,15 +134,15 @@ class Scores(_Noted):
         if func in ATTRIBUTES:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if any(isinstance(x, Weights) for x in args):
-            return Weights.__torch_function__(func, types, args, kwargs)
+        if any(isinstance(x, _NotedWeights) for x in args):
+            return _NotedWeights.__torch_function__(func, types, args, kwargs)
         rule = _RULES.get(func)
         result = NotImplemented
         if rule is not None:
             result = rule(*args, **kwargs)
         if result is not NotImplemented:
             return result
-        scores = next(x for x in (*args, *kwargs.values()) if isinstance(x, Scores))
+        scores = next(x for x in (*args, *kwargs.values()) if isinstance(x, _NotedScores))
         if scores.zeroed is not None:
             raise _NotPlainError(f"its code takes masked scores for {_name(func)}")
         scores.following.opened = _name(func)
@@ -152,27 +150,27 @@ class Scores(_Noted):
 
 
 def _opened(x: Any) -> Any:
-    return x.numbers() if isinstance(x, Scores) else x
+    return x.numbers() if isinstance(x, _NotedScores) else x
 
 
-class Weights(_Noted):
+class _NotedWeights(_Noted):
     """The softmax of scores, of which some are dropped."""
 
     @staticmethod
-    def __new__(cls, scores: Scores, dropout: float, shape: Any, dtype: Any) -> Weights:
+    def __new__(cls, scores: _NotedScores, dropout: float, shape: Any, dtype: Any) -> _NotedWeights:
         return torch.Tensor._make_wrapper_subclass(
             cls, tuple(shape), dtype=dtype, device=scores.device
         )
 
-    def __init__(self, scores: Scores, dropout: float, shape: Any, dtype: Any) -> None:
+    def __init__(self, scores: _NotedScores, dropout: float, shape: Any, dtype: Any) -> None:
         self.following = scores.following
         self.scores = scores
         self.dropout = dropout
         self.kind = dtype
 
-    def like(self, shape: Any = None, dtype: Any = None) -> Weights:
+    def like(self, shape: Any = None, dtype: Any = None) -> _NotedWeights:
         shape = self.shape if shape is None else shape
-        return Weights(self.scores, self.dropout, shape, dtype or self.kind)
+        return _NotedWeights(self.scores, self.dropout, shape, dtype or self.kind)
 
     @classmethod
     def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
@@ -210,7 +208,7 @@ _PRODUCTS = {*_MATMULS, torch.baddbmm, torch.Tensor.baddbmm, torch.einsum}
 
 def _scores_of(
     following: _Following, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]
-) -> Scores | None:
+) -> _NotedScores | None:
     """The scores that a product of queries and keys would be; None for other products."""
     added = None
     alpha = 1.0
@@ -233,7 +231,7 @@ def _scores_of(
     if q.dim() not in (3, 4) or q.dim() != k.dim() or not q.is_floating_point():
         return None
     lead = torch.broadcast_shapes(q.shape[:-2], k.shape[:-2])
-    scores = Scores(following, q, k, (*lead, q.shape[-2], k.shape[-2]), q.dtype)
+    scores = _NotedScores(following, q, k, (*lead, q.shape[-2], k.shape[-2]), q.dtype)
     scores.factor = alpha
     beta = kwargs.get("beta", 1.0)
     if added is not None and beta and bool(added.any()):
@@ -268,7 +266,7 @@ def _attend(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
     """The product of weights and values, computed by regard."""
     if func is torch.einsum:
         return _attend_einsum(*args)
-    if func not in _MATMULS or len(args) != 2 or kwargs or not isinstance(args[0], Weights):
+    if func not in _MATMULS or len(args) != 2 or kwargs or not isinstance(args[0], _NotedWeights):
         return NotImplemented
     weights, v = args
     if isinstance(v, _Noted) or v.dim() != weights.dim():
@@ -279,7 +277,9 @@ def _attend(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
 
 def _attend_einsum(equation: Any, *operands: Any) -> Any:
     """The same for an equation: of weights (batch, heads, n, m) and values with the same batch, heads and m."""
-    if not isinstance(equation, str) or len(operands) != 2 or not isinstance(operands[0], Weights):
+    if not isinstance(equation, str) or len(operands) != 2:
+        return NotImplemented
+    if not isinstance(operands[0], _NotedWeights):
         return NotImplemented
     left, _, result = equation.replace(" ", "").partition("->")
     of_weights, of_v = left.split(",")
@@ -297,7 +297,7 @@ def _attend_einsum(equation: Any, *operands: Any) -> Any:
     return output.permute([made.index(axis) for axis in result])
 
 
-def _attend_by_heads(weights: Weights, v: torch.Tensor) -> torch.Tensor:
+def _attend_by_heads(weights: _NotedWeights, v: torch.Tensor) -> torch.Tensor:
     """The output of attention, (batch, heads, n, v_dim)."""
     scores = weights.scores
     following = scores.following
@@ -328,8 +328,8 @@ def _attend_by_heads(weights: Weights, v: torch.Tensor) -> torch.Tensor:
     return output.transpose(1, 2)
 
 
-def _batch_and_heads(scores: Scores, weights: Weights) -> tuple[int, int]:
-    """The axes before the last two: as the code names them at some point, or by the number of heads."""
+def _batch_and_heads(scores: _NotedScores, weights: _NotedWeights) -> tuple[int, int]:
+    """The sizes of batch and heads: two axes of a shape that the scores had, or one axis by the module's heads."""
     for lead in (*scores.leads, tuple(weights.shape[:-2])):
         if len(lead) == 2:
             return lead
@@ -342,7 +342,7 @@ def _batch_and_heads(scores: Scores, weights: Weights) -> tuple[int, int]:
     return both, 1
 
 
-def _mask_of(scores: Scores, shape: tuple[int, int, int, int]) -> tuple[Any, Any]:
+def _mask_of(scores: _NotedScores, shape: tuple[int, int, int, int]) -> tuple[Any, Any]:
     """The mask and the bias of a call, as `regard_attention` takes them."""
     mask: Any = None
     bias: Any = None
@@ -367,7 +367,7 @@ def _mask_of(scores: Scores, shape: tuple[int, int, int, int]) -> tuple[Any, Any
 
 
 def _by_heads(x: torch.Tensor, at: tuple[int, ...], shape: tuple[int, ...]) -> torch.Tensor:
-    """What was added to scores of the shape `at`, as it is added to (batch, heads, n, m)."""
+    """A tensor that fits scores of the shape `at`, in the form that fits (batch, heads, n, m)."""
     x = x[(None,) * (len(at) - x.dim())]
     if len(at) == 4:
         return x
@@ -385,11 +385,11 @@ def _number(x: Any) -> float | None:
 
 
 def _scale(scores: Any, number: Any, inverse: bool = False, **others: Any) -> Any:
-    if not isinstance(scores, Scores):
+    if not isinstance(scores, _NotedScores):
         scores, number = number, scores
         if inverse:
             return NotImplemented
-    if others or not isinstance(scores, Scores):
+    if others or not isinstance(scores, _NotedScores):
         return NotImplemented
     times = _number(number)
     if times is None:
@@ -401,7 +401,7 @@ def _scale(scores: Any, number: Any, inverse: bool = False, **others: Any) -> An
     return scaled
 
 
-def _zero(scores: Scores, ones: Any) -> Any:
+def _zero(scores: _NotedScores, ones: Any) -> Any:
     """Scores times a tensor of zeros and ones."""
     if not isinstance(ones, torch.Tensor) or isinstance(ones, _Noted) or scores.zeroed is not None:
         return NotImplemented
@@ -417,16 +417,13 @@ def _divide(scores: Any, number: Any, **others: Any) -> Any:
 
 
 def _add(scores: Any, term: Any, **others: Any) -> Any:
-    if not isinstance(scores, Scores):
+    if not isinstance(scores, _NotedScores):
         scores, term = term, scores
     if others or isinstance(term, _Noted):
         return NotImplemented
     if not isinstance(term, torch.Tensor):
         return scores if term == 0 else NotImplemented
-    if (
-        term.dim() > scores.dim()
-        or torch.broadcast_shapes(term.shape, scores.shape) != scores.shape
-    ):
+    if not _fits(term, scores):
         return NotImplemented
     added = scores.like()
     if scores.zeroed is not None:
@@ -439,17 +436,24 @@ def _add(scores: Any, term: Any, **others: Any) -> Any:
     return added
 
 
+def _fits(x: torch.Tensor, scores: _NotedScores) -> bool:
+    """Whether scores keep their shape together with a tensor."""
+    if x.dim() > scores.dim():
+        return False
+    return torch.broadcast_shapes(x.shape, scores.shape) == scores.shape
+
+
 def _subtract(scores: Any, term: Any, **others: Any) -> Any:
-    if not isinstance(scores, Scores) or not isinstance(term, torch.Tensor):
+    if not isinstance(scores, _NotedScores) or not isinstance(term, torch.Tensor):
         return NotImplemented
     return _add(scores, -term, **others)
 
 
 def _fill(scores: Any, masked: Any, value: Any) -> Any:
     number = _number(value)
-    if not isinstance(scores, Scores) or number is None or number > LOWEST:
+    if not isinstance(scores, _NotedScores) or number is None or number > LOWEST:
         return NotImplemented
-    if isinstance(masked, _Noted) or masked.dtype != torch.bool:
+    if isinstance(masked, _Noted) or masked.dtype != torch.bool or not _fits(masked, scores):
         return NotImplemented
     filled = scores.like()
     filled.masks.append((~masked, tuple(scores.shape)))
@@ -457,7 +461,7 @@ def _fill(scores: Any, masked: Any, value: Any) -> Any:
 
 
 def _where(condition: Any, scores: Any, value: Any) -> Any:
-    if isinstance(value, Scores):
+    if isinstance(value, _NotedScores):
         return _fill(value, condition, scores)
     return _fill(scores, ~condition, value)
 
@@ -465,7 +469,7 @@ def _where(condition: Any, scores: Any, value: Any) -> Any:
 def _at_least(scores: Any, lowest: Any, **others: Any) -> Any:
     """The larger of scores and a number that none of them is below."""
     number = _number(lowest)
-    if others or not isinstance(scores, Scores) or number is None:
+    if others or not isinstance(scores, _NotedScores) or number is None:
         return NotImplemented
     return scores if number <= torch.finfo(scores.kind).min else NotImplemented
 
@@ -474,7 +478,7 @@ def _in_place(rule: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(rule)
     def changed(scores: Any, *args: Any, **options: Any) -> Any:
         result = rule(scores, *args, **options)
-        if result is NotImplemented or not isinstance(scores, Scores):
+        if result is NotImplemented or not isinstance(scores, _NotedScores):
             raise _NotPlainError("its code changes its scores in place")
         return scores.set(result)
 
@@ -484,21 +488,21 @@ def _in_place(rule: Callable[..., Any]) -> Callable[..., Any]:
 def _softmax(
     scores: Any, dim: Any = None, *, dtype: Any = None, _stacklevel: int = 3, **others: Any
 ) -> Any:
-    if not isinstance(scores, Scores) or others or scores.zeroed is not None:
+    if not isinstance(scores, _NotedScores) or others or scores.zeroed is not None:
         return NotImplemented
     if dim not in (-1, scores.dim() - 1):
         raise _NotPlainError("its code takes a softmax that is not over keys")
-    return Weights(scores, 0.0, scores.shape, dtype or scores.kind)
+    return _NotedWeights(scores, 0.0, scores.shape, dtype or scores.kind)
 
 
 def _dropped(weights: Any, p: float = 0.5, training: bool = True, inplace: bool = False) -> Any:
-    if not isinstance(weights, Weights):
+    if not isinstance(weights, _NotedWeights):
         return NotImplemented
     if not training or not p:
         return weights
     if weights.dropout:
         return NotImplemented
-    return Weights(weights.scores, p, weights.shape, weights.kind)
+    return _NotedWeights(weights.scores, p, weights.shape, weights.kind)
 
 
 # --- what code does with either ---
@@ -604,7 +608,7 @@ def prove_plain(model: nn.Module, modules: Mapping[str, nn.Module]) -> dict[str,
                     break
                 _run(part, snapshot)
     finally:
-        restore_written_out(model)
+        restore_written_out(modules.values())
         _verdicts.reset(token)
     unreached = "no tiny input reaches it, so nothing proves that it is plain"
     return {name: verdicts.get(kind, unreached) for name, kind in kinds.items()}
@@ -633,9 +637,9 @@ def exchange_written_out(modules: Iterable[nn.Module]) -> None:
             module.__class__ = _class_for(type(module))
 
 
-def restore_written_out(model: nn.Module) -> None:
+def restore_written_out(modules: Iterable[nn.Module]) -> None:
     """The opposite of `exchange_written_out`."""
-    for module in model.modules():
+    for module in modules:
         if type(module).__module__ == WRITTEN_OUT:
             module.__class__ = type(module).__mro__[1]
 
@@ -705,7 +709,7 @@ def _without_noted(output: Any) -> Any:
 def _judge(
     verdicts: Verdicts, kind: Any, module: nn.Module, args: Any, options: dict[str, Any]
 ) -> Any:
-    """The output of a module's own code, after which it is found out whether it is plain."""
+    """The output of a module's own code, which then runs again and is followed, to find out whether it is plain."""
     again = _with_copied_caches(args)
     options_again = dict(zip(options, _with_copied_caches(options.values()), strict=True))
     output = kind.forward(module, *args, **options)
@@ -722,5 +726,5 @@ def _judge(
 
 
 def _with_copied_caches(values: Iterable[Any]) -> list[Any]:
-    """Arguments of a module that runs twice, where a cache gets entries once."""
+    """Arguments for a second run of a module, with copies of caches: the model's own get their entries once."""
     return [copy.deepcopy(x) if hasattr(x, "get_seq_length") else x for x in values]

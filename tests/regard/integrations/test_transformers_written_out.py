@@ -10,7 +10,7 @@ pytest.importorskip(
 )
 
 import hugging_face_checks as checks
-import hugging_face_small as small
+import hugging_face_models as small_models
 import torch
 import transformers
 from torch import nn
@@ -50,10 +50,8 @@ def models(kind):
             intermediate_size=48,
         )
         theirs = transformers.GPTNeoForCausalLM(config).eval()
-    elif kind in small.types():
-        theirs = small.built(kind).eval()
     else:
-        pytest.skip(f"this version of transformers has no {kind}")
+        theirs = small_models.built(kind)
     return theirs, attach(copy.deepcopy(theirs))
 
 
@@ -104,6 +102,17 @@ def test_gradients_are_those_of_the_models_own_code(kind):
     assert checks.relative(gradients(ours), gradients(theirs)) <= checks.GRADIENTS
 
 
+def test_weights_are_dropped_at_the_models_rate_while_it_trains():
+    _, model = models("gpt_neo")
+    model = copy.deepcopy(model).train()
+    for block in model.transformer.h:
+        block.attn.attention.attn_dropout.p = 0.31
+    options = [call.options for call in explain(model, IDS).calls]
+    assert ["dropout 0.31" in of_call for of_call in options] == [True, True]
+    options = [call.options for call in explain(model.eval(), IDS).calls]
+    assert not any("dropout" in option for of_call in options for option in of_call)
+
+
 @torch.no_grad()
 def test_calls_are_explained_observed_and_changed():
     _, model = models("gpt_neo")
@@ -132,6 +141,16 @@ def test_detach_copies_and_files_keep_the_models_own_code():
     assert torch.equal(outputs(attached_again), outputs(ours))
 
 
+@torch.no_grad()
+def test_a_part_that_was_attached_before_is_still_followed():
+    _, attached_before = models("gpt_neo")
+    theirs, _ = models("xglm")
+    both = attach(nn.ModuleList([copy.deepcopy(attached_before), copy.deepcopy(theirs)]))
+    for part, followed in zip(both, ("GPTNeoSelfAttention", "XGLMAttention"), strict=True):
+        ours = {type(m).__name__ for m in part.modules() if type(m).__module__ == WRITTEN_OUT}
+        assert ours == {f"Regard{followed}"}
+
+
 class Own(nn.Module):
     """An attention whose code is given, in the place of BERT's."""
 
@@ -145,8 +164,60 @@ class Own(nn.Module):
         return self.combine(q, q.tanh(), q.sin()).transpose(1, 2).flatten(2), None
 
 
+def some_pairs(q):
+    """Booleans (n, n), in no row of which all are False."""
+    places = torch.arange(q.shape[-2])
+    return places[:, None] * places % 3 != 1
+
+
+def by_head(q):
+    """A bias (heads, n, n) that differs between heads."""
+    numbers = torch.randn(4, 9, 9, generator=torch.Generator().manual_seed(6))
+    return numbers[:, : q.shape[-2], : q.shape[-2]]
+
+
+def by_batch_rows(q, k, v):
+    """Heads are batch rows, and so are those of the bias."""
+    q, k, v = (x.flatten(0, 1) for x in (q, k, v))
+    bias = by_head(q).repeat(len(q) // 4, 1, 1)
+    return torch.bmm(torch.softmax(torch.bmm(q, k.mT) + bias, -1), v).unflatten(0, (-1, 4))
+
+
+def zeroed(q, k, v, hidden):
+    """Scores are set to zero in place, where XLM would then add a very low number."""
+    scores = q @ k.mT
+    scores *= some_pairs(q).float()
+    if hidden:
+        scores += torch.where(some_pairs(q), 0.0, -1e4)
+    return scores.softmax(-1) @ v
+
+
 CODE = {
     "plain": (lambda q, k, v: torch.softmax(q @ k.mT / 2, -1) @ v, None),
+    "scaled after a bias": (
+        lambda q, k, v: torch.softmax((q @ k.mT + by_head(q)) * 0.25, -1) @ v,
+        None,
+    ),
+    "biases of heads by batch rows": (by_batch_rows, None),
+    "filled": (
+        lambda q, k, v: torch.softmax((q @ k.mT).masked_fill(~some_pairs(q), -1e9), -1) @ v,
+        None,
+    ),
+    "where, beside a bias": (
+        lambda q, k, v: (
+            torch.softmax(torch.where(some_pairs(q), q @ k.mT + by_head(q), -1e9), -1) @ v
+        ),
+        None,
+    ),
+    "zeroed in place, and hidden": (lambda q, k, v: zeroed(q, k, v, True), None),
+    "zeroed in place": (
+        lambda q, k, v: zeroed(q, k, v, False),
+        "its code takes masked scores for softmax",
+    ),
+    "filled with a number that is not low": (
+        lambda q, k, v: torch.softmax((q @ k.mT).masked_fill(~some_pairs(q), -5.0), -1) @ v,
+        "its code takes the softmax of masked_fill of its scores",
+    ),
     "in place and by batch rows": (
         lambda q, k, v: torch.bmm(
             torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).mul_(0.5).softmax(-1), v.flatten(0, 1)
@@ -180,7 +251,7 @@ CODE = {
 @pytest.mark.parametrize("name", CODE)
 def test_code_is_plain_or_the_first_operation_that_is_not_is_named(name):
     combine, why = CODE[name]
-    model = small.built("bert").eval()
+    model = small_models.built("bert")
     place = next(n for n, _ in model.named_modules() if n.endswith("attention.self"))
     own = Own(model.config.hidden_size, combine)
     model.set_submodule(place, own)
