@@ -10,7 +10,7 @@ pytest.importorskip(
 )
 
 import hugging_face_checks as checks
-import hugging_face_small as small
+import hugging_face_models as models
 import torch
 import transformers
 from torch._dynamo.testing import CompileCounterWithBackend
@@ -28,7 +28,7 @@ DRAWS = 12  # packings of each kind
 
 @cache
 def attached(kind):
-    """A small attached model whose decays and steps differ between heads."""
+    """A small attached model."""
     if kind == "lfm2":
         config = transformers.Lfm2Config(
             vocab_size=99,
@@ -40,16 +40,7 @@ def attached(kind):
             layer_types=["conv", "full_attention", "conv"],
         )
         return attach(transformers.Lfm2ForCausalLM(config).eval())
-    if kind not in small.types():
-        pytest.skip(f"this version of transformers has no {kind}")
-    model = small.built(kind)
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("A_log", "dt_bias", ".D")):
-                mean = -3.0 if "A_log" in name else 0.0
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) + mean)
-    return attach(model.eval())
+    return attach(models.with_memories(kind))
 
 
 def drawn(seed, rows=1):
@@ -197,10 +188,10 @@ def test_explain_shows_documents_in_every_layer():
 def test_what_would_mix_documents_is_refused():
     ids, lengths = drawn(7)
     packed = {"input_ids": ids, "position_ids": positions_of(lengths), "use_cache": False}
-    model = attach(small.built("mamba2").eval())
+    model = attach(models.built("mamba2"))
     with pytest.raises(rg.UnsupportedError, match="passes no keywords on to its layers"):
         model(**packed)
-    model = small.built("qwen3_next").eval()
+    model = models.built("qwen3_next")
     layer = model.model.layers[0].linear_attn
     layer.forward = layer.forward  # as accelerate sets it
     with pytest.raises(rg.UnsupportedError, match=r"layers\.0\.linear_attn would mix them"):
@@ -225,6 +216,6 @@ def test_one_document_is_passed_on_as_it_came():
     mask[:, :4] = 0
     model.generate(ids, attention_mask=mask, max_new_tokens=3, do_sample=False)
     assert seen == [False] * 3
-    detached = detach(attach(small.built("qwen3_next").eval()))
+    detached = detach(attach(models.built("qwen3_next")))
     assert not detached.model._forward_pre_hooks
     hook.remove()

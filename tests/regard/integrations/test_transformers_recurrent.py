@@ -10,7 +10,7 @@ pytest.importorskip(
 )
 
 import hugging_face_checks as checks
-import hugging_face_small as small
+import hugging_face_models as models
 import torch
 from transformers_versions import CACHE
 
@@ -38,16 +38,8 @@ IDS = torch.randint(3, 98, (3, LENGTH), generator=torch.Generator().manual_seed(
 
 
 def built(kind):
-    """A small model whose decays and steps differ between heads; with its own attention."""
-    if kind not in small.types():
-        pytest.skip(f"this version of transformers has no {kind}")
-    model = small.built(kind)
-    generator = torch.Generator().manual_seed(4)
-    with torch.no_grad():
-        for name, parameter in model.named_parameters():
-            if name.endswith(("A_log", "dt_bias", ".D")):
-                mean = -3.0 if "A_log" in name else 0.0
-                parameter.copy_(torch.randn(parameter.shape, generator=generator) + mean)
+    """A small model with its own attention."""
+    model = models.with_memories(kind)
     model.set_attn_implementation("eager")
     model.set_experts_implementation("eager")  # which float64 needs
     return model
