@@ -85,7 +85,7 @@ def test_a_recurrence_over_packed_documents_is_one_graph():
     assert counter.frame_count <= 2
 
 
-class Packed(torch.nn.Module):
+class PackedAttention(torch.nn.Module):
     def __init__(self, **options):
         super().__init__()
         self.options = options
@@ -110,7 +110,7 @@ class Packed(torch.nn.Module):
 )
 @torch.no_grad()
 def test_one_exported_program_serves_every_packing_whole_and_in_pytorchs_operations(options):
-    module = Packed(**options)
+    module = PackedAttention(**options)
     length = Dim("length", min=2)
     documents = Dim("documents", min=2)
     axes = {"q": {0: length}, "k": {0: length}, "v": {0: length}, "ends": {0: documents}}

@@ -1,9 +1,9 @@
 """Packed texts in hybrid models: no layer mixes the documents of a batch row, neither by softmax, nor by a memory, nor
 by a short convolution.
 
-transformers tells softmax layers apart where positions start again, if there is neither a mask nor a cache, and tells
-the other layers nothing. Here the documents are read once, before the forward of a model, and go to its layers as a
-keyword, beside those that models pass on to each layer.
+In transformers, softmax layers keep documents apart where positions start again, if there is neither a mask nor a
+cache; the other layers are not told of documents. Here the documents are read once, before the forward of a model, and
+each layer gets them as one more of the keywords that models pass on to their layers.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch import nn
 from regard.arguments import count_of, shown
 from regard.errors import ShapeError, UnsupportedError
 
-__all__ = ["CACHES", "DOCUMENTS", "Documents", "check_documents_were_read", "pass_documents"]
+__all__ = ["CACHES", "DOCUMENTS", "PackedDocuments", "check_documents_were_read", "pass_documents"]
 
 DOCUMENTS = "regard_documents"  # the keyword by which layers get them
 CACHES = (
@@ -28,11 +28,11 @@ CACHES = (
 OTHER = -1  # the document of cached keys that no new position may look at
 
 
-class Documents(NamedTuple):
+class PackedDocuments(NamedTuple):
     """The documents of a forward pass of n new positions.
 
     ids: (batch, cached + n), the document of each key. begins: (batch, n), True where a new position begins one.
-    readers: the layers that got them, as far as these have a memory or a convolution.
+    readers: the layers with a memory or a convolution that got them so far.
     """
 
     ids: torch.Tensor
@@ -40,7 +40,7 @@ class Documents(NamedTuple):
     readers: list[nn.Module]
 
     @classmethod
-    def that_begin(cls, begins: torch.Tensor) -> Documents:
+    def that_begin(cls, begins: torch.Tensor) -> PackedDocuments:
         """The documents of a call without a cache."""
         return cls(begins.to(torch.int64).cumsum(-1), begins, [])
 
@@ -117,24 +117,24 @@ def _check_ends(ends: Any, x: torch.Tensor, values: Mapping[str, Any]) -> None:
         )
 
 
-def _between(ends: torch.Tensor, length: int) -> Documents:
+def _between(ends: torch.Tensor, length: int) -> PackedDocuments:
     """The documents of one batch row that have these ends."""
     positions = torch.arange(length, device=ends.device)
     ids = torch.bucketize(positions, ends.to(torch.int64), right=True)[None]
-    return Documents(ids, _changes(ids), [])
+    return PackedDocuments(ids, _changes(ids), [])
 
 
 def _changes(ids: torch.Tensor) -> torch.Tensor:
-    """Where the document is another than that of the position before, (batch, n); the first position begins one."""
+    """True where a position has another document than the one before, (batch, n), and at the first position."""
     return torch.nn.functional.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)
 
 
-def _positions_between(ends: torch.Tensor, documents: Documents) -> torch.Tensor:
+def _positions_between(ends: torch.Tensor, documents: PackedDocuments) -> torch.Tensor:
     positions = torch.arange(documents.ids.shape[1], device=ends.device)
     return positions - ends.to(torch.int64)[documents.ids - 1]
 
 
-def _by_positions(values: Mapping[str, Any], x: torch.Tensor) -> Documents | None:
+def _by_positions(values: Mapping[str, Any], x: torch.Tensor) -> PackedDocuments | None:
     """The documents that begin where positions do not go on; None if each batch row holds one."""
     positions = values.get("position_ids")
     if not isinstance(positions, torch.Tensor):
@@ -154,10 +154,10 @@ def _by_positions(values: Mapping[str, Any], x: torch.Tensor) -> Documents | Non
     begins = _restarts(positions, None if unpadded is None else unpadded[:, -length:])
     if torch.compiler.is_compiling():
         # A graph cannot ask how much a cache holds, and has no documents beside one, as in transformers.
-        return None if _has_cache(values) else Documents.that_begin(begins)
+        return None if _has_cache(values) else PackedDocuments.that_begin(begins)
     if _has_cache(values):
         return _continued(positions, unpadded, begins, _cached(values))
-    return Documents.that_begin(begins) if bool(begins.any()) else None
+    return PackedDocuments.that_begin(begins) if bool(begins.any()) else None
 
 
 def _has_cache(values: Mapping[str, Any]) -> bool:
@@ -174,9 +174,9 @@ def _cached(values: Mapping[str, Any]) -> int:
 
 
 def _restarts(positions: torch.Tensor, unpadded: torch.Tensor | None) -> torch.Tensor:
-    """Where positions do not go on from those before in the call, (batch, n).
+    """True where a position does not follow the one before in the call, (batch, n).
 
-    Padding has no position: what counts is the last unpadded position before.
+    Padding has no position: the one before is the last that is not padding.
     """
     if unpadded is None:
         first = positions[:, :1] - 1
@@ -192,8 +192,8 @@ def _restarts(positions: torch.Tensor, unpadded: torch.Tensor | None) -> torch.T
 
 def _continued(
     positions: torch.Tensor, unpadded: torch.Tensor | None, begins: torch.Tensor, cached: int
-) -> Documents | None:
-    """The documents of a call with a cache, where the first position says how long the first document is already."""
+) -> PackedDocuments | None:
+    """The documents of a call with a cache; the first position says how much of the first document is in the cache."""
     batch, length = positions.shape
     device = positions.device
     if unpadded is None:
@@ -212,4 +212,4 @@ def _continued(
     count = of_cache[:, of_cache.shape[1] - cached :].flip(-1).to(torch.int64).cumsum(-1).flip(-1)
     ids_of_cache = torch.where(count <= length_so_far, 0, OTHER)
     ids = begins.to(torch.int64).cumsum(-1)
-    return Documents(torch.cat((ids_of_cache, ids), -1), begins, [])
+    return PackedDocuments(torch.cat((ids_of_cache, ids), -1), begins, [])

@@ -37,7 +37,7 @@ from regard.integrations.transformers.modules import (
     convolves,
     recurs,
 )
-from regard.integrations.transformers.packed import CACHES, DOCUMENTS, Documents
+from regard.integrations.transformers.packed import CACHES, DOCUMENTS, PackedDocuments
 from regard.mechanisms.recurrent import SSD, GatedDelta, KimiDelta, Recurrent
 from regard.patterns import Causal, Pattern, SameDocument
 
@@ -45,8 +45,8 @@ __all__ = ["RecurrentCall", "compute_recurrence", "exchange_recurrent", "restore
 
 NO_DOCUMENT = -2  # of positions before the first key
 NORM = 1e-6  # added to the squared length of queries and keys
-# Keywords that would change the result of a call, and what they ask for; they are refused. Those of packed texts say
-# nothing new beside the documents of `packed`.
+# Keywords that would change the result of a call, and what they ask for; they are refused. Those of packed texts are
+# not, if a layer got the same documents from `packed`.
 PACKED = {"cu_seqlens": "packed texts", "seq_idx": "packed texts"}
 REFUSED = {"z": "a gate inside"}
 # The output, and the memory after the last position.
@@ -264,7 +264,7 @@ def _convolve(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
 
 
 def _convolve_within(
-    documents: Documents,
+    documents: PackedDocuments,
     hidden_states: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
@@ -272,7 +272,7 @@ def _convolve_within(
 ) -> torch.Tensor:
     """The convolution (batch, dim, n) in which no position sees those of another document; weight (dim, width).
 
-    Of the n positions the last are those of the call, the others come from a cache.
+    The last of the n positions are those of the call; those before come from a cache.
     """
     n = hidden_states.shape[2]
     x = hidden_states.to(weight.dtype)
@@ -292,7 +292,7 @@ def _convolve_within(
 
 
 def _last(ids: torch.Tensor, n: int) -> torch.Tensor:
-    """The documents of the last n positions, (batch, n); positions before all of them have none."""
+    """The documents of the last n positions, (batch, n); NO_DOCUMENT at positions before the first key."""
     if n <= ids.shape[1]:
         return ids[:, ids.shape[1] - n :]
     return functional.pad(ids, (n - ids.shape[1], 0), value=NO_DOCUMENT)
@@ -375,15 +375,15 @@ def _class_for(kind: Any) -> type[nn.Module]:
     return type(f"Regard{kind.__name__}", (kind,), members)
 
 
-def _clear_before(module: Any, documents: Documents, options: dict[str, Any]) -> None:
+def _clear_before(module: Any, documents: PackedDocuments, options: dict[str, Any]) -> None:
     """Empty the inputs that a cache keeps for a convolution, in batch rows whose first position begins a document."""
     state = _convolved(module, options)
     if state is not None:
         state.masked_fill_(documents.begins[:, 0, None, None], 0)
 
 
-def _clear_after(module: Any, documents: Documents, options: dict[str, Any]) -> None:
-    """Of the inputs that a cache keeps for a convolution, empty those of other documents than the last."""
+def _clear_after(module: Any, documents: PackedDocuments, options: dict[str, Any]) -> None:
+    """Empty the inputs that a cache keeps for a convolution, except those of the last document."""
     state = _convolved(module, options)
     if state is not None:
         ids = _last(documents.ids, state.shape[2])
