@@ -14,6 +14,7 @@ import hugging_face_models as small_models
 import torch
 import transformers
 from torch import nn
+from transformers.models import bark
 
 import regard as rg
 from regard.integrations.transformers import attach, detach, explain, intervene, observe
@@ -82,6 +83,51 @@ def test_outputs_and_generations_are_those_of_the_models_own_code(kind):
         return
     options = {"attention_mask": padding_of(ours), "max_new_tokens": 5, "do_sample": False}
     assert torch.equal(ours.generate(IDS, **options), theirs.generate(IDS, **options))
+
+
+PYRAMID = {
+    "image_size": 64,
+    "hidden_sizes": [16, 16, 32, 32],
+    "depths": [1, 1, 1, 1],
+    "num_attention_heads": [1, 2, 4, 4],
+}
+BARK = {
+    "block_size": 64,
+    "input_vocab_size": 99,
+    "output_vocab_size": 99,
+    "num_layers": 2,
+    "num_heads": 4,
+    "hidden_size": 32,
+}
+IMAGES = {"pixel_values": torch.randn(2, 3, 64, 64, generator=torch.Generator().manual_seed(7))}
+# What the report of architectures does not compare.
+OTHERS = {
+    "PVT": (lambda: transformers.PvtModel(transformers.PvtConfig(**PYRAMID)), IMAGES),
+    "PVT v2": (lambda: transformers.PvtV2Model(transformers.PvtV2Config(**PYRAMID)), IMAGES),
+    "Bark, semantic": (
+        lambda: transformers.BarkSemanticModel(bark.BarkSemanticConfig(**BARK)),
+        {"input_ids": IDS},
+    ),
+    "Bark, coarse": (
+        lambda: transformers.BarkCoarseModel(bark.BarkCoarseConfig(**BARK)),
+        {"input_ids": IDS},
+    ),
+}
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("name", OTHERS)
+def test_image_pyramids_and_sound_models_give_the_outputs_of_their_own_code(name):
+    make, inputs = OTHERS[name]
+    torch.manual_seed(0)
+    theirs = make().eval()
+    for parameter in theirs.parameters():
+        if parameter.dim() >= 2:
+            nn.init.normal_(parameter, std=0.1)
+    ours = attach(copy.deepcopy(theirs))
+    assert (ours.outside, ours.unchecked) == ({}, ())
+    first = theirs(**inputs).to_tuple()[0]
+    assert checks.farthest(ours(**inputs).to_tuple()[0], first) <= NEAR * float(first.abs().max())
 
 
 def live_positions(model):
