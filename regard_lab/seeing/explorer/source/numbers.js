@@ -22,7 +22,7 @@ export function numbers(walk, step, shown) {
     only === null
       ? nothing
       : html`<p class="hint">
-          Too many numbers to store for every word; these are those of the word that was followed
+          The numbers of every word are too many to store; these belong to the word that was followed
           when the page was made.
         </p>`;
   if (!rows && labels(columns) && columns.size > 2 * LIKELIEST)

@@ -394,9 +394,9 @@ function growth(one) {
       )}
     </div>
     <p class="hint">
-      Computed here: the share of all pairs that the backend computes which regard chooses on this
-      machine's CPU for heads of 64 numbers; short rows are computed in whole blocks. Where allowed
-      pairs grow as fast as the length, attention takes linear time.
+      Computed here: the share of all pairs that regard computes on this machine's CPU, by the
+      backend that it chooses for heads of 64 numbers; short rows are computed in whole blocks. Where
+      allowed pairs grow as fast as the length, attention takes linear time.
     </p>`;
 }
 
