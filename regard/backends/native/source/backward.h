@@ -242,18 +242,19 @@ static void backward_chunk(const BackWork &b, const Tiles &tiles, const Panel *p
     real *own = room.keys + (long)words(p * NR) * room.k_line;
     if (t0 >= t1) continue;
     long row;
+    const int count = keys.count(panels[p].key, NR);
     if (!shared) {
-      const real *v = values.rows(panels[p].key, NR, room.raw, &row);
-      transpose(v, row, NR, words(b.w.c.v_dim), room.v_panel);
+      const real *v = values.rows(panels[p].key, count, room.raw, &row);
+      transpose(v, row, count, words(b.w.c.v_dim), room.v_panel);
     }
-    const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
-    transpose(k, row, NR, words(b.w.c.head_dim), room.k_panel);
+    const real *k = keys.rows(panels[p].key, count, room.raw, &row);
+    transpose(k, row, count, words(b.w.c.head_dim), room.k_panel);
 #if defined(RG_BF16)
     for (int j = 0, key = panels[p].key; j < NR; j += 2)
       pair_lines(keys.halves_of(key + j), keys.halves_of(key + j + 1), keys.dim, own + (long)words(j) * room.k_line, room.k_width);
 #endif
     if (!HALF && !in_place)
-      for (int j = 0; j < NR; j++)
+      for (int j = 0; j < count; j++)
         read_row(REAL, (const char *)(k + j * row), b.w.c.head_dim, 1, own + (long)j * room.k_width, room.k_width);
     for (int t = t0; t < t1; t++) differentiate_tile(b, tiles, t, p, panels[p].key, room, delta, row_sum, sums);
     add_to_keys(b, tiles, panels[p], p, t0, t1, room, sums);

@@ -208,14 +208,16 @@ static void score_chunk(const Work &w, const Tiles &tiles, const Panel *panels, 
     }
     if (!some && !(whole && between)) continue;
     long row;
-    const real *k = keys.rows(key, NR, whole ? room.values + (long)p * NR * d : room.raw, &row);
-    if (packs_queries(w.c, w.stack.rows)) {
+    const bool query_panels = packs_queries(w.c, w.stack.rows);
+    const int count = query_panels || whole ? NR : keys.count(key, NR);
+    const real *k = keys.rows(key, count, whole ? room.values + (long)p * NR * d : room.raw, &row);
+    if (query_panels) {
       if (some) score_keys(w, tiles, p, k, row, room);
       continue;
     }
     for (int t = 0; t < w.stack.tiles(); t++) {
       if (tiles.state[t][p] == EMPTY) continue;
-      if (!packed) transpose(k, row, NR, d, room.panel), packed = true;
+      if (!packed) transpose(k, row, count, d, room.panel), packed = true;
       score_tile(w.stack.tile_rows(t), d, room.q + (long)t * MR * d, d, room.panel, tiles.begin(t, p), tiles.stop(t, p),
                  room.scores + (long)t * MR * LDS + p * NR, factor);
     }
@@ -535,8 +537,9 @@ static void forward_chunk(const Work &w, ChunkRoom &room) {
     if (tiles.first[t] < tiles.end[t]) begin = std::min(begin, tiles.lane[t]), end = std::max(end, tiles.lane_end[t]);
   for (int p = begin / NR; p * NR < end; p++) {
     long row;
-    const real *k = keys.rows(panels[p].key, NR, room.raw, &row);
-    transpose(k, row, NR, d, room.panels + (long)p * NR * d);
+    const int count = keys.count(panels[p].key, NR);
+    const real *k = keys.rows(panels[p].key, count, room.raw, &row);
+    transpose(k, row, count, d, room.panels + (long)p * NR * d);
   }
   begin = pair_begin(begin) + chunk_key, end = pair_end(end) + chunk_key;
   long row = 0;

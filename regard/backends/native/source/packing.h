@@ -66,9 +66,13 @@ static inline real number(int type, const char *row, int i) {
   }
 }
 
-// The same for whole registers at once, as many as there are; returns how many numbers were written.
-static int read_registers(int type, const char *row, int n, vf factor, real *out) {
-  if (type != REAL) return read_converted(type, row, n, factor, out);
+// The same for whole registers at once, as many as there are; returns how many numbers were written. Numbers of type REAL are
+// read in the code of each caller, since calls would take longer than short rows.
+static __attribute__((noinline)) int read_other(int type, const char *row, int n, vf factor, real *out) {
+  return read_converted(type, row, n, factor, out);
+}
+static inline __attribute__((always_inline)) int read_registers(int type, const char *row, int n, vf factor, real *out) {
+  if (type != REAL) return read_other(type, row, n, factor, out);
   int i = 0;
   for (; i + W <= n; i += W) store(out + i, load((const real *)row + i) * factor);
   return i;
@@ -122,9 +126,12 @@ static void transpose(const real *x, long stride, int n, int d, real *panel, lon
 #if defined(RG_BLOCK_ROWS)
   for (; j + RG_BLOCK_ROWS <= n; j += RG_BLOCK_ROWS) transpose_block(x, j, stride, d, panel, line);
 #endif
+  const int end = std::max(j, n), whole = up(end, W);  // of the rows, and of their last register
   for (int c = 0; c < d; c++) {
-    for (int i = j; i < n; i++) panel[c * line + i] = x[i * stride + c];
-    for (int i = n > j ? n : j; i < NR; i++) panel[c * line + i] = 0;
+    real *into = panel + c * line;
+    for (int i = j; i < n; i++) into[i] = x[i * stride + c];
+    for (int i = end; i < std::min(whole, NR); i++) into[i] = 0;
+    for (int i = whole; i < NR; i += W) store(into + i, vf{});
   }
 }
 
@@ -139,6 +146,10 @@ struct Vectors {
 #else
   int end(int key, int n) const { return (int)std::min((long)key + n, (long)first_key + keys); }
 #endif
+
+  // How many of the n keys from `key` on there are, if there is the first one; else n, of which `rows` makes those that are
+  // missing.
+  int count(int key, int n) const { return begin(key) == key ? end(key, n) - key : n; }
 
   const char *row(int key) const { return at(x, batch, head, key - first_key); }
 

@@ -167,7 +167,12 @@ struct Part {
   long from, to;  // steps of BACK_ROWS rows, counted over the heads of the group
   long parts_of_head;  // in the first part of a key/value head: how many it has; 0 in the others
   KeySums sums;
+  real *memory;  // of the sums, until they are added; NULL where they lie in the workspace of a thread
 };
+
+// Numbers of sums of the only part of a head, up to which they lie in the workspace of a thread: they are added at once, while
+// they are in the core's cache. To allocate and free memory for them takes longer than a part of a short text.
+constexpr long MOST_KEPT_SUMS = 1 << 16;
 
 // Calls step(head, block, from row) for the steps [from, to) of a key/value head.
 template <class Step>
@@ -191,7 +196,7 @@ static bool list_parts(const rg_call &c, List<Part> &parts) {
       const long steps = each_step(c, batch, kv, 0, 0, [](int, Block, int) {});
       const long count = std::max(1L, std::min(each, steps / PART_STEPS));
       for (long i = 0; i < count; i++) {
-        Part part{batch, kv, steps * i / count, steps * (i + 1) / count, i ? 0 : count, {INT64_MAX, 0, nullptr, nullptr, k_width, v_width, nullptr}};
+        Part part{batch, kv, steps * i / count, steps * (i + 1) / count, i ? 0 : count, {INT64_MAX, 0, nullptr, nullptr, k_width, v_width, nullptr}, nullptr};
         each_step(c, batch, kv, part.from, part.to, [&](int h, Block b, int) {
           if (b.run == b.run_end) return;
           const rg_schedule &s = schedule_of(c, batch, h);
@@ -214,13 +219,12 @@ static void add_tables(const rg_call &c, const rg_gradients &g, const Part *part
     for (long n = 0; n < g.dtable.head * group; n++) into[n] += part[i].sums.table[n];
 }
 
+static size_t numbers_of_row(const rg_call &c) { return up(std::max(c.head_dim, c.v_dim), NR); }
+
 // Add the parts of a key/value head in their order, and free them. dk has the factor of the scores as far as queries carry it, and
-// must have the scale.
-static bool add_parts(const rg_call &c, const rg_gradients &g, Part *part, long count) {
+// must have the scale. row: room for a sum of the parts.
+static void add_parts(const rg_call &c, const rg_gradients &g, Part *part, long count, real *row) {
   const real factor = HALF ? (real)c.scale : (c.softcap > 0 ? (real)1 : LN2) * score_factor(c).rest;
-  Workspace &own = workspace();
-  if (!own.reserve(sizeof(real) * (size_t)up(std::max(c.head_dim, c.v_dim), NR) + 1024)) return false;
-  real *row = own.take(up(std::max(c.head_dim, c.v_dim), NR));
   for (int key = c.first_key; key < c.first_key + c.keys; key++)
     for (int which = 0; which < 2; which++) {  // dk, then dv
       const int width = which ? part->sums.v_width : part->sums.k_width, dim = which ? c.v_dim : c.head_dim;
@@ -238,17 +242,24 @@ static bool add_parts(const rg_call &c, const rg_gradients &g, Part *part, long 
       write_row(REAL, (char *)numbers_at<real>(into, part->batch, part->kv_head, key - c.first_key), dim, found, which ? (real)1 : factor);
     }
   if (g.dtable.data) add_tables(c, g, part, count);
-  for (long i = 0; i < count; i++) std::free(part[i].sums.dk), part[i].sums.dk = nullptr;
-  return true;
+  for (long i = 0; i < count; i++) std::free(part[i].memory), part[i].memory = nullptr;
 }
 
 static bool compute_part(const rg_call &c, const rg_gradients &g, Part &part) {
   KeySums &sums = part.sums;
   const long keys = std::max(0L, sums.end - sums.first);
   const long numbers = keys * (sums.k_width + sums.v_width), table = g.dtable.data ? g.dtable.head * (c.heads / c.kv_heads) : 0;
-  sums.dk = (real *)std::calloc(numbers + table + 16, sizeof(real));
+  const long all_numbers = numbers + table + 16;
+  const bool alone = part.parts_of_head == 1, is_kept = alone && all_numbers <= MOST_KEPT_SUMS;
   Workspace &own = workspace();
-  if (!sums.dk || !own.reserve(sizeof(real) * BackwardRoom::numbers(c) + 1024)) return false;
+  if (!own.reserve(sizeof(real) * (BackwardRoom::numbers(c) + numbers_of_row(c) + (is_kept ? all_numbers : 0)) + 1024)) return false;
+  if (is_kept) {
+    sums.dk = own.take(all_numbers);
+    std::memset(sums.dk, 0, all_numbers * sizeof(real));
+  } else {
+    sums.dk = part.memory = (real *)std::calloc(all_numbers, sizeof(real));
+    if (!sums.dk) return false;
+  }
   sums.dv = sums.dk + keys * sums.k_width;
   if (table) sums.table = sums.dk + numbers;
   BackwardRoom room(own, c);
@@ -256,7 +267,16 @@ static bool compute_part(const rg_call &c, const rg_gradients &g, Part &part) {
     const int rows = std::min(BACK_ROWS, b.rows() - at);
     backward_rows({{c, schedule_of(c, part.batch, h), part.batch, h, b, {rows, rows}}, g, at}, room, sums);
   });
-  return part.parts_of_head != 1 || add_parts(c, g, &part, 1);  // while its sums are in the core's cache
+  if (alone) add_parts(c, g, &part, 1, own.take(numbers_of_row(c)));
+  return true;
+}
+
+// Add the parts of a key/value head that has several, of which this is the first.
+static bool add_several(const rg_call &c, const rg_gradients &g, Part *part) {
+  Workspace &own = workspace();
+  if (!own.reserve(sizeof(real) * numbers_of_row(c) + 1024)) return false;
+  add_parts(c, g, part, part->parts_of_head, own.take(numbers_of_row(c)));
+  return true;
 }
 
 static int backward_all(const rg_call &c, const rg_gradients &g) {
@@ -265,9 +285,9 @@ static int backward_all(const rg_call &c, const rg_gradients &g) {
   int failed = run_tasks(c.threads, parts.count, [&](long i) { return compute_part(c, g, parts.items[i]); });
   if (!failed)
     failed = run_tasks(c.threads, parts.count, [&](long i) {
-      return parts.items[i].parts_of_head < 2 || add_parts(c, g, parts.items + i, parts.items[i].parts_of_head);
+      return parts.items[i].parts_of_head < 2 || add_several(c, g, parts.items + i);
     });
-  for (long i = 0; i < parts.count; i++) std::free(parts.items[i].sums.dk);
+  for (long i = 0; i < parts.count; i++) std::free(parts.items[i].memory);
   return failed ? RG_NO_MEMORY : RG_OK;
 }
 }  // namespace
