@@ -54,6 +54,21 @@ def test_every_place_that_design_names_exists():
     assert not {name for name in named if not (ROOT / name).exists()}
 
 
+def test_design_names_every_file_that_asks_whether_a_number_is_nan_or_finite():
+    design = (ROOT / "DESIGN.md").read_text("utf-8")
+    section = design.partition("## Where a NaN is handled")[2].partition("\n## ")[0]
+    asks = re.compile(
+        r"isnan|isfinite|isinf\b|nan_to_num|__builtin_nan|== -(math|torch)\.inf\b.*, 0\)"
+    )
+    asking = []
+    for path in sorted((ROOT / "regard").rglob("*")):
+        is_source = path.suffix in (".py", ".h", ".cpp") and "testing" not in path.parts
+        if is_source and asks.search(path.read_text("utf-8")):
+            asking.append(path.name)
+    assert len(asking) > 10
+    assert not [name for name in asking if f"{name}`" not in section]
+
+
 def test_the_oracle_shares_no_code_with_what_it_checks():
     assert not imports_of(ROOT / "regard" / "testing" / "oracle.py")
 
