@@ -198,6 +198,6 @@ def at_ends(
     """
     if not texts:
         return before
-    rows = torch.cat([some.rows[some.last] for some in texts])
-    ends = torch.cat([part[some.last] for some, part in zip(texts, parts, strict=True)])
+    rows = torch.cat([group.rows[group.last] for group in texts])
+    ends = torch.cat([part[group.last] for group, part in zip(texts, parts, strict=True)])
     return ends.index_select(0, rows.argsort())

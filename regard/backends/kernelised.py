@@ -13,7 +13,7 @@ Source: Transformers are RNNs, Katharopoulos et al. 2020, equations 16 to 20.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -64,6 +64,15 @@ class Totals(NamedTuple):
     mass: torch.Tensor | None
 
 
+def changed_by_key(
+    parameters: Mapping[str, torch.Tensor],
+    by_key: Collection[str],
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> dict[str, torch.Tensor]:
+    """The parameters of a call, with a change of those that have a number for each key."""
+    return {name: change(x) if name in by_key else x for name, x in parameters.items()}
+
+
 class Text(NamedTuple):
     """What is computed: row r may look at the visible keys up to key `before + r`.
 
@@ -77,7 +86,7 @@ class Text(NamedTuple):
     visible: torch.Tensor | None = None
     before: int = 0
 
-    def without_unseen(self, by_key: Iterable[str], met: torch.Tensor | None) -> Text:
+    def without_unseen(self, by_key: Collection[str], met: torch.Tensor | None) -> Text:
         """The same with zeros for hidden keys, and for rows that may look at no key: both may hold NaN."""
         if self.visible is None:
             return self
@@ -87,17 +96,14 @@ class Text(NamedTuple):
         if met is not None:
             seen = seen | met
         hidden = ~self.visible
-        parameters = dict(self.parameters)
-        for name in parameters.keys() & set(by_key):
-            parameters[name] = parameters[name].masked_fill(hidden, 0)
         return self._replace(
             q=self.q.masked_fill(~seen[..., None], 0),
             k=self.k.masked_fill(hidden[..., None], 0),
             v=self.v.masked_fill(hidden[..., None], 0),
-            parameters=parameters,
+            parameters=changed_by_key(self.parameters, by_key, lambda x: x.masked_fill(hidden, 0)),
         )
 
-    def blocks(self, by_key: Iterable[str], block: int) -> Iterator[tuple[slice, Text]]:
+    def blocks(self, by_key: Collection[str], block: int) -> Iterator[tuple[slice, Text]]:
         """Blocks with keys alone, then with as many rows as keys, then with rows alone; with the rows of each."""
         rows = self.q.shape[2]
         keys = self.k.shape[2]

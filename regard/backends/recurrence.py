@@ -146,18 +146,18 @@ def scan_texts(
     texts = texts_between(begins)
     outputs = []
     memories = []
-    for some in texts:
-        by_position = (None if x is None else some.pack.take(x) for x in inputs[:5])
-        memory = inputs.memory.index_select(0, some.rows)
-        if not some.continues:
+    for group in texts:
+        by_position = (None if x is None else group.pack.take(x) for x in inputs[:5])
+        memory = inputs.memory.index_select(0, group.rows)
+        if not group.continues:
             memory = torch.zeros_like(memory)
         part = RecurrenceInputs(*by_position, memory)  # ty: ignore[invalid-argument-type]
-        met = torch.full((1, 1, 1), some.continues, device=begins.device)
-        part = without_unseen(part, some.pack.real[:, None], met)
+        met = torch.full((1, 1, 1), group.continues, device=begins.device)
+        part = without_unseen(part, group.pack.real[:, None], met)
         output, memory = scan(engine, rule, part)
         outputs.append(output)
         memories.append(memory)
-    packs = [some.pack for some in texts]
+    packs = [group.pack for group in texts]
     output = put_back(packs, outputs, begins.shape[0])
     return output, at_ends(texts, memories, inputs.memory)
 

@@ -16,7 +16,7 @@ from regard.core.tensors import Place, Stored
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional import attention, attention_detail
 from regard.layers.gates import RecurrentGates
-from regard.layers.projection import apply_projection, place_of
+from regard.layers.projection import apply_projection, dtype_and_device_of
 from regard.layers.recording import RecordedLayer, current_recording
 from regard.layers.rotation import rotate_heads
 from regard.layers.vectors import check_vectors
@@ -35,6 +35,8 @@ Gate = torch.Tensor | dict[str, torch.Tensor] | None
 class LayerMechanism(nn.Module):
     """A mechanism inside a layer: the declaration, its learned parameters and its projection of the keys.
 
+    `declared` is the mechanism of the user, `called` the one of each call: a score has projected its keys before.
+
     Args:
         declared: the mechanism as the user gave it.
         heads, kv_heads, head_dim: of the layer.
@@ -52,7 +54,7 @@ class LayerMechanism(nn.Module):
                 f"{declared}: its queries are its keys, so kv_heads {kv_heads} must be heads {heads}; leave it out"
             )
         declared.check_dims(head_dim, self.key_dim)
-        # A score may project its keys. They are projected once, so that a cache holds the projected keys.
+        # Keys are projected once, so that a cache holds the projected ones.
         self.called = declared.with_projected_keys()
         self.learned = declared.new_parameters(heads, kv_heads)
         self.needed = tuple(self.called.parameter_shapes(Sizes(1, heads, kv_heads, 1)))
@@ -254,7 +256,7 @@ class AttentionLayer(RecordedLayer):
     ) -> dict[str, Any]:
         """The options of `regard.layers.caches.new_cache`, with the defaults of this layer."""
         first_entries = whole("first_entries", first_entries, 0)
-        weights_dtype, device = place_of(self.to_v)
+        weights_dtype, device = dtype_and_device_of(self.to_v)
         options: dict[str, Any] = {
             "dtype": weights_dtype if dtype is None else dtype,
             "device": device,

@@ -18,7 +18,7 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.functional.jagged import jagged, packed_vectors
 from regard.layers.attending import AttentionLayer, LayerMechanism
 from regard.layers.caches import Cache, new_cache
-from regard.layers.projection import Projection, matrix_of, place_of
+from regard.layers.projection import Projection, dtype_and_device_of, matrix_of
 from regard.mechanisms import Softmax
 from regard.patterns import Pattern, as_pattern
 from regard.positions import Rotary, as_rotary
@@ -267,7 +267,7 @@ class LatentAttention(AttentionLayer):
         batch = whole("batch", batch, 0)
         q_len = whole("q_len", q_len, 0)
         held = whole("held", q_len if held is None else held, q_len)
-        weights_dtype, weights_device = place_of(self.to_v)
+        weights_dtype, weights_device = dtype_and_device_of(self.to_v)
         if dtype is None:
             dtype = weights_dtype
         else:

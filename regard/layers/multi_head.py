@@ -22,7 +22,7 @@ from regard.layers.choosing import Chooser
 from regard.layers.from_pytorch import hinting_at_pytorch, settings_of, weights_of
 from regard.layers.gates import log_forget_gates, new_forget_gates
 from regard.layers.projected_context import ProjectedContext
-from regard.layers.projection import Projection, apply_projection, place_of
+from regard.layers.projection import Projection, apply_projection, dtype_and_device_of
 from regard.layers.recording import current_recording
 from regard.layers.rotation import rotate_heads
 from regard.layers.step_program import step_by_program
@@ -517,7 +517,7 @@ class MultiHeadAttention(AttentionLayer):
             raise ArgumentError(
                 "a state has a fixed size and the dtype of the weights; leave out capacity, dtype and first_entries"
             )
-        weights_dtype, device = place_of(self.to_v)
+        weights_dtype, device = dtype_and_device_of(self.to_v)
         return RecurrentState(
             declared,
             batch,

@@ -76,12 +76,15 @@ def hooks_of_all_modules() -> bool:
     )
 
 
-def has_hooks(module: nn.Module) -> bool:
+def needs_call(module: nn.Module) -> bool:
+    """Whether a module does more than its class says: it has hooks, is compiled, or has a forward of its own."""
     return bool(
         module._forward_hooks
         or module._forward_pre_hooks
         or module._backward_hooks
         or module._backward_pre_hooks
+        or module._compiled_call_impl is not None
+        or "forward" in module.__dict__
     )
 
 
@@ -94,9 +97,7 @@ def apply_projection(linear: Any, x: torch.Tensor) -> torch.Tensor:
     passes_over_module = (
         type(linear) is Projection
         and type(x) is torch.Tensor
-        and "forward" not in linear.__dict__
-        and linear._compiled_call_impl is None
-        and not has_hooks(linear)
+        and not needs_call(linear)
         and not hooks_of_all_modules()
         and not torch.compiler.is_compiling()
         and torch._C._get_tracing_state() is None
@@ -126,7 +127,7 @@ def matrix_of(linear: Any) -> torch.Tensor | None:
     return linear.weight
 
 
-def place_of(linear: Any) -> tuple[torch.dtype, torch.device]:
+def dtype_and_device_of(linear: Any) -> tuple[torch.dtype, torch.device]:
     """The dtype in which a linear layer computes, and its device; float32 for quantised ones."""
     weight = linear.weight
     if callable(weight) and not isinstance(weight, torch.Tensor):  # PyTorch's quantised layers

@@ -16,7 +16,7 @@ from regard.backends.native.bands import entries_before
 from regard.backends.native.program import Attending, HeadSizes, Program, library_of_programs
 from regard.functional.measured import is_unwatched
 from regard.layers.caches import Cache
-from regard.layers.projection import Projection, has_hooks, hooks_of_all_modules
+from regard.layers.projection import Projection, hooks_of_all_modules, needs_call
 from regard.patterns import Pattern
 from regard.positions import Rotary
 
@@ -117,14 +117,7 @@ class StepProgram:
 
     def is_watched(self) -> bool:
         """Whether the projections have to be called, because of hooks, compilers or another `forward`."""
-        if hooks_of_all_modules():
-            return True
-        for linear in self._linears:
-            if has_hooks(linear) or linear._compiled_call_impl is not None:
-                return True
-            if "forward" in linear.__dict__:
-                return True
-        return False
+        return hooks_of_all_modules() or any(map(needs_call, self._linears))
 
     def run(self, layer: Any, x: torch.Tensor, cache: Cache) -> torch.Tensor | None:
         """The output (batch, 1, dim) for x (batch, 1, dim), which the cache then holds; None if it is not finite."""

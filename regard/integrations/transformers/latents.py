@@ -23,7 +23,7 @@ from transformers.cache_utils import DynamicLayer
 
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.caches import cache_with, check_batch
-from regard.layers.caches.entries import FreeSlots
+from regard.layers.caches.entries import FreeSlots, is_closed
 from regard.layers.projection import matrix_of
 
 __all__ = [
@@ -280,7 +280,7 @@ class LatentLayer(DynamicLayer):
 
     def _may_write(self, room: torch.Tensor, held: int, end: int) -> bool:
         """Whether entries may be written into the room, from `held` to `end`."""
-        if not self._holds_views() or room.shape[2] < end or _is_closed(room):
+        if not self._holds_views() or room.shape[2] < end or is_closed(room):
             return False
         return self._free_slots.claim(held, end)
 
@@ -305,8 +305,3 @@ class LatentLayer(DynamicLayer):
     def _holds_views(self) -> bool:
         """Whether keys and values are the views of the room; methods of transformers set other tensors."""
         return self._views[0] is self.keys and self._views[1] is self.values
-
-
-def _is_closed(room: torch.Tensor) -> bool:
-    """Whether it was made in inference mode, and cannot be written outside of it."""
-    return room.is_inference() and not torch.is_inference_mode_enabled()

@@ -17,6 +17,7 @@ from transformers.cache_utils import DynamicLayer
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.caches import cache_with, check_batch
 from regard.integrations.transformers.masks import PatternMask
+from regard.layers.caches.entries import is_closed
 from regard.patterns import Pattern
 from regard.patterns.dropping import kept_keys, misplaced
 
@@ -230,7 +231,7 @@ class WindowLayer(DynamicLayer):
         keys, values = self._entries
         if self._taken or self._views[0] is not keys or self._views[1] is not values:
             return True
-        return self._rooms[0].is_inference() and not torch.is_inference_mode_enabled()
+        return is_closed(self._rooms[0])
 
     def _new_room(self, entries: torch.Tensor) -> torch.Tensor:
         """A room that begins with these entries."""

@@ -342,7 +342,7 @@ class Cache(Owned):
             Keys and values of all positions, and for queries at the new ones the bias, which is None without gates.
         """
         new = self._stored(k, v, log_forget)
-        held = self._with(new)
+        held = self._with_new(new)
         keys, values = self._returned(held, common_dtype(k, v))
         kept = self._kept_after_append(held)
         bias = forget_bias(held.used(), new) if self._forgets else None
@@ -579,14 +579,14 @@ class Cache(Owned):
         by_key = log_forget.unflatten(1, (kv_heads, gates)).transpose(2, 3)
         return self._forgotten() + log_sums(by_key, 2)
 
-    def _with(self, new: dict[str, torch.Tensor]) -> HeldEntries:
+    def _with_new(self, new: dict[str, torch.Tensor]) -> HeldEntries:
         """The entries held and new ones after them."""
         held = self._held
         added = new["k"].shape[2]
         if torch.is_grad_enabled() and (held.recorded or needs_gradient(new)):
-            return held.joined(new)
+            return held.concatenated(new)
         if exporting():  # allocating ahead would fix the lengths of the program
-            return held.joined(new)
+            return held.concatenated(new)
         if not held.claimed(added, self._overwrites):
             held = held.moved(self._room(held.entries + added, held.room))
             held.claimed(added, self._overwrites)

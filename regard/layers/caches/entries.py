@@ -13,6 +13,11 @@ from regard.core.tensors import positions_of
 from regard.errors import ArgumentError, UnsupportedError
 
 
+def is_closed(x: torch.Tensor) -> bool:
+    """Whether a tensor was made in inference mode, and cannot be written outside of it."""
+    return x.is_inference() and not torch.is_inference_mode_enabled()
+
+
 class FreeSlots:
     """The free slots of planes that caches share: which cache may write them, also where each has a thread of its own.
 
@@ -103,18 +108,18 @@ class HeldEntries:
         return False
 
     @property
-    def fixed(self) -> bool:
+    def read_only(self) -> bool:
         """Whether free slots may not be written, because autograd or inference mode forbids it."""
+        if self.recorded:
+            return True
         # A compiler cannot trace inference tensors, so it does not ask for them.
-        if self.recorded or torch.compiler.is_compiling():
-            return self.recorded
-        return self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
+        return not torch.compiler.is_compiling() and is_closed(self.planes["k"])
 
     def used(self) -> dict[str, torch.Tensor]:
         """Views of the slots in use of every plane."""
         return {name: plane[:, :, self.start : self.stop] for name, plane in self.planes.items()}
 
-    def joined(self, new: dict[str, torch.Tensor]) -> HeldEntries:
+    def concatenated(self, new: dict[str, torch.Tensor]) -> HeldEntries:
         """These entries and new ones concatenated into new tensors, as autograd needs."""
         planes = {name: torch.cat([plane, new[name]], 2) for name, plane in self.used().items()}
         entries = self.entries + new["k"].shape[2]
@@ -122,7 +127,7 @@ class HeldEntries:
 
     def claimed(self, added: int, overwrites: bool) -> bool:
         """Whether `added` more entries may be written into free slots; see `FreeSlots.claim`."""
-        if self.stop + added > self.room or self.fixed or self.free_slots is None:
+        if self.stop + added > self.room or self.read_only or self.free_slots is None:
             return False
         return self.free_slots.claim(self.stop, self.stop + added, overwrites)
 

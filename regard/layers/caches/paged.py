@@ -22,7 +22,7 @@ from regard.layers.caches.base import (
     forget_bias,
     needs_gradient,
 )
-from regard.layers.caches.entries import HeldEntries, entries_before, rows_of
+from regard.layers.caches.entries import HeldEntries, entries_before, is_closed, rows_of
 
 PAGE = 64  # entries
 
@@ -67,17 +67,13 @@ class PagePool:
             self._free.append(index)
         if len(self._free) < count:
             self._free = self._not_lent()
-        while len(self._free) < count or self._is_closed():
+        while len(self._free) < count or is_closed(self.planes["k"]):
             self._grow(count - len(self._free))
         return [self._lend(self._free.pop()) for _ in range(count)]
 
     def _not_lent(self) -> list[int]:
         """The free pages, the first one last, with those that an exception in `take` left out."""
         return [index for index in range(self.pages - 1, -1, -1) if index not in self._lent]
-
-    def _is_closed(self) -> bool:
-        """Whether the planes were made in inference mode, and cannot be written outside of it."""
-        return self.planes["k"].is_inference() and not torch.is_inference_mode_enabled()
 
     def _grow(self, missing: int) -> None:
         """Replace the planes by larger ones, or by equally large ones where no page is missing."""
@@ -121,7 +117,7 @@ class PagePool:
                 name: plane.flatten(1, 2)[None, :, slots] for name, plane in self.planes.items()
             }
 
-        numbers = list[int]()
+        numbers: list[int] = []
         for row in rows:
             numbers += [page.index for page in row]
         index = torch.tensor(numbers, dtype=torch.int64, device="cpu")
@@ -221,7 +217,7 @@ class PageTable:
             return self
         entries = self.entries + added
         offset = self.entries % PAGE
-        rows = list[tuple[MemoryPage, ...]]()
+        rows: list[tuple[MemoryPage, ...]] = []
         for row in self.rows:
             pages = list(row)
             if offset and pages[-1].filled != offset:
@@ -236,7 +232,7 @@ class PageTable:
 
     def _slots(self, start: int) -> list[int]:
         """The slot of each entry from the number `start` on, row by row."""
-        slots = list[int]()
+        slots: list[int] = []
         for row in self.rows:
             slots += [
                 row[entry // PAGE].index * PAGE + entry % PAGE
@@ -340,7 +336,7 @@ class PagedCache(Cache):
         """Append entries, and return all keys and values; see `Cache.append_gated`."""
         new = self._stored(k, v, log_forget)
         if torch.is_grad_enabled() and (self._held.recorded or needs_gradient(new)):
-            held = self._whole().joined(new)
+            held = self._whole().concatenated(new)
             table = PageTable.empty(self._pool, self.batch)
             whole = held
         elif self._held.recorded:

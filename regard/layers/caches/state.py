@@ -19,7 +19,7 @@ from regard.backends.documents import (
     texts_packed,
     unpadded_keys,
 )
-from regard.backends.kernelised import Sums, Text, follow
+from regard.backends.kernelised import Sums, Text, changed_by_key, follow
 from regard.backends.native.recurrence import engine_on
 from regard.backends.recurrence import RecurrenceInputs, Rule, scan, without_unseen
 from regard.core.call import LOOKUP_ERRORS, Call
@@ -116,35 +116,59 @@ def add(
     mechanism: Mechanism, before: Summed | None, text: Text, scale: float
 ) -> tuple[torch.Tensor, Summed]:
     """Outputs (batch, heads, n, v_dim) of the next n positions of a text, and the sums that include their keys."""
-    q, k, v, parameters, visible, _ = text
     met_before = None
     met_after = None
-    if visible is not None:
+    if text.visible is not None:
         met_before = None if before is None else before.met
         if met_before is None:
-            met_before = torch.full((1, 1, 1), before is not None, device=visible.device)
-        met_after = (met_before | visible.any(-1, keepdim=True)).expand(q.shape[0], 1, 1)
+            met_before = torch.full((1, 1, 1), before is not None, device=text.visible.device)
+        met_after = met_before | text.visible.any(-1, keepdim=True)
+        met_after = met_after.expand(text.q.shape[0], 1, 1)
 
     if isinstance(mechanism, Recurrent):
-        if before is None:
-            memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3])
-        else:
-            memory = before.total
-        inputs = RecurrenceInputs(q, k, v, *mechanism.gates(parameters, k, v), memory)
-        if visible is not None:
-            inputs = without_unseen(inputs, visible, met_before)
-        output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), inputs)
-        return output, Summed(memory, met=met_after)
+        output, after = _add_to_memory(mechanism, before, text, scale, met_before)
+    else:
+        assert isinstance(mechanism, Kernelised)
+        output, after = _add_to_sums(mechanism, before, text, scale, met_before)
+    return output, replace(after, met=met_after)
 
-    assert isinstance(mechanism, Kernelised)
+
+def _add_to_memory(
+    mechanism: Recurrent,
+    before: Summed | None,
+    text: Text,
+    scale: float,
+    met: torch.Tensor | None,
+) -> tuple[torch.Tensor, Summed]:
+    """`add` for a recurrent mechanism; met: (batch or 1, 1, 1), whether a key came before."""
+    q, k, v = text.q, text.k, text.v
+    if before is None:
+        memory = v.new_zeros(*v.shape[:2], k.shape[3], v.shape[3])
+    else:
+        memory = before.total
+    inputs = RecurrenceInputs(q, k, v, *mechanism.gates(text.parameters, k, v), memory)
+    if text.visible is not None:
+        inputs = without_unseen(inputs, text.visible, met)
+    output, memory = scan(engine_on(v), Rule(mechanism.corrects, scale), inputs)
+    return output, Summed(memory)
+
+
+def _add_to_sums(
+    mechanism: Kernelised,
+    before: Summed | None,
+    text: Text,
+    scale: float,
+    met: torch.Tensor | None,
+) -> tuple[torch.Tensor, Summed]:
+    """`add` for a mechanism of features; met: (batch or 1, 1, 1), whether a key came before."""
     sums = None
     if before is not None:
         mass = None if before.mass is None else before.mass[..., None]
         sums = Sums(before.total, before.log, mass)
-    output, _, after = follow(mechanism, engine_on(v), scale, text, sums, met_before)
+    output, _, after = follow(mechanism, engine_on(text.v), scale, text, sums, met)
     assert after is not None
     mass = None if after.mass is None else after.mass[..., 0]
-    return output, Summed(after.total, after.log, mass, met_after)
+    return output, Summed(after.total, after.log, mass)
 
 
 def add_texts(
@@ -155,31 +179,33 @@ def add_texts(
     texts: all texts of the call. The sums that are returned are those of the last text of each row.
     """
     batch = rows.q.shape[0]
+
+    def for_every_row(x: torch.Tensor) -> torch.Tensor:
+        return x.expand(batch, *x.shape[1:])
+
+    visible = None if rows.visible is None else for_every_row(rows.visible)
+    by_row = changed_by_key(rows.parameters, mechanism.by_key, for_every_row)
     outputs = []
     after = []
-    for some in texts:
-        take = some.pack.take
-        seen = some.pack.real[:, None]
-        if rows.visible is not None:
-            seen = seen & take(rows.visible.expand(batch, 1, rows.visible.shape[-1]))
+    for group in texts:
+        take = group.pack.take
+        seen = group.pack.real[:, None]
+        if visible is not None:
+            seen = seen & take(visible)
+        parameters = changed_by_key(by_row, mechanism.by_key, take)
         start = None
-        if some.continues and before is not None:
-            start = before.mapped(partial(torch.index_select, dim=0, index=some.rows))
-        parameters = dict(rows.parameters)
-        for name in parameters.keys() & mechanism.by_key:
-            of_keys = parameters[name]
-            parameters[name] = take(of_keys.expand(batch, *of_keys.shape[1:]))
+        if group.continues and before is not None:
+            start = before.mapped(partial(torch.index_select, dim=0, index=group.rows))
         text = Text(take(rows.q), take(rows.k), take(rows.v), parameters, seen)
         output, summed = add(mechanism, start, text, scale)
         outputs.append(output)
-        after.append(summed)
-    output = put_back([some.pack for some in texts], outputs, batch)
-    parts = [summed.tensors for summed in after]
+        after.append(summed.tensors)
+
     at_end = {}
-    for name in parts[0]:
-        of_texts = [part[name] for part in parts]
+    for name in after[0]:
+        of_texts = [tensors[name] for tensors in after]
         at_end[name] = at_ends(texts, of_texts, of_texts[0])
-    return output, Summed(**at_end)
+    return put_back([group.pack for group in texts], outputs, batch), Summed(**at_end)
 
 
 class RecurrentState(Owned):
