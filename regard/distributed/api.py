@@ -28,7 +28,7 @@ from regard.distributed.group import Group
 from regard.distributed.layout import Layout, check_division
 from regard.distributed.needs import needs_of
 from regard.distributed.pieces import SharedOptions
-from regard.distributed.recurrent import Chain, attend_by_state, refuse_others
+from regard.distributed.recurrent import Chain, attend_by_state, refuse_without_state
 from regard.distributed.statistics import refusing_gradients, statistics
 from regard.errors import ShapeError, UnsupportedError
 from regard.functional.compiled import uncompiled
@@ -221,7 +221,7 @@ def _agree_on_call(
             call = call._replace(dropout_seed=checked_seed(call.dropout_seed))
         words = _words_alike(problem, call, division, want)
         if form == "state":
-            refuse_others(problem, layout, call.q_start, call.backend)
+            refuse_without_state(problem, layout, call.q_start, call.backend)
 
     needs_grad = problem.needs_grad or problem.bias_learns or problem.sink_learns
     announcement = Announcement(

@@ -66,7 +66,7 @@ class HeadPiece(NamedTuple):
     after: dict[str, torch.Tensor]
 
 
-def refuse_others(problem: Problem, layout: str, q_start: Any, backend: str) -> None:
+def refuse_without_state(problem: Problem, layout: str, q_start: Any, backend: str) -> None:
     """Raise an UnsupportedError unless a call can be computed by sums that go from process to process."""
     if not problem.mechanism.has_state:
         raise UnsupportedError(

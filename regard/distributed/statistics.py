@@ -47,8 +47,8 @@ def statistics(
         requested_statistics[name] = total.clamp_min_(0)  # a share may be rounded up
     if "received" in over_pieces:
         requested_statistics["received"] = received
-    if rows.count is not None:
-        requested_statistics["top_keys"] = rows.top
+    if rows.top_count is not None:
+        requested_statistics["top_keys"] = rows.top_keys
     return requested_statistics
 
 
@@ -119,10 +119,10 @@ class _StatisticsOfRows:
             name: torch.zeros_like(log_sum_exp) for name in STATISTICS_OF_PIECES if name in wants
         }
         top_keys = requested(TopKeys, wants)
-        self.count = None if top_keys is None else top_keys.count
-        shape = *log_sum_exp.shape, self.count or 0
+        self.top_count = None if top_keys is None else top_keys.count
+        shape = *log_sum_exp.shape, self.top_count or 0
         no_key = torch.full(shape, -1, dtype=torch.int64, device=q.device)
-        self.top = TopKeysFound(no_key, log_sum_exp.new_zeros(shape))
+        self.top_keys = TopKeysFound(no_key, log_sum_exp.new_zeros(shape))
 
     def add(self, piece: CallPiece, rows: slice, held: HeldKeys, received: torch.Tensor) -> None:
         """Add a piece; what its keys received is added to `received`, (batch, heads, held, 1)."""
@@ -142,7 +142,7 @@ class _StatisticsOfRows:
             self.sums["entropy"][:, :, rows] += entropy
         if "distance" in self.sums:
             self.sums["distance"][:, :, rows] += shares * detail.distance
-        if self.count is not None:
+        if self.top_count is not None:
             self._add_top_keys(rows, detail.top_keys, shares)
         if "received" in self.wants:
             add_to_held(piece, received, self._weights_received(piece, rows, q, k, shares))
@@ -150,14 +150,14 @@ class _StatisticsOfRows:
     def _add_top_keys(self, rows: slice, top: TopKeysFound, shares: torch.Tensor) -> None:
         """Keep the keys of the greatest weights among those kept so far and those of a piece."""
         weights_of_piece = top.weights.to(self.dtype) * shares[..., None]
-        indices = torch.cat([self.top.indices[:, :, rows], top.indices], -1)
-        weights = torch.cat([self.top.weights[:, :, rows], weights_of_piece], -1)
+        indices = torch.cat([self.top_keys.indices[:, :, rows], top.indices], -1)
+        weights = torch.cat([self.top_keys.weights[:, :, rows], weights_of_piece], -1)
 
         ranked = torch.where(indices < 0, -1, weights)  # index -1 stands for no key
         order = ranked.sort(stable=True, dim=-1, descending=True).indices
-        best = order[..., : self.count]
-        self.top.indices[:, :, rows] = indices.gather(-1, best)
-        self.top.weights[:, :, rows] = weights.gather(-1, best)
+        best = order[..., : self.top_count]
+        self.top_keys.indices[:, :, rows] = indices.gather(-1, best)
+        self.top_keys.weights[:, :, rows] = weights.gather(-1, best)
 
     def _weights_received(
         self, piece: CallPiece, rows: slice, q: torch.Tensor, k: torch.Tensor, shares: torch.Tensor

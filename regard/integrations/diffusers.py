@@ -50,7 +50,7 @@ class ImageCall(ReplacedCall):
     cross: bool
 
 
-Chosen = Pattern | str | None | Callable[[ImageCall], Pattern | str | None]
+LayerPatternChoice = Pattern | str | None | Callable[[ImageCall], Pattern | str | None]
 
 
 @brief
@@ -77,7 +77,7 @@ _watching: ContextVar[tuple[ObservedLayers, tuple[Want, ...]] | None] = ContextV
 _inside: ContextVar[bool] = ContextVar("_inside", default=False)
 
 
-def attach(model: Model, pattern: Chosen = None, *, backend: str = "auto") -> Model:
+def attach(model: Model, pattern: LayerPatternChoice = None, *, backend: str = "auto") -> Model:
     """Let regard compute the attention of a model or of all models of a pipeline; outputs stay equal.
 
     Each layer keeps its processor, whose call of `F.scaled_dot_product_attention` is computed by regard.
@@ -153,7 +153,9 @@ class _Attached:
     _original: Any  # the processor that the layer had
 
 
-def _attached_processor(processor: Any, name: str, pattern: Chosen, backend: str) -> Any:
+def _attached_processor(
+    processor: Any, name: str, pattern: LayerPatternChoice, backend: str
+) -> Any:
     """A copy of a processor that computes by regard; its class is derived, so that its signature stays."""
     kind: Any = type(processor)
 

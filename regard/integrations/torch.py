@@ -6,7 +6,6 @@ import inspect
 from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from regard.core.result import Want, checked_wants
 from regard.errors import ArgumentError, RegardError, ShapeError, UnsupportedError
 from regard.functional.api import attention, attention_detail
 from regard.functional.compiled import whole_attention
+from regard.integrations.rebinding import with_functions
 from regard.layers.from_pytorch import (
     allowed_by,
     as_four_axes,
@@ -59,7 +59,7 @@ class ReplacedCall:
     pattern: Pattern
 
 
-Chosen = Pattern | str | None | Callable[[ReplacedCall], Pattern | str | None]
+PatternChoice = Pattern | str | None | Callable[[ReplacedCall], Pattern | str | None]
 
 
 @brief
@@ -80,7 +80,7 @@ class ReplacedAttention:
 
 @contextmanager
 def replaced_attention(
-    pattern: Chosen = None, *, want: Iterable[Want] | Want = (), backend: str = "auto"
+    pattern: PatternChoice = None, *, want: Iterable[Want] | Want = (), backend: str = "auto"
 ) -> Generator[ReplacedAttention]:
     """Compute `F.scaled_dot_product_attention` of this thread by regard inside the block.
 
@@ -113,7 +113,7 @@ def replaced_attention(
         as_pattern(pattern)
     seen = ReplacedAttention()
     # PyTorch's fast path is off in any such mode.
-    with _Mode(seen, pattern, checked_wants(want), backend) as mode:
+    with _AttentionMode(seen, pattern, checked_wants(want), backend) as mode:
         yield seen
     if not mode.called:
         raise RegardError(
@@ -123,10 +123,12 @@ def replaced_attention(
         )
 
 
-class _Mode(TorchFunctionMode):
+class _AttentionMode(TorchFunctionMode):
     """Lets regard compute two functions of `F`; everything else stays PyTorch's."""
 
-    def __init__(self, seen: ReplacedAttention, pattern: Chosen, want: Any, backend: str) -> None:
+    def __init__(
+        self, seen: ReplacedAttention, pattern: PatternChoice, want: Any, backend: str
+    ) -> None:
         super().__init__()
         self.seen = seen
         self.pattern = pattern
@@ -210,7 +212,9 @@ class _Mode(TorchFunctionMode):
             return output
 
         arguments["need_weights"] = False
-        output, _ = _calling(attend, inspect.unwrap(func))(*bound.args, **bound.kwargs)
+        # While a mode handles a function, PyTorch switches the mode off, so the mode does not see what it calls.
+        calling = with_functions(inspect.unwrap(func), {"scaled_dot_product_attention": attend})
+        output, _ = calling(*bound.args, **bound.kwargs)
         if not needs_weights:
             return output, None
         weights = details[0].weights  # (batch, heads, q_len, k_len)
@@ -408,17 +412,3 @@ class MultiheadAttention(RecordedLayer, nn.MultiheadAttention):
 
 def _do_nothing(layer: nn.Module, inputs: Any) -> None:
     """A hook that changes nothing."""
-
-
-def _calling(attend: Callable[..., torch.Tensor], function: Any) -> Callable[..., Any]:
-    """A copy of a function of `F` that finds `attend` by the name scaled_dot_product_attention.
-
-    While a mode handles a function, PyTorch switches the mode off, so the mode does not see what the function calls.
-    The name in PyTorch's module stays as it is: other threads use it, and an interruption could not undo a change.
-    """
-    names = {**function.__globals__, "scaled_dot_product_attention": attend}
-    copied = FunctionType(
-        function.__code__, names, function.__name__, function.__defaults__, function.__closure__
-    )
-    copied.__kwdefaults__ = function.__kwdefaults__
-    return copied

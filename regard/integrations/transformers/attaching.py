@@ -150,7 +150,7 @@ def attach(
         switch.do()
         calling = callers(model)
         keep_latents(calling.values(), NAME)
-        _check_configs(model, _reading_configs(model, calling, exchanged))
+        _check_configs(model, _modules_reading_configs(model, calling, exchanged))
         was_changed = CHANGES in model.__dict__ or SHARED in model.__dict__
         if check and is_new and not was_changed:
             checked = check_equal(model, calling, switch.own_attention)
@@ -250,7 +250,8 @@ def _configs_to_switch(
         if name not in calling and name not in outside:
             continue
         config = getattr(module, "config", None) or owner_of(model, name).config
-        (read_by_callers if name in calling else read_outside).add(id(config))
+        readers = read_by_callers if name in calling else read_outside
+        readers.add(id(config))
     left = read_outside - read_by_callers
     return [config for config in configs if id(config) not in left]
 
@@ -260,14 +261,13 @@ def _configs_of_eager_masks(model: nn.Module, plain: list[nn.Module]) -> list[Pr
     plain_ids = set(map(id, plain))
     configs = []
     for part in models_inside(model):
-        code = sys.modules[type(part).__module__]
-        if hasattr(code, LOOKUP) or plain_ids.isdisjoint(map(id, part.modules())):
-            continue
-        configs.append(part.config)
+        calls_registered = hasattr(sys.modules[type(part).__module__], LOOKUP)
+        if not calls_registered and not plain_ids.isdisjoint(map(id, part.modules())):
+            configs.append(part.config)
     return configs
 
 
-def _reading_configs(
+def _modules_reading_configs(
     model: nn.Module, calling: dict[str, nn.Module], exchanged: list[PreTrainedModel]
 ) -> list[nn.Module]:
     """The modules that read from their configs which attention they call.

@@ -27,7 +27,7 @@ from regard.integrations.transformers.latents import EXPAND, Latents, form_of
 from regard.integrations.transformers.masks import NO_WEIGHTS, PatternMask, refuse_collecting
 from regard.integrations.transformers.packed import DOCUMENTS, PackedDocuments
 from regard.integrations.transformers.reading import UnreadMaskWarning
-from regard.integrations.transformers.sharing import forwards, shared_now
+from regard.integrations.transformers.sharing import running_forwards, shared_now
 from regard.integrations.transformers.traced_masks import TracedMask
 from regard.integrations.transformers.window_cache import mask_of_kept
 from regard.mechanisms import Mechanism
@@ -181,7 +181,7 @@ def regard_attention(
         attention_mask = _mask_within(documents, attention_mask, query, key, is_causal)
 
     shared = attention_mask.shared if type(attention_mask) is PatternMask else None
-    over_processes = shared is not None or (forwards and shared_now() is not None)
+    over_processes = shared is not None or (running_forwards and shared_now() is not None)
     change = module.__dict__.get(CHANGE)
     if change is not None:
         attention_mask = mask_of_kept(key, attention_mask)
@@ -259,7 +259,7 @@ def _is_special(module: nn.Module, key: Any) -> bool:
         CHANGE in state
         or EXPAND in state
         or bool(watchers.get())
-        or bool(forwards)
+        or bool(running_forwards)
         or getattr(key, STORED, None) is not None
     )
 

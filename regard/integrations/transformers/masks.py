@@ -29,7 +29,7 @@ from regard.integrations.transformers.reading import (
     padding_of,
     read_once,
 )
-from regard.integrations.transformers.sharing import Shared, shared_now
+from regard.integrations.transformers.sharing import SharedForward, shared_now
 from regard.integrations.transformers.traced_masks import traced_mask
 from regard.patterns import Explicit, Pattern, SameDocument
 from regard.patterns.documents import document_ids
@@ -62,7 +62,7 @@ class PatternMask(torch.Tensor):
     """
 
     pattern: Pattern
-    q_start: int
+    q_start: int  # of the pattern: 0 where it is Explicit, whose rows are those of the call
     reason: str | None  # why it could not be read, if the pattern is Explicit for this reason
     # Its shape, read without the time of an operation on a subclass of Tensor.
     sizes: tuple[int, ...]
@@ -71,7 +71,8 @@ class PatternMask(torch.Tensor):
     model: str | None = None  # the type of the model that made it
     _dense: Callable[[], torch.Tensor]
     _pairs: torch.Tensor | None
-    begin: int  # the position of the first query, counted from the first key
+    # The position of the first query, counted from the first key, whatever the pattern is.
+    begin: int
     # Unpadded keys, (batch, length), and the position of the call's first key.
     padding: tuple[torch.Tensor | None, int]
     dropped: range  # the keys that a cache left out, see `without`
@@ -82,7 +83,7 @@ class PatternMask(torch.Tensor):
     # The mask within these documents.
     within: tuple[torch.Tensor, PatternMask] | None = None
     # The processes that share the sequence, where its queries are those of this process.
-    shared: Shared | None = None
+    shared: SharedForward | None = None
 
     @staticmethod
     def __new__(

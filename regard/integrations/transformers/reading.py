@@ -44,12 +44,12 @@ class UnreadMaskWarning(UserWarning):
 
 def read_once(function: Function, keys: range) -> Pattern:
     """The canonical pattern of a mask function, as `pattern_of`; functions of equal code and numbers share it."""
-    name = _numbers_of(function)
-    pattern = None if name is None else _patterns.get(name)
+    key = _code_and_numbers(function)
+    pattern = None if key is None else _patterns.get(key)
     if pattern is None:
         pattern = pattern_of(function, keys).canonical()
-        if name is not None and len(_patterns) < MOST_KEPT:
-            _patterns[name] = pattern
+        if key is not None and len(_patterns) < MOST_KEPT:
+            _patterns[key] = pattern
     return pattern
 
 
@@ -59,7 +59,7 @@ def joined(pattern: Pattern, padding: Pattern) -> Pattern:
     return (pattern & padding).canonical()
 
 
-def _numbers_of(function: Any) -> tuple[Any, ...] | None:
+def _code_and_numbers(function: Any) -> tuple[Any, ...] | None:
     """The code of a function and the numbers and functions that it holds; None if it holds a tensor."""
     numbers: list[Any] = [function.__code__]
     for cell in function.__closure__ or ():
@@ -67,7 +67,7 @@ def _numbers_of(function: Any) -> tuple[Any, ...] | None:
         for value in contents if isinstance(contents, tuple) else (contents,):
             number = value if isinstance(value, int) else None
             if hasattr(value, "__code__"):
-                number = _numbers_of(value)
+                number = _code_and_numbers(value)
             if number is None:
                 return None
             numbers.append(number)
@@ -146,10 +146,10 @@ def _own_window(function: Function) -> Pattern | None:
     if _kind_of(function) is not None:
         return None
 
-    name = code, is_causal
-    if name not in _reaches:
-        _reaches[name] = _reach_of(function, is_causal)
-    reach = _reaches[name]
+    key = code, is_causal
+    if key not in _reaches:
+        _reaches[key] = _reach_of(function, is_causal)
+    reach = _reaches[key]
     return None if reach is None else Diagonals(*reach(size))
 
 

@@ -11,7 +11,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from contextvars import ContextVar
 from functools import cache, wraps
-from types import CellType, FunctionType
 from typing import Any, NamedTuple
 
 import torch
@@ -28,6 +27,7 @@ from regard.errors import ShapeError, UnsupportedError
 from regard.exporting import exporting
 from regard.functional.api import plan_attention
 from regard.functional.compiled_recurrence import traced_recurrence
+from regard.integrations.rebinding import with_functions
 from regard.integrations.transformers.attending import ModuleCall, watchers
 from regard.integrations.transformers.caches import cache_among
 from regard.integrations.transformers.modules import (
@@ -339,8 +339,8 @@ def restore_recurrent(model: nn.Module) -> None:
 @cache
 def _class_for(kind: Any) -> type[nn.Module]:
     """The subclass whose code calls the functions above."""
-    theirs = _with_functions(kind.forward, FUNCTIONS)
-    within_documents = _with_functions(kind.forward, WITHIN_DOCUMENTS)
+    theirs = with_functions(kind.forward, FUNCTIONS)
+    within_documents = with_functions(kind.forward, WITHIN_DOCUMENTS)
 
     @wraps(theirs)
     def forward(self: nn.Module, *args: Any, **options: Any) -> Any:
@@ -399,21 +399,3 @@ def _convolved(module: Any, options: dict[str, Any]) -> torch.Tensor | None:
 def _new_module(kind: type[nn.Module]) -> nn.Module:
     """A module without attributes, which pickle sets."""
     return object.__new__(_class_for(kind))
-
-
-def _with_functions(function: Any, functions: dict[str, Callable[..., Any]]) -> FunctionType:
-    """The function, also inside its decorators, with these names bound to functions of regard."""
-    attributes = dict(function.__dict__)
-    names = function.__globals__
-    cells = function.__closure__
-    inner = attributes.get("__wrapped__")
-    if inner is None:
-        names = {**names, **functions}
-    else:
-        changed = _with_functions(inner, functions)
-        attributes["__wrapped__"] = changed
-        cells = tuple(CellType(changed) if cell.cell_contents is inner else cell for cell in cells)
-    copied = FunctionType(function.__code__, names, function.__name__, function.__defaults__, cells)
-    copied.__kwdefaults__ = function.__kwdefaults__
-    copied.__dict__.update(attributes)
-    return copied

@@ -34,7 +34,7 @@ from regard.patterns import Pattern
 from regard.patterns.documents import document_ids
 
 __all__ = [
-    "Shared",
+    "SharedForward",
     "Sharing",
     "current",
     "part_of_batch",
@@ -107,7 +107,7 @@ class _Keywords(dict[str, Any]):
 
 
 @dataclass(eq=False)
-class Shared:
+class SharedForward:
     """One forward pass of a model over processes: the model whose forward began it, and the length of the sequence.
 
     `met`: whether the processes met after the beginning, in attention or to refuse the call. `keywords`: what the
@@ -184,12 +184,12 @@ class Shared:
         )
 
 
-current: ContextVar[Shared | None] = ContextVar("shared", default=None)
+current: ContextVar[SharedForward | None] = ContextVar("shared", default=None)
 # Ids of models whose forward runs, in any thread: a graph can read this, and no ContextVar.
-forwards: dict[int, bool] = {}
+running_forwards: dict[int, bool] = {}
 
 
-def shared_now() -> Shared | None:
+def shared_now() -> SharedForward | None:
     """The forward pass over processes that is running, or None.
 
     Raises:
@@ -198,7 +198,7 @@ def shared_now() -> Shared | None:
     if not torch.compiler.is_compiling():
         shared = current.get()
         return shared if shared is not None and shared.is_running() else None
-    if forwards:
+    if running_forwards:
         raise UnsupportedError(COMPILED)
     return None
 
@@ -230,9 +230,9 @@ def share_model(model: PreTrainedModel, sharing: Sharing | None) -> None:
     hooks = model.__dict__[HOOKS] = []
     for part in model.modules():
         if isinstance(part, PreTrainedModel):
-            forward = _Forward(sharing)
-            hooks.append(part.register_forward_pre_hook(forward.begin, with_kwargs=True))
-            hooks.append(part.register_forward_hook(forward.end, always_call=True))
+            hooks_of_part = _ForwardHooks(sharing)
+            hooks.append(part.register_forward_pre_hook(hooks_of_part.begin, with_kwargs=True))
+            hooks.append(part.register_forward_hook(hooks_of_part.end, always_call=True))
 
 
 def check_shareable(model: PreTrainedModel) -> None:
@@ -279,11 +279,11 @@ def _rotary_by_length(model: nn.Module) -> str | None:
 
 
 @dataclass
-class _Forward:
+class _ForwardHooks:
     """What happens before and after each forward of a model: the hooks that divide its sequence."""
 
     sharing: Sharing
-    tokens: list[Token[Shared | None]] = field(default_factory=list)
+    tokens: list[Token[SharedForward | None]] = field(default_factory=list)
     knows_weights: bool = False  # to be those of the other processes
 
     def begin(self, model: nn.Module, args: tuple[Any, ...], options: dict[str, Any]) -> Any:
@@ -292,7 +292,7 @@ class _Forward:
             raise UnsupportedError(COMPILED)
         if shared_now() is not None:  # a model inside of the model whose forward began
             return None
-        forwards.pop(id(model), None)  # it is there if the last forward was interrupted
+        running_forwards.pop(id(model), None)  # it is there if the last forward was interrupted
 
         group = self.sharing.group
         group.begin()
@@ -309,11 +309,11 @@ class _Forward:
         whole = Layout(self.sharing.layout, agreed.q_lengths)
         self.knows_weights = True
 
-        shared = Shared(self.sharing, model, whole.length, keywords=ref(keywords))
+        shared = SharedForward(self.sharing, model, whole.length, keywords=ref(keywords))
         _complete(keywords, x, whole, shared)
         if "use_cache" in names:
             keywords["use_cache"] = False
-        forwards[id(model)] = True
+        running_forwards[id(model)] = True
         self.tokens[:] = [current.set(shared)]
         return (), keywords
 
@@ -336,13 +336,15 @@ class _Forward:
         if shared is None or shared.owner is not model or not self.tokens:
             return
         current.reset(self.tokens.pop())
-        forwards.pop(id(model), None)
+        running_forwards.pop(id(model), None)
         if output is None and not shared.met:
             # It failed, and the others wait for it in their first attention.
             shared.report(sys.exception() or RegardError("its model failed"))
 
 
-def _complete(keywords: dict[str, Any], x: torch.Tensor, layout: Layout, shared: Shared) -> None:
+def _complete(
+    keywords: dict[str, Any], x: torch.Tensor, layout: Layout, shared: SharedForward
+) -> None:
     """Add the positions of this part, and the mask of the whole sequence."""
     rank = shared.sharing.group.rank
     empty = [process for process, length in enumerate(layout.lengths) if not length]

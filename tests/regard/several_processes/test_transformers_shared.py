@@ -24,7 +24,13 @@ from regard.integrations.transformers import (
     part_of_batch,
 )
 from regard.integrations.transformers.attending import regard_attention
-from regard.integrations.transformers.sharing import TYPES, Shared, Sharing, current, forwards
+from regard.integrations.transformers.sharing import (
+    TYPES,
+    SharedForward,
+    Sharing,
+    current,
+    running_forwards,
+)
 from regard.patterns import Causal
 
 LENGTH = 13  # two processes hold 7 and 6 positions
@@ -263,9 +269,9 @@ def a_bias(model: Any, ids: torch.Tensor) -> None:
     model(ids)
 
 
-def shared_by(model: Any) -> Shared:
+def shared_by(model: Any) -> SharedForward:
     sharing = Sharing(dist.group.WORLD, Group.of(dist.group.WORLD), "contiguous", "auto")
-    return Shared(sharing, model, LENGTH)
+    return SharedForward(sharing, model, LENGTH)
 
 
 def other_keys(model: Any, ids: torch.Tensor) -> None:
@@ -278,12 +284,12 @@ def by_hand(model: Any, ids: torch.Tensor) -> None:
     # The inner model counts as well: no error.
     model.model(ids, attention_mask=WHOLE_MASK, position_ids=places_of(ids))
     token = current.set(shared_by(model))
-    forwards[id(model)] = True
+    running_forwards[id(model)] = True
     try:
         qkv = torch.randn(3, 2, 4, 6, 4).double()
         regard_attention(model.model.layers[0].self_attn, *qkv, None)
     finally:
-        forwards.pop(id(model))
+        running_forwards.pop(id(model))
         current.reset(token)
 
 
