@@ -16,9 +16,10 @@ from regard_lab.cli.console import StoppedError, keeping, note, out, out_json, o
 from regard_lab.cli.demo_end import (
     PAIR,
     draw_pair_picture,
+    last_lines,
     next_lines,
     pair_lines,
-    program_name,
+    picture_lines,
     score_lines,
     translate_pair,
     write_page,
@@ -196,11 +197,12 @@ def _evaluate(
     show("")
     pictures += _look_at_articles(translator, report, cross, routes, folder)
     explain_run(run)
-    show(f"4. Pictures in {folder}: {', '.join(Path(picture).name for picture in pictures)}")
-    show(f"   To change a word of the sentence yourself, open {page}")
-    show(
-        f"   A model of real English, in which *it* looks at *animal*: {program_name()} lesson relations"
-    )
+    show(f"4. Pictures in {folder}")
+    for line in picture_lines(pictures):
+        say(line)
+    show("")
+    for line in last_lines(page):
+        say(line)
     if as_json:
         out_json(
             {

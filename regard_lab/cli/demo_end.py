@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,8 @@ from regard_lab.seeing.explorer import to_page
 from regard_lab.seeing.lens_study import view_pronoun
 from regard_lab.seeing.looks import words_away
 from regard_lab.seeing.pronoun_pair import PronounTranslation, changed_words, draw_pair
-from regard_lab.seeing.referents import HONESTY
+from regard_lab.seeing.referents import Agreement, HeadChoice
+from regard_lab.teaching import read_report
 from regard_lab.text.pronouns import ARTICLE_SENTENCES, PronounSentence
 from regard_lab.text.pronouns.frames import FRAMES
 from regard_lab.text.pronouns.lexicon import ATTRIBUTES, DRAWBACKS, NOUNS
@@ -29,9 +31,15 @@ PAGE = "it.html"
 WORDS = "words.txt"
 PAIR = ARTICLE_SENTENCES[:2]  # "... because it was too tired." and "... too wide."
 PICTURE_NOTE = (
-    "The thicker a line, the more the pronoun depends on the English word: each word was erased in turn. Only the "
-    "framed word differs between the sentences."
+    "The thicker a line, the more the pronoun depends on the English word, on one scale for both sentences: each word "
+    "was erased in turn. Only the framed word differs between the sentences."
 )
+SHOWN = {  # what the pictures show, by the pattern of their names
+    "pair.png": "the two sentences above, with lines from each pronoun to the words that it depends on",
+    "article-[0-9].png": "where heads look in three sentences that articles use",
+    "article-[0-9]-used.png": "which words the pronouns of these sentences depend on",
+    "every-head.png": "all heads, in the last of these sentences",
+}
 COLUMN = 66  # where what a pronoun means stands beside its sentence
 
 
@@ -81,6 +89,7 @@ def pair_lines(pair: TranslatedPair, head: tuple[int, int]) -> list[str]:
         written = _with_capitals(one.written, one.pronoun)
         lines += [one.source, f"{written:<{COLUMN}} {one.pronoun} = {one.meant}", ""]
     lines += [_dependence(one) for one in pair.known]
+    lines.append("(*Without* a word: the mean of all words' vectors took its place.)")
     looked = [one.looked_at for one in pair.known]
     nouns = [sentence.referent for sentence in PAIR]
     if [word for word, _ in looked] == nouns:
@@ -121,16 +130,14 @@ def _with_capitals(written: str, pronoun: str) -> str:
 
 def _dependence(one: PronounTranslation) -> str:
     """What happens to the pronoun if the word that differs is erased."""
-    before = one.lens.probability
-    after = one.probability_without(one.changed)
-    if after < min(before, 0.5):
-        return (
-            f"Without *{one.changed}*, the probability of *{one.pronoun}* (among es, er and sie) falls from "
-            f"{before:.2f} to {after:.2f}."
-        )
+    sentence = (
+        f"Without *{one.changed}*, the probability of *{one.pronoun}* (among es, er and sie) "
+        f"{one.without_changed}"
+    )
+    if one.is_decided_by_changed:
+        return f"{sentence}."
     return (
-        f"Without *{one.changed}*, the probability of *{one.pronoun}* is still {after:.2f}: in this sentence the model "
-        f"writes *{one.pronoun}* even without an adjective."
+        f"{sentence}: in this sentence the model writes *{one.pronoun}* even without an adjective."
     )
 
 
@@ -223,20 +230,55 @@ def score_lines(result: Evaluation, report: PronounReport, agreement: float | No
         )
     found = report.agreement
     if report.head is not None and found is not None:
-        lines.append(
-            f"Articles show a head in which *it* looks at its noun. Here this is rarer: in the best encoder head "
-            f"(layer {report.head.layer}, head {report.head.head}, counted from 0, chosen on other sentences) *it* "
-            f"looks most at its noun in {percent(found.agreement)} of the sentences. Always taking the word "
-            f"{words_away(found.offset)} is right in {percent(found.by_offset)}, a random choice in "
-            f"{percent(found.chance)}. The encoder sees only two words on each side of *it*. The decoder writes the "
-            f"pronoun, and reads noun and adjective itself."
-        )
-        lines.append(HONESTY)
+        lines += _lines_on_attention(report.head, found)
     lines.append(
         f"BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f}, perplexity {result.perplexity:.3f} per id "
         f"({scores.bleu_signature}; {scores.chrf_signature})"
     )
     return lines
+
+
+def _lines_on_attention(head: HeadChoice, found: Agreement) -> list[str]:
+    """How often *it* looks at its noun in the encoder, and why a translation can be right without that."""
+    compared = "no better than" if found.agreement <= found.by_offset else "better than"
+    return [
+        f"Attention: articles show a head in which *it* looks at its noun. The encoder's best head for this (layer "
+        f"{head.layer}, head {head.head}, counted from 0; chosen on other sentences) is right in "
+        f"{percent(found.agreement)} of the sentences. That is {compared} a rule without a model: the word "
+        f"{words_away(found.offset)} is right in {percent(found.by_offset)}, a random word in {percent(found.chance)}.",
+        "The translator does not need such a head: the decoder writes the pronoun, and reads noun and adjective "
+        "itself. In this encoder a word looks at only two words on each side. Encoders that look at all words were "
+        "trained too (docs/demo.md).",
+        "Attention alone is not an explanation: a model may look at a word without using it, or use a word that an "
+        "earlier layer has mixed into its neighbours. Swapping and erasing words shows what it uses.",
+    ]
+
+
+def picture_lines(pictures: Iterable[str]) -> list[str]:
+    """The names of the pictures that were drawn, with what they show."""
+    names = [Path(picture).name for picture in pictures]
+    lines = []
+    for pattern, shows in SHOWN.items():
+        matching = [name for name in names if fnmatchcase(name, pattern)]
+        if matching:
+            lines.append(f"{', '.join(matching)}: {shows}")
+    return lines
+
+
+def last_lines(page: Path) -> list[str]:
+    """The page once more, and a model in which *it* looks at its noun as articles say."""
+    study = read_report("english").figures["it"]
+    layer, head = study["chosen"]
+    example = study["example"]
+    weights = " and ".join(
+        f"{of_words[example['animal']]:.2f} if the sentence ends in *{ending}*"
+        for ending, of_words in example["weights"].items()
+    )
+    return [
+        f"To change a word of the sentence yourself, open {page}",
+        f"In a model of real English *it* looks at *animal*, as articles say: head {layer}.{head} of all-MiniLM-L6-v2 "
+        f"gives it the weight {weights}. To see more: {program_name()} lesson relations",
+    ]
 
 
 def percent(share: float) -> str:

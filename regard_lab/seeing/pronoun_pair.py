@@ -25,7 +25,7 @@ BASELINE = 0.19  # from the upper edge of a word down to the line that it stands
 BETWEEN_LANGUAGES = 0.95
 OF_A_SENTENCE = BETWEEN_LANGUAGES + LINE_OF_TEXT + 0.45
 LEAST_SHARE = 0.05  # a thinner line is not drawn
-THICKEST = 9.0  # points, of a line that has the whole share
+THICKEST = 9.0  # points, of a line that has the whole scale
 LANGUAGE_COLOUR = LINES[0]
 CHANGED_COLOUR = LINES[1]
 
@@ -62,11 +62,24 @@ class PronounTranslation:
         return max(pairs, key=lambda pair: pair[1])
 
     @property
-    def shares(self) -> dict[str, float]:
-        """The part of each English word in the rise of the pronoun's log odds; 0 for words that lower them."""
-        pairs = list(zip(self.lens.source_words, self.lens.source_scores, strict=True))
-        total = sum(max(score, 0.0) for _, score in pairs)
-        return {word: max(score, 0.0) / total if total else 0.0 for word, score in pairs}
+    def falls(self) -> dict[str, float]:
+        """By how much the log odds of the pronoun fall without each English word; 0 where they rise."""
+        pairs = zip(self.lens.source_words, self.lens.source_scores, strict=True)
+        return {word: max(score, 0.0) for word, score in pairs}
+
+    @property
+    def is_decided_by_changed(self) -> bool:
+        """Whether the model no longer writes the pronoun if the changed word is erased."""
+        return self.probability_without(self.changed) < min(self.lens.probability, 0.5)
+
+    @property
+    def without_changed(self) -> str:
+        """What happens to the probability of the pronoun if the changed word is erased, as part of a sentence."""
+        before = self.lens.probability
+        after = self.probability_without(self.changed)
+        if self.is_decided_by_changed:
+            return f"falls from {before:.2f} to {after:.2f}"
+        return f"is still {after:.2f}"
 
     def probability_without(self, word: str) -> float:
         """The probability of the pronoun, among es, er and sie, if an English word is erased."""
@@ -90,7 +103,8 @@ def changed_words(first: str, second: str) -> tuple[str, str]:
 def draw_pair(pair: Sequence[PronounTranslation], path: str | Path, note: str = "") -> None:
     """Draw sentences one below the other: the changed word in a frame, and from each pronoun lines to English words.
 
-    The thicker a line, the more the pronoun depends on the word.
+    The thicker a line, the more the pronoun depends on the word. All sentences share one scale: a line has the
+    whole thickness if the fall of the log odds without its word is the largest sum of falls of a sentence.
 
     Raises:
         ArgumentError: a path that ends in neither .png, .svg nor .pdf, or a folder that does not exist.
@@ -108,8 +122,9 @@ def draw_pair(pair: Sequence[PronounTranslation], path: str | Path, note: str = 
         title = "One word changes, and the pronoun with it"
         write_text(figure, title, EDGE, EDGE, TITLE_SIZE, weight="bold")
         top = EDGE + 0.55
+        whole = max(sum(sentence.falls.values()) for sentence in pair)
         for sentence in pair:
-            _draw_sentence(figure, sentence, top)
+            _draw_sentence(figure, sentence, whole, top)
             top += OF_A_SENTENCE
         write_text(figure, words, EDGE, top, NOTE_SIZE, color=FAINT)
 
@@ -119,16 +134,16 @@ def _width_of(text: str) -> float:
     return sum(text_width(word, WORD_SIZE, "bold") for word in words) + GAP * len(words)
 
 
-def _draw_sentence(figure: Figure, sentence: PronounTranslation, top: float) -> None:
-    """English above, German below, and the lines between them."""
+def _draw_sentence(figure: Figure, sentence: PronounTranslation, whole: float, top: float) -> None:
+    """English above, German below, and the lines between them; `whole` is the fall of the thickest possible line."""
     english = _places(sentence.source, EDGE)
     german = _places(sentence.written, EDGE)
     below = top + BETWEEN_LANGUAGES
     pronoun = _first_place(german, sentence.pronoun, last=True)
 
-    shares = sentence.shares
+    falls = sentence.falls
     for word, box in english:
-        share = shares.get(word.strip(".,"), 0.0)
+        share = falls.get(word.strip(".,"), 0.0) / whole if whole else 0.0
         if share >= LEAST_SHARE:
             _draw_line(figure, box, pronoun, top, below, share)
     for word, box in english:
@@ -140,7 +155,10 @@ def _draw_sentence(figure: Figure, sentence: PronounTranslation, top: float) -> 
         is_pronoun = box is pronoun
         style = {"weight": "bold", "color": LANGUAGE_COLOUR} if is_pronoun else {}
         _write_word(figure, word, box.left, below, **style)
-    meaning = f"{sentence.pronoun} = {sentence.meant}, {sentence.meant_in_english}"
+    meaning = (
+        f"{sentence.pronoun} = {sentence.meant}, {sentence.meant_in_english}. Without “{sentence.changed}” its "
+        f"probability {sentence.without_changed}."
+    )
     write_text(figure, meaning, EDGE, below + LINE_OF_TEXT, NOTE_SIZE, color=LANGUAGE_COLOUR)
 
 

@@ -10,14 +10,22 @@ import pytest
 from regard_lab.cli.demo_end import (
     PAIR,
     TranslatedPair,
+    last_lines,
     pair_lines,
     percent,
+    picture_lines,
     program_name,
+    score_lines,
     write_words,
 )
+from regard_lab.decoding import Evaluation
 from regard_lab.seeing import Relevance
 from regard_lab.seeing.pronoun_pair import PronounTranslation
+from regard_lab.seeing.referents import Agreement, HeadChoice, SwapCheck
+from regard_lab.teaching import read_report
 from regard_lab.text.pronouns.lexicon import DRAWBACKS, NOUNS
+from regard_lab.text.scores import Scores
+from regard_lab.training.recipes.evaluation import PronounReport
 
 
 def explained(number: int, scores: dict[str, float], attention: dict[str, float]) -> Any:
@@ -67,8 +75,8 @@ def test_the_pair_says_what_each_pronoun_means_and_what_erasing_the_changed_word
         in text
     )
     assert (
-        "Without *wide*, the probability of *sie* is still 0.99: in this sentence the model writes"
-        in text
+        "Without *wide*, the probability of *sie* (among es, er and sie) is still 0.99: in this sentence the "
+        "model writes *sie* even without an adjective." in text
     )
     assert (
         "(layer 1, head 2, counted from 0) looked most at animal (weight 0.90) while *es* was written"
@@ -94,6 +102,59 @@ def test_all_words_of_the_grammar_are_listed(tmp_path: Path) -> None:
     listed = {word for line in text.splitlines() for word in line.partition(": ")[2].split(", ")}
     assert {noun.english for noun in NOUNS} <= listed
     assert {drawback.english for drawback in DRAWBACKS} <= listed
+
+
+def lines_on_attention(agreement: float) -> str:
+    found = Agreement(agreement, preference=0.5, count=200, chance=0.07, offset=-2, by_offset=0.45)
+    scores = Scores(
+        count=200,
+        bleu=99.0,
+        bleu_signature="nrefs:1",
+        chrf=99.5,
+        chrf_signature="nrefs:1",
+        exact_match=0.95,
+    )
+    report = PronounReport(
+        pronouns=0.9,
+        baseline=0.34,
+        contrast=0.8,
+        swaps=SwapCheck(0.95, 0.93, 0.98, 100),
+        head=HeadChoice(1, 2, 0.4),
+        agreement=found,
+    )
+    return "\n".join(score_lines(Evaluation(scores, 1.5, {}, []), report, None))
+
+
+def test_a_head_is_compared_with_a_rule_that_has_no_model() -> None:
+    text = lines_on_attention(0.41)
+    assert "(layer 1, head 2, counted from 0; chosen on other sentences) is right in 41.0 %" in text
+    assert "That is no better than a rule without a model: the word 2 words back" in text
+    assert "is right in 45.0 %, a random word in 7.0 %." in text
+    assert "That is better than a rule" in lines_on_attention(0.46)
+
+
+def test_each_picture_is_named_with_what_it_shows() -> None:
+    names = ["pair.png", "article-1.png", "article-1-used.png", "article-2.png", "every-head.png"]
+    lines = picture_lines([f"runs/demo/pictures/{name}" for name in names])
+    assert [line.partition(": ")[0] for line in lines] == [
+        "pair.png",
+        "article-1.png, article-2.png",
+        "article-1-used.png",
+        "every-head.png",
+    ]
+    assert all(line.partition(": ")[2] for line in lines)
+    # a hardly trained model has no pair, and no word that decides a pronoun
+    assert len(picture_lines(["article-1.png"])) == 1
+
+
+def test_the_last_lines_have_the_weights_of_a_model_of_english() -> None:
+    example = read_report("english").figures["it"]["example"]
+    tired, wide = (example["weights"][ending][example["animal"]] for ending in ("tired", "wide"))
+    assert tired > 2 * wide
+    page, english = last_lines(Path("it.html"))
+    assert page.endswith("open it.html")
+    assert f"the weight {tired:.2f} if the sentence ends in *tired* and {wide:.2f} if" in english
+    assert english.endswith("lesson relations")
 
 
 def test_commands_name_the_program_as_it_was_called(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from regard_lab.seeing import Relevance
+from regard_lab.seeing import Relevance, pronoun_pair
 from regard_lab.seeing.pronoun_pair import PronounTranslation, changed_words, draw_pair
 from regard_lab.text.pronouns import ARTICLE_SENTENCES
 
@@ -33,21 +33,37 @@ def translated(number: int) -> PronounTranslation:
     )
 
 
-def test_shares_count_what_speaks_for_the_pronoun() -> None:
-    shares = translated(0).shares
-    assert shares["tired"] == pytest.approx(0.6)
-    assert shares["animal"] == pytest.approx(0.4)
-    assert shares["was"] == 0
+def test_a_word_that_speaks_against_the_pronoun_counts_nothing() -> None:
+    falls = translated(0).falls
+    assert falls["tired"] == 9
+    assert falls["animal"] == 6
+    assert falls["was"] == 0
 
 
-def test_the_picture_has_thick_lines_to_the_words_that_matter(tmp_path: Path) -> None:
+def test_the_lines_of_both_sentences_have_one_scale(tmp_path: Path) -> None:
     known = [translated(0), translated(1)]
     draw_pair(known, tmp_path / "pair.svg", "note")
     drawn = (tmp_path / "pair.svg").read_text()
-    # shares 0.6 and 0.4 of nine points in the first sentence, all in the second
-    assert [f"stroke-width: {width}" in drawn for width in ("5.4", "3.6", "9")] == [True] * 3
+    # 9, 6 and 2 of the first sentence's sum 15, in nine points; by its own sum, the third would be the thickest
+    drawn_widths = {
+        width: f"stroke-width: {width}" in drawn for width in ("5.4", "3.6", "1.2", "9")
+    }
+    assert drawn_widths == {"5.4": True, "3.6": True, "1.2": True, "9": False}
     draw_pair(known[:1], tmp_path / "one.png")
     assert (tmp_path / "one.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_picture_says_what_the_pronoun_does_without_the_changed_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written = []
+    monkeypatch.setattr(
+        pronoun_pair, "write_text", lambda figure, text, *place, **style: written.append(text)
+    )
+    draw_pair([translated(0), translated(1)], tmp_path / "pair.svg")
+    text = "\n".join(written)
+    assert "Without “tired” its probability falls from 0.98 to 0.01." in text
+    assert "Without “wide” its probability is still 0.99." in text
 
 
 def test_the_changed_words_are_those_that_differ() -> None:
