@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -56,8 +55,7 @@ class OutputAndSums(NamedTuple):
     row_sums: torch.Tensor | None = None
 
 
-@dataclass(frozen=True)
-class BackwardInputs:
+class BackwardInputs(NamedTuple):
     """What a backward pass needs: inputs, results, and their gradients; that of an unused log-sum-exp is None.
 
     `row_sums` is None where the results are merged from those of several calls.
@@ -208,7 +206,7 @@ def backward(
     v_dim = v.shape[-1]
     if call.scale <= 0:
         positive = call._replace(scale=abs(call.scale) or 1.0)
-        dq, dk, dv = backward(replace(saved, q=q * _sign_of_scale(call)), positive)
+        dq, dk, dv = backward(saved._replace(q=q * _sign_of_scale(call)), positive)
         return dq * _sign_of_scale(call), dk, dv
     if call.mask is not None or (log_sum_exp.is_cpu and (log_sum_exp == -math.inf).any()):
         empty_rows = log_sum_exp == -math.inf

@@ -135,12 +135,17 @@ def one_by_one(
 
 def _for_each_member(function: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
     """A function of tensors, called once for each member if autograd passes a batch of gradients."""
+    for x in tensors:
+        if x is not None and torch._C._functorch.is_legacy_batchedtensor(x):
+            return _for_each_member_of_batch(function, tensors)
+    return function(tensors)
+
+
+def _for_each_member_of_batch(function: Callable[[Tensors], Tensors], tensors: Tensors) -> Tensors:
     dims: list[int | None] = []
     for x in tensors:
         batched = x is not None and torch._C._functorch.is_legacy_batchedtensor(x)
         dims.append(0 if batched else None)
-    if 0 not in dims:
-        return function(tensors)
     # PyTorch has no function that only reads the level.
     level = torch._C._vmapmode_increment_nesting() - 1
     torch._C._vmapmode_decrement_nesting()

@@ -347,7 +347,7 @@ class Kernel:
             sums = saved.output, log_sum_exp, saved.row_sums
             found = calls.gradients(*inputs, *sums, grad, slope, _row_keys(operands))
             if found is not None:
-                return tuple(x.to(like.dtype) for x, like in zip(found, inputs, strict=True))
+                return _in_dtypes_of(inputs, found)
         grads = [_room_for(x) for x in inputs[:3]]
         grad_bias = self._bias_gradient(operands)
 
@@ -362,7 +362,7 @@ class Kernel:
 
         if grad_bias is not None:
             grads.append(_reduce_bias_gradient(grad_bias, operands))
-        return tuple(x.to(like.dtype) for x, like in zip(grads, inputs, strict=True))
+        return _in_dtypes_of(inputs, grads)
 
     def _both_passes(self, operands: Operands) -> BothPasses | None:
         """What computes both passes of such calls without Python; None where they differ in more than their tensors."""
@@ -483,6 +483,15 @@ def _reduce_bias_gradient(gradient: torch.Tensor, operands: Operands) -> torch.T
     if isinstance(operands.bias, Relative):
         gradient = gradient[:, :, 0].sum(0)
     return gradient.sum_to_size(_numbers_of(operands.bias).shape)
+
+
+def _in_dtypes_of(
+    inputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
+) -> tuple[torch.Tensor, ...]:
+    """The gradients in the dtypes of their inputs."""
+    if all(x.dtype == like.dtype for x, like in zip(gradients, inputs, strict=True)):
+        return tuple(gradients)
+    return tuple(x.to(like.dtype) for x, like in zip(gradients, inputs, strict=True))
 
 
 def _room_for(x: torch.Tensor) -> torch.Tensor:
