@@ -9,7 +9,8 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
-from regard.patterns import Grid, Pattern
+from regard.patterns import Causal, Grid, Pattern
+from regard.patterns.algebra import NOTHING
 from regard.patterns.registry import Declared, Registry
 
 OPTIONS = ("bias", "softcap", "scale", "dropout", "sink")
@@ -179,6 +180,11 @@ class Mechanism(Comparing, Declared, enrol=False):
     ) -> str | None:
         """Why such a call is refused, as the end of a sentence; None if it is not."""
         return None
+
+
+def looks_back_alone(pattern: Pattern) -> bool:
+    """Whether a pattern masks all keys after a query's own position."""
+    return pattern == NOTHING or Causal() in pattern.factors
 
 
 def takes(mechanism: Mechanism, kind: type[Pattern]) -> bool:

@@ -11,11 +11,10 @@ from typing import ClassVar
 import torch
 
 from regard.arguments import check_fields, real, whole, yes_or_no
-from regard.mechanisms.base import STATISTICS, Sizes
+from regard.mechanisms.base import STATISTICS, Sizes, looks_back_alone
 from regard.mechanisms.draws import directions
 from regard.mechanisms.features import Features, Kernelised
-from regard.patterns import Causal, Pattern
-from regard.patterns.algebra import NOTHING
+from regard.patterns import Pattern
 from regard.patterns.arguments import at_least_one
 from regard.patterns.registry import word
 
@@ -179,7 +178,7 @@ class RandomFeature(Kernelised, also=("rfa",)):
     def reason_against(
         self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float
     ) -> str | None:
-        if not self.gated or pattern == NOTHING or Causal() in pattern.factors:
+        if not self.gated or looks_back_alone(pattern):
             return None
         return f"its gates forget what came before a query, and {pattern} is not causal; add & causal, or gated=False"
 

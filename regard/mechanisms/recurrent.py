@@ -10,9 +10,14 @@ from typing import ClassVar
 import torch
 
 from regard.arguments import check_fields, real
-from regard.mechanisms.base import FormulaInputs, FormulaResult, Mechanism, Sizes
+from regard.mechanisms.base import (
+    FormulaInputs,
+    FormulaResult,
+    Mechanism,
+    Sizes,
+    looks_back_alone,
+)
 from regard.patterns import Causal, KeyMask, KeySpan, Pattern, SameDocument
-from regard.patterns.algebra import NOTHING
 from regard.patterns.grid import four_axes
 from regard.patterns.registry import written
 
@@ -59,7 +64,7 @@ class Recurrent(Mechanism, enrol=False):
     def reason_against(
         self, pattern: Pattern, sizes: Sizes, head_dim: int, scale: float
     ) -> str | None:
-        if pattern == NOTHING or Causal() in pattern.factors:
+        if looks_back_alone(pattern):
             return None
         return (
             f"its memory holds the keys up to each query, and {pattern} is not causal; add & causal"

@@ -44,10 +44,10 @@ def test_gradients_go_through_the_first_entries():
         continued(layer, x, layer.new_cache(1, "ring", first_entries=3), [9, 1, 20, 1, 9]),
         layer(x),
     )
-    found, expected = (
-        torch.autograd.grad(one.square().sum(), layer.to_k.weight)[0] for one in outputs
+    gradient, expected = (
+        torch.autograd.grad(output.square().sum(), layer.to_k.weight)[0] for output in outputs
     )
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(gradient, expected, rtol=0, atol=1e-10)
 
 
 def test_latents_and_int8_keep_first_entries_too(tmp_path):

@@ -126,8 +126,8 @@ def contents(cache: Any) -> list[torch.Tensor]:
     return [torch.tensor([cache.length, cache.batch]), *parts]
 
 
-def same(one: list[torch.Tensor], other: list[torch.Tensor]) -> bool:
-    return len(one) == len(other) and all(map(torch.equal, one, other))
+def same(tensors: list[torch.Tensor], others: list[torch.Tensor]) -> bool:
+    return len(tensors) == len(others) and all(map(torch.equal, tensors, others))
 
 
 def fresh(added: int, seed: int, recorded: bool = False) -> tuple[torch.Tensor, torch.Tensor]:
@@ -176,9 +176,9 @@ def check_every_line(
     ("kind", "dtype", "name", "recorded"),
     [
         *(
-            one
-            for one in product(KINDS, ("float64",), CHANGES, (False, True))
-            if one[::2] != ("ring", "keep")
+            (kind, "float64", name, recorded)
+            for kind, name, recorded in product(KINDS, CHANGES, (False, True))
+            if (kind, name) != ("ring", "keep")
         ),
         ("paged", "int8", "append", False),
     ],

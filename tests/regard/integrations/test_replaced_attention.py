@@ -19,7 +19,7 @@ DIM = 12
 X = torch.randn(BATCH, LENGTH, DIM, generator=torch.Generator().manual_seed(1))
 # True: ignored, as nn.MultiheadAttention means it
 PADDED = torch.tensor([[False] * 7, [False] * 4 + [True] * 3])
-LIVE = ~PADDED[:, None, None]
+UNPADDED = ~PADDED[:, None, None]
 ADDED = torch.where(PADDED, -torch.inf, 0.0)
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(LENGTH)
 
@@ -40,7 +40,7 @@ SDPA = {
     "scale": (qkv, {"scale": 0.3}),
     "grouped": (lambda: qkv(kv_heads=2), {"enable_gqa": True}),
     "(q, k) booleans": (qkv, {"attn_mask": torch.eye(LENGTH) + torch.rand(LENGTH, LENGTH) > 0.3}),
-    "(b, 1, 1, k) booleans": (qkv, {"attn_mask": LIVE}),
+    "(b, 1, 1, k) booleans": (qkv, {"attn_mask": UNPADDED}),
     "(1, h, q, k) booleans": (
         qkv,
         {"attn_mask": torch.eye(LENGTH) + torch.rand(1, HEADS, LENGTH, LENGTH) > 0.2},
@@ -156,7 +156,7 @@ def test_a_multi_head_layer_refuses_the_causal_masks_of_pytorch_by_name():
         ({"is_causal": True}, p.Causal),
         ({"attn_mask": CAUSAL}, p.Causal),
         ({"attn_mask": CAUSAL == 0}, p.Causal),
-        ({"attn_mask": LIVE}, p.KeyMask),
+        ({"attn_mask": UNPADDED}, p.KeyMask),
         ({"attn_mask": ADDED[:, None, None].repeat(1, HEADS, 1, 1)}, p.KeyMask),
         ({"attn_mask": torch.rand(LENGTH, LENGTH) > 0.4}, p.Explicit),
         ({"attn_mask": torch.randn(LENGTH, LENGTH)}, p.Full),

@@ -203,9 +203,9 @@ def test_a_model_of_peft_is_opened():
 
 
 IDS = torch.randint(3, VOCAB, (3, 20), generator=torch.Generator().manual_seed(8))
-LIVE = torch.ones(3, 20, dtype=torch.long)
-LIVE[0, :6] = 0
-LIVE[1, :1] = 0
+UNPADDED = torch.ones(3, 20, dtype=torch.long)
+UNPADDED[0, :6] = 0
+UNPADDED[1, :1] = 0
 
 
 class Int8(tf.cache_utils.QuantizedLayer):
@@ -235,7 +235,7 @@ def test_a_quantised_cache_gives_the_logits_of_eager_attention_and_rounds():
         # the second part is quantised, the third reads what was stored
         for start, stop in ((0, 8), (8, 14), (14, 20)):
             ids = IDS[:, start:stop]
-            logits = model(ids, attention_mask=LIVE[:, :stop], **{CACHE: cache}).logits
+            logits = model(ids, attention_mask=UNPADDED[:, :stop], **{CACHE: cache}).logits
         return logits
 
     expected, output = checks.both(family, model, lambda: run(quantised(model)))
@@ -250,7 +250,7 @@ def test_a_prompt_that_generate_reads_in_chunks(name):
     family = BY_NAME[name]
     model = family.model()
     options = {
-        "attention_mask": LIVE,
+        "attention_mask": UNPADDED,
         "prefill_chunk_size": 6,
         "max_new_tokens": 8,
         "do_sample": False,

@@ -78,7 +78,7 @@ def test_outputs_and_generations_are_those_of_the_models_own_code(kind):
     assert (ours.outside, ours.unchecked) == ({}, ())
     followed = [m for m in ours.modules() if type(m).__module__ == WRITTEN_OUT]
     assert {type(module).__name__ for module in followed} == {f"Regard{TEXT[kind]}"}
-    assert checks.farthest(outputs(ours), outputs(theirs), live_positions(ours)) <= NEAR
+    assert checks.farthest(outputs(ours), outputs(theirs), unpadded_positions(ours)) <= NEAR
     if not ours.can_generate():
         return
     options = {"attention_mask": padding_of(ours), "max_new_tokens": 5, "do_sample": False}
@@ -130,15 +130,15 @@ def test_image_pyramids_and_sound_models_give_the_outputs_of_their_own_code(name
     assert checks.farthest(ours(**inputs).to_tuple()[0], first) <= NEAR * float(first.abs().max())
 
 
-def live_positions(model):
+def unpadded_positions(model):
     """Where an output is compared: padded positions of a causal model may have no key."""
-    live = torch.ones_like(IDS) if model.config.is_encoder_decoder else padding_of(model)
-    return live.bool()
+    unpadded = torch.ones_like(IDS) if model.config.is_encoder_decoder else padding_of(model)
+    return unpadded.bool()
 
 
 def gradients(model):
     model.zero_grad()
-    outputs(model)[live_positions(model)].square().mean().backward()
+    outputs(model)[unpadded_positions(model)].square().mean().backward()
     return {name: x.grad for name, x in model.named_parameters() if x.grad is not None}
 
 

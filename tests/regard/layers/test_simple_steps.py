@@ -72,10 +72,10 @@ def test_a_simple_step_has_the_gradients_of_the_general_way(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     layer = new_layer(positions="rotary")
-    found = torch.autograd.grad(continued(layer, {}).square().sum(), [*layer.parameters()])
+    gradients = torch.autograd.grad(continued(layer, {}).square().sum(), [*layer.parameters()])
     monkeypatch.setattr(multi_head, "is_simple", lambda layer: False)
     general = torch.autograd.grad(continued(layer, {}).square().sum(), [*layer.parameters()])
-    assert all(map(torch.equal, found, general))
+    assert all(map(torch.equal, gradients, general))
 
 
 @pytest.mark.parametrize("options", NOT_SIMPLE, ids=str)
