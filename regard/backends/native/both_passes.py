@@ -24,7 +24,7 @@ class CBothPasses(Structure):
 
     _fields_ = [
         ("call", c_void_p),
-        *((name, py_object) for name in ("output", "log_sum_exp", "row_sums", "kind")),
+        *((name, py_object) for name in ("output", "log_sum_exp", "row_sums", "keywords")),
         ("most_threads", c_int32),
         ("keys_by_row", c_int32),
         *((name, c_int64) for name in ("left", "right", "position")),
@@ -74,7 +74,7 @@ class BothPasses:
             output=layout,
             log_sum_exp=_without_gaps(rows),
             row_sums=_without_gaps((2, *rows)),
-            kind={"dtype": accumulation_dtype(problem.dtype), "device": torch.device("cpu")},
+            keywords={"dtype": accumulation_dtype(problem.dtype), "device": torch.device("cpu")},
             most_threads=kernel_call.most_threads,
             keys_by_row=row_keys is not None,
             position=position,

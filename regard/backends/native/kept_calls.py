@@ -50,7 +50,7 @@ class CKeptCall(Structure):
 
     _fields_ = [
         ("arguments", py_object * (TENSORS + OPTIONS)),
-        *((name, py_object) for name in ("function", "memory", "layout", "kind")),
+        *((name, py_object) for name in ("function", "memory", "layout", "keywords")),
         ("call", c_void_p),
         ("most_threads", c_int32),
         ("must_be_sound", c_int32),
@@ -95,12 +95,12 @@ class KeptCalls:
             keys_by_row: whether the pattern among the arguments is the structure of `RowKeys`.
         """
         layout = output_layout(kernel_call.problem)
-        kind = {"dtype": kernel_call.problem.dtype, "device": torch.device("cpu")}
+        keywords = {"dtype": kernel_call.problem.dtype, "device": torch.device("cpu")}
         kept = CKeptCall(
             arguments=(py_object * (TENSORS + OPTIONS))(*arguments),
-            memory=(kernel_call, layout, kind),
+            memory=(kernel_call, layout, keywords),
             layout=layout,
-            kind=kind,
+            keywords=keywords,
             call=ctypes.addressof(kernel_call.struct),
             most_threads=kernel_call.most_threads,
             must_be_sound=must_be_sound,

@@ -93,6 +93,7 @@ class RowSchedules:
         self.schedule_of = self._numbers_of_schedules()
 
         visible = self._visible
+        # How many words of bits the schedules need; without room for all of them the schedules are not complete.
         words = self._library.lower(visible)
         if words > len(self._bits):
             self._bits = (c_uint32 * words)()

@@ -54,7 +54,7 @@ void *dense_numbers(rg_object *tensor, int32_t type, int64_t count) {
 }
 
 rg_object *new_tensor(rg_object *layout, const rg_both_passes &given) {
-  return py.PyObject_Call(py.empty_strided, layout, given.kind);
+  return py.PyObject_Call(py.empty_strided, layout, given.keywords);
 }
 
 // Memory for the gradient of x, in the order of its axes, so that autograd need not copy it.
@@ -62,7 +62,7 @@ rg_object *room_for(rg_object *x, const rg_both_passes &given) {
   const Reference arguments(py.PyTuple_New(1));
   if (!arguments) return nullptr;
   py.PyTuple_SetItem(arguments, 0, shared(x));
-  return py.PyObject_Call(py.empty_like, arguments, given.kind);
+  return py.PyObject_Call(py.empty_like, arguments, given.keywords);
 }
 
 // q, k and v, the keys of batch rows if the call has such, and its threads.
@@ -82,7 +82,7 @@ const rg_both_passes *given_by(rg_object *address) {
   return place == -1 ? nullptr : (const rg_both_passes *)place;
 }
 
-// The output, log-sum-exp and sums of rows, and whether they are sound.
+// Of the address, q, k, v and the row keys: the output, log-sum-exp and sums of rows, and whether they are sound.
 rg_object *forward_with_sums(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (count != 5) return shared(py.none);
   const rg_both_passes *const given = given_by(arguments[0]);
@@ -121,7 +121,8 @@ rg_object *forward_with_sums(rg_object *, rg_object *const *arguments, intptr_t 
   return results;
 }
 
-// The gradients of q, k and v.
+// Of the address, q, k, v, output, log-sum-exp, sums of rows, the gradients of output and log-sum-exp, and the row keys: the
+// gradients of q, k and v.
 rg_object *gradients_of_inputs(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (count != 10) return shared(py.none);
   const rg_both_passes *const given = given_by(arguments[0]);

@@ -10,7 +10,7 @@ extern "C" {
 typedef struct {
   const rg_call *call;                         // without tensors; its schedules are not read with `keys_by_row`
   rg_object *output, *log_sum_exp, *row_sums;  // positional arguments of empty_strided for these tensors
-  rg_object *kind;                             // keyword arguments for them and for the gradients
+  rg_object *keywords;                         // keyword arguments for them and for the gradients: dtype and device
   int32_t most_threads;
   int32_t keys_by_row;                         // the queries look at the keys of a RowKeys, which each call brings
   int64_t left, right;                         // with `keys_by_row`: the window of the RowKeys,

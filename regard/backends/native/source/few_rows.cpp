@@ -21,35 +21,36 @@ bool is_negative(rg_object *x) { return says_something(py.PyObject_CallFunctionO
 
 // A tensor of float32 numbers.
 struct Numbers {
-  rg_described x;
+  rg_described tensor;
   float *data = nullptr;
 
-  bool read(rg_object *tensor) {
-    if (!describe(tensor, x) || x.code != FLOATING || x.bits != 32 || x.lanes != 1 || x.axes > MOST_AXES) return false;
-    data = (float *)((char *)x.data + x.offset);
+  bool read(rg_object *object) {
+    if (!describe(object, tensor) || tensor.code != FLOATING || tensor.bits != 32 || tensor.lanes != 1 || tensor.axes > MOST_AXES)
+      return false;
+    data = (float *)((char *)tensor.data + tensor.offset);
     return true;
   }
   int64_t count() const {
     int64_t product = 1;
-    for (int axis = 0; axis < x.axes; axis++) product *= x.size[axis];
+    for (int axis = 0; axis < tensor.axes; axis++) product *= tensor.size[axis];
     return product;
   }
   bool is_table(int64_t columns, int64_t rows) const {  // whether it has these columns, and at least these rows
-    return x.axes == 2 && x.size[1] == columns && x.size[0] >= rows && is_dense();
+    return tensor.axes == 2 && tensor.size[1] == columns && tensor.size[0] >= rows && is_dense();
   }
   bool is_dense() const {  // its numbers follow each other
     int64_t stride = 1;
-    for (int axis = x.axes - 1; axis >= 0; stride *= x.size[axis--])
-      if (x.size[axis] != 1 && x.stride[axis] != stride) return false;
+    for (int axis = tensor.axes - 1; axis >= 0; stride *= tensor.size[axis--])
+      if (tensor.size[axis] != 1 && tensor.stride[axis] != stride) return false;
     return true;
   }
 };
 
 // A new tensor like x, whose last axis has another size.
 rg_object *new_output(rg_object *x, const Numbers &like, int64_t last) {
-  rg_object *shape = py.PyTuple_New(like.x.axes);
-  for (int axis = 0; shape && axis < like.x.axes; axis++) {
-    rg_object *size = py.PyLong_FromLongLong(axis + 1 < like.x.axes ? like.x.size[axis] : last);
+  rg_object *shape = py.PyTuple_New(like.tensor.axes);
+  for (int axis = 0; shape && axis < like.tensor.axes; axis++) {
+    rg_object *size = py.PyLong_FromLongLong(axis + 1 < like.tensor.axes ? like.tensor.size[axis] : last);
     if (!size || py.PyTuple_SetItem(shape, axis, size)) return py.Py_DecRef(shape), nullptr;
   }
   if (!shape) return nullptr;
@@ -80,15 +81,15 @@ struct Product {
 rg_object *project(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (count != 3 || !may_compute(arguments, 3) || !has_kernel()) return shared(py.none);
   Numbers x, weight, bias;
-  if (!x.read(arguments[0]) || x.x.axes < 1 || !x.is_dense()) return shared(py.none);
-  const int64_t in = x.x.size[x.x.axes - 1];
+  if (!x.read(arguments[0]) || x.tensor.axes < 1 || !x.is_dense()) return shared(py.none);
+  const int64_t in = x.tensor.size[x.tensor.axes - 1];
   const int64_t rows = in > 0 ? x.count() / in : 0;
   if (rows < 1 || rows > RG_FEW_ROWS) return shared(py.none);
-  if (!weight.read(arguments[1]) || weight.x.axes != 2 || weight.x.size[1] != in || !weight.is_dense()) return shared(py.none);
-  const int64_t out = weight.x.size[0];
+  if (!weight.read(arguments[1]) || weight.tensor.axes != 2 || weight.tensor.size[1] != in || !weight.is_dense()) return shared(py.none);
+  const int64_t out = weight.tensor.size[0];
   if (out < 1 || in > INT32_MAX / 2 || out > INT32_MAX / 2 || in * out > MOST_NUMBERS) return shared(py.none);
   const bool has_bias = arguments[2] != py.none;
-  if (has_bias && (!bias.read(arguments[2]) || bias.x.axes != 1 || bias.x.size[0] != out || !bias.is_dense())) return shared(py.none);
+  if (has_bias && (!bias.read(arguments[2]) || bias.tensor.axes != 1 || bias.tensor.size[0] != out || !bias.is_dense())) return shared(py.none);
   if (!is_quiet()) return shared(py.none);
   for (int i = 0; i < 2 + has_bias; i++)
     if (is_negative(arguments[i])) return shared(py.none);
@@ -115,8 +116,8 @@ rg_object *project(rg_object *, rg_object *const *arguments, intptr_t count) {
 rg_object *log_sum_exp(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (count != 1 || !may_compute(arguments, 1) || !has_kernel()) return shared(py.none);
   Numbers x;
-  if (!x.read(arguments[0]) || x.x.axes != 2 || !x.is_dense()) return shared(py.none);
-  const int64_t rows = x.x.size[0], numbers = x.x.size[1];
+  if (!x.read(arguments[0]) || x.tensor.axes != 2 || !x.is_dense()) return shared(py.none);
+  const int64_t rows = x.tensor.size[0], numbers = x.tensor.size[1];
   if (rows < 1 || numbers < 1 || x.count() > RG_MOST_SCORES || !is_quiet() || is_negative(arguments[0])) return shared(py.none);
   rg_object *output = new_output(arguments[0], x, 1);
   if (!output) return nullptr;
@@ -133,8 +134,8 @@ rg_object *rotate(rg_object *, rg_object *const *arguments, intptr_t count) {
   const int64_t first = py.PyLong_AsLong(arguments[3]);
   if (first == -1) py.PyErr_Clear();
   Numbers x, cos, sin;
-  if (!x.read(arguments[0]) || x.x.axes != 4 || !cos.read(arguments[1]) || !sin.read(arguments[2])) return shared(py.none);
-  const int64_t *const size = x.x.size, *const stride = x.x.stride;
+  if (!x.read(arguments[0]) || x.tensor.axes != 4 || !cos.read(arguments[1]) || !sin.read(arguments[2])) return shared(py.none);
+  const int64_t *const size = x.tensor.size, *const stride = x.tensor.stride;
   const int64_t length = size[2], dim = size[3];
   if (dim < 2 || dim % 2 || x.count() < 1 || x.count() > RG_MOST_ROTATED || (stride[3] != 1)) return shared(py.none);
   if (first < 0 || !cos.is_table(dim, first + length) || !sin.is_table(dim, first + length)) return shared(py.none);
@@ -143,9 +144,9 @@ rg_object *rotate(rg_object *, rg_object *const *arguments, intptr_t count) {
   rg_object *output = py.PyObject_CallFunctionObjArgs(py.empty_like, arguments[0], nullptr);
   if (!output) return nullptr;
   Numbers y;
-  const bool is_like = class_of(output) == py.tensor && y.read(output) && y.x.axes == 4 && y.x.stride[3] == 1;
+  const bool is_like = class_of(output) == py.tensor && y.read(output) && y.tensor.axes == 4 && y.tensor.stride[3] == 1;
   if (!is_like) return py.Py_DecRef(output), shared(py.none);
-  const int64_t *const out_stride = y.x.stride;
+  const int64_t *const out_stride = y.tensor.stride;
   for (int64_t b = 0; b < size[0]; b++)
     for (int64_t h = 0; h < size[1]; h++)
       for (int64_t i = 0; i < length; i++) {

@@ -40,7 +40,7 @@ struct Kept {
   rg_object *option[RG_OPTIONS];
   rg_object *function;     // of Python, which computes the call; NULL: the kernel does
   rg_object *memory;
-  rg_object *output_layout, *output_kind;
+  rg_object *output_layout, *output_keywords;
   rg_call call;
   int32_t most_threads, must_be_sound;
   int64_t first[TENSORS];  // bytes
@@ -241,7 +241,7 @@ rg_object *compute(Kept &kept, rg_object *const *arguments, char *const *data, c
   call.k.data = data[1] + kept.first[1];
   call.v.data = data[2] + kept.first[2];
 
-  const Reference output(py.PyObject_Call(py.empty_strided, kept.output_layout, kept.output_kind));
+  const Reference output(py.PyObject_Call(py.empty_strided, kept.output_layout, kept.output_keywords));
   if (!output) return nullptr;
   Layout of_output;
   char *const numbers = class_of(output) == py.tensor ? describe_in(of_output, output, 0) : nullptr;
@@ -352,7 +352,7 @@ PUBLIC int32_t rg_keep_call(const rg_kept_call *given) {
   if (given->memory) {
     kept->memory = shared(given->memory);
     kept->output_layout = given->layout;
-    kept->output_kind = given->kind;
+    kept->output_keywords = given->keywords;
     kept->call = *given->call;
     kept->most_threads = given->most_threads;
     kept->must_be_sound = given->must_be_sound;

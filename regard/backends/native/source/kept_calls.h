@@ -23,7 +23,7 @@ typedef struct {
   rg_object *function;                  // of q, k, v, pattern and q_start: returns the output, or None. NULL: the kernel computes
                                         // `call`, and all that follows is read
   rg_object *memory;                    // all that `call` points at, and the next two
-  rg_object *layout, *kind;             // positional and keyword arguments of empty_strided for the output
+  rg_object *layout, *keywords;         // positional and keyword arguments of empty_strided for the output
   const rg_call *call;
   int32_t most_threads;
   int32_t must_be_sound;                // whether an output with NaN or infinity is computed again by Python

@@ -171,7 +171,7 @@ static void multiply_all(real *x, const real *by, long numbers) {
   for (long i = 0; i < numbers; i++) x[i] *= by[i];
 }
 
-// log Σ exp(x) of n numbers: NaN where one is NaN, ±infinity where the largest is.
+// log Σ exp(x) of n numbers: NaN if one of them is NaN, which `larger` would skip; ±infinity if the largest is.
 static real log_sum_exp(const real *x, int n) {
   vf most = all(-INF);
   bool has_nan = false;
