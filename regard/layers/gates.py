@@ -10,7 +10,7 @@ from torch.nn import functional
 
 from regard.layers.projection import Projection
 from regard.mechanisms import SSD, GatedLinear
-from regard.mechanisms.recurrent import Recurrent
+from regard.mechanisms.recurrent import Correcting, Recurrent
 
 GLA_DIVISOR = 16  # of log decays, by which a decay begins near 1
 GLA_RANK = 16  # of the product of matrices that gives decays
@@ -48,7 +48,7 @@ def log_forget_gates(projection: nn.Module, x: torch.Tensor) -> torch.Tensor:
 class RecurrentGates(nn.Module):
     """Computes `log_decay` and `strength` of each vector, as the models of each mechanism do.
 
-        strength = sigmoid(W x),   log_decay = -rate · softplus(W' x + bias)
+        strength = most_strength · sigmoid(W x),   log_decay = -rate · softplus(W' x + bias)
         SSD: strength = softplus(W' x + bias), and log_decay = -rate · strength
         GatedLinear: log_decay = logsigmoid(W' x + bias) / 16
 
@@ -68,6 +68,7 @@ class RecurrentGates(nn.Module):
         self.declared = declared
         self.kv_heads = kv_heads
         self.to_strength = None
+        self._most_strength = declared.most_strength if isinstance(declared, Correcting) else 1.0
         if declared.takes_strength and not isinstance(declared, SSD):
             self.to_strength = nn.Linear(dim, kv_heads, bias=False)
         self.to_decay: nn.Module | None = None
@@ -98,7 +99,10 @@ class RecurrentGates(nn.Module):
         gates: dict[str, torch.Tensor] = {}
         if self.to_strength is not None:
             logits = self.to_strength(vectors).to(dtype)
-            gates["strength"] = torch.sigmoid(logits).transpose(1, 2)
+            strength = torch.sigmoid(logits).transpose(1, 2)
+            gates["strength"] = (
+                self._most_strength * strength if self._most_strength != 1 else strength
+            )
         if self.to_decay is None:
             return gates
 

@@ -267,12 +267,38 @@ class GatedLinear(Recurrent, also=("gla",)):
 
 
 @dataclass(frozen=True)
-class DeltaRule(Recurrent, also=("delta_net",)):
+class Correcting(Recurrent, enrol=False):
+    """A delta rule, which learns strengths up to `most_strength` in layers.
+
+    Where a key has length 1, b_t multiplies what the memory holds for it by 1 - b_t. Between 1 and 2 this is negative.
+    """
+
+    most_strength: float = 1.0
+
+    takes_strength: ClassVar[bool] = True
+    corrects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        needs = "a number above 0 and at most 2, since a memory grows without limit beyond"
+        check_fields(self, most_strength=partial(real, above=0, most=2, needs=needs))
+
+
+@dataclass(frozen=True)
+class DeltaRule(Correcting, also=("delta_net",)):
     """The delta rule: `S_t = S_{t-1} + b_t k_t (v_t - S_{t-1}ᵀ k_t)ᵀ` replaces what the memory holds for a key.
 
     Give keys of length 1, as `MultiHeadAttention` does: for longer ones the memory may grow without limit.
 
-    Source: Parallelizing Linear Transformers with the Delta Rule over Sequence Length, Yang et al. 2024, section 2.2.
+    Args:
+        most_strength: the largest strength that a layer learns, `most_strength · sigmoid(W x)`; at most 2. Above 1 a
+            key can change the sign of what the memory holds for it, so that the memory follows states that alternate.
+            A call takes any strengths.
+
+    Raises:
+        ArgumentError: another most_strength.
+
+    Sources: Parallelizing Linear Transformers with the Delta Rule over Sequence Length, Yang et al. 2024, section 2.2;
+    strengths up to 2: Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues, Grazzi et al. 2025.
 
     >>> from regard import attention
     >>> x = torch.nn.functional.normalize(torch.randn(2, 4, 5, 16), dim=-1)
@@ -281,17 +307,23 @@ class DeltaRule(Recurrent, also=("delta_net",)):
     torch.Size([2, 4, 5, 16])
     """
 
-    takes_strength: ClassVar[bool] = True
-    corrects: ClassVar[bool] = True
-
 
 @dataclass(frozen=True)
-class GatedDelta(Recurrent, also=("gated_delta_net",)):
+class GatedDelta(Correcting, also=("gated_delta_net",)):
     """The gated delta rule: `S_t = a_t S_{t-1} + b_t k_t (v_t - a_t S_{t-1}ᵀ k_t)ᵀ`, with a number a_t for each key.
 
     Give queries and keys of length 1, as `MultiHeadAttention` does.
 
-    Source: Gated Delta Networks, Yang et al. 2025, equation 10.
+    Args:
+        most_strength: the largest strength that a layer learns, `most_strength · sigmoid(W x)`; at most 2. Above 1 a
+            key can change the sign of what the memory holds for it, so that the memory follows states that alternate.
+            A call takes any strengths.
+
+    Raises:
+        ArgumentError: another most_strength.
+
+    Sources: Gated Delta Networks, Yang et al. 2025, equation 10;
+    strengths up to 2: Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues, Grazzi et al. 2025.
 
     >>> from regard import attention
     >>> x, v = torch.nn.functional.normalize(torch.randn(2, 4, 5, 16), dim=-1), torch.randn(2, 8, 5, 16)
@@ -301,19 +333,26 @@ class GatedDelta(Recurrent, also=("gated_delta_net",)):
     """
 
     decays_by: ClassVar[str | None] = "head"
-    takes_strength: ClassVar[bool] = True
-    corrects: ClassVar[bool] = True
 
 
 @dataclass(frozen=True)
-class KimiDelta(Recurrent, also=("kda",)):
+class KimiDelta(Correcting, also=("kda",)):
     """Kimi Delta Attention: the gated delta rule with a decay for each channel of each key.
 
         S_t = diag(a_t) S_{t-1} + b_t k_t (v_t - (diag(a_t) S_{t-1})ᵀ k_t)ᵀ
 
     Give queries and keys of length 1, as `MultiHeadAttention` does.
 
-    Source: Kimi Linear, Kimi Team 2025, equation 1.
+    Args:
+        most_strength: the largest strength that a layer learns, `most_strength · sigmoid(W x)`; at most 2. Above 1 a
+            key can change the sign of what the memory holds for it, so that the memory follows states that alternate.
+            A call takes any strengths.
+
+    Raises:
+        ArgumentError: another most_strength.
+
+    Sources: Kimi Linear, Kimi Team 2025, equation 1;
+    strengths up to 2: Unlocking State-Tracking in Linear RNNs Through Negative Eigenvalues, Grazzi et al. 2025.
 
     >>> from regard import attention
     >>> x = torch.nn.functional.normalize(torch.randn(2, 4, 5, 16), dim=-1)
@@ -323,5 +362,3 @@ class KimiDelta(Recurrent, also=("kda",)):
     """
 
     decays_by: ClassVar[str | None] = "channel"
-    takes_strength: ClassVar[bool] = True
-    corrects: ClassVar[bool] = True

@@ -37,6 +37,7 @@ from regard.integrations.transformers.modules import (
 )
 from regard.integrations.transformers.packed import check_documents_were_read, pass_documents
 from regard.integrations.transformers.recurring import exchange_recurrent, restore_recurrent
+from regard.integrations.transformers.rewinding import allow_drafts, forbid_drafts
 from regard.integrations.transformers.sharing import HOOKS as SHARED
 from regard.integrations.transformers.sharing import share_model, sharing_of
 from regard.integrations.transformers.written_out import (
@@ -76,7 +77,9 @@ def attach(
     DeBERTa, WavLM, TrOCR and Falcon, and of the image encoders of Donut, MaskFormer, CLAP, Swin v2, Swin2SR, SAM,
     SAM-HQ, GOT-OCR 2 and ViTDet is exchanged for modules of regard with the same weights. So are the recurrent layers
     of hybrid models: gated delta (Qwen3-Next, Qwen3.5, OLMo Hybrid), Kimi delta, Mamba-2 and lightning
-    (MiniMax); on a GPU with the kernels that transformers calls for them, they stay.
+    (MiniMax); on a GPU with the kernels that transformers calls for them, they stay. Where regard computes all
+    memories of a model but MiniMax's, `generate` also takes `assistant_model=` and `prompt_lookup_num_tokens=`: its
+    caches go back by copies of the memories.
 
     Attention that is written out in a model's own code is computed by regard too, where a run on tiny inputs proves
     that it is plain: softmax of scaled products with masks, biases and dropout.
@@ -166,6 +169,7 @@ def attach(
         )
         _refuse_weights_of(model, switch.implementations())
         _read_documents_of(model, outside)
+        allow_drafts(model, outside)
     share_model(model, sharing)  # ty: ignore[invalid-argument-type]
     return model
 
@@ -381,6 +385,7 @@ def detach(model: ModelT) -> ModelT:
     share_model(model, None)  # ty: ignore[invalid-argument-type]
     expand_latents(model)
     unpack_weights(model)
+    forbid_drafts(model)
     for hook in model.__dict__.pop(HOOKS, ()):
         hook.remove()
     for name in REPORTED:

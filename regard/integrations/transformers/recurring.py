@@ -35,9 +35,16 @@ from regard.integrations.transformers.modules import (
     RECURRENCES,
     RECURRING,
     convolves,
+    recurrences,
     recurs,
 )
 from regard.integrations.transformers.packed import CACHES, DOCUMENTS, PackedDocuments
+from regard.integrations.transformers.rewinding import (
+    recording,
+    recording_layer,
+    shifts_inputs,
+    tape_of_call,
+)
 from regard.mechanisms.recurrent import SSD, GatedDelta, KimiDelta, Recurrent
 from regard.patterns import Causal, Pattern, SameDocument
 
@@ -103,6 +110,8 @@ def compute_recurrence(
     with _without_autocast(q.device.type):
         inputs = RecurrenceInputs(q, k, v, *call.mechanism.gates(call.parameters, k, v), memory)
         rule = Rule(call.mechanism.corrects, call.scale, call.unit)
+        if not is_compiling:
+            _record(call, rule, inputs)
         if is_compiling and not exporting():
             output, after = traced_recurrence(rule, inputs, call.begins)
         elif call.begins is None:
@@ -114,6 +123,13 @@ def compute_recurrence(
         backend = "linear" if engine is PLAIN else "native"
         output = _show(call.in_dtype(dtype), output, backend, module)
     return output, after if keeps_memory else None
+
+
+def _record(call: RecurrentCall, rule: Rule, inputs: RecurrenceInputs) -> None:
+    tape = tape_of_call.get()
+    if tape is not None:
+        # The memories of Mamba-2 are transposed in caches of transformers, see `_ssd`.
+        tape.note(rule, inputs, transposed=isinstance(call.mechanism, SSD))
 
 
 def _without_autocast(device: str) -> AbstractContextManager[Any]:
@@ -341,17 +357,29 @@ def _class_for(kind: Any) -> type[nn.Module]:
     """The subclass whose code calls the functions above."""
     theirs = with_functions(kind.forward, FUNCTIONS)
     within_documents = with_functions(kind.forward, WITHIN_DOCUMENTS)
+    has_memory = bool(recurrences(kind))
+    shifts = shifts_inputs(kind)
 
     @wraps(theirs)
     def forward(self: nn.Module, *args: Any, **options: Any) -> Any:
         documents = options.get(DOCUMENTS)
         if documents is None:
-            return compute(theirs, self, args, options)
+            return record(self, args, options)
         documents.readers.append(self)
         _clear_before(self, documents, options)
         output = compute(within_documents, self, args, options)
         _clear_after(self, documents, options)
         return output
+
+    def record(self: nn.Module, args: Any, options: dict[str, Any]) -> Any:
+        if torch.compiler.is_compiling() or not has_memory:
+            return compute(theirs, self, args, options)
+        layer = recording_layer(self, [*args, *options.values()])
+        if layer is None:
+            return compute(theirs, self, args, options)
+        hidden_states = options["hidden_states"] if "hidden_states" in options else args[0]
+        with recording(layer, shifts=shifts and hidden_states.shape[1] == 1):
+            return compute(theirs, self, args, options)
 
     def compute(function: Any, self: nn.Module, args: Any, options: dict[str, Any]) -> Any:
         if torch.compiler.is_compiling() or not watchers.get():

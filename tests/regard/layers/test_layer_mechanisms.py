@@ -67,6 +67,23 @@ def test_every_parameter_learns(name):
             assert float(parameter.grad.abs().max()) > 0, name_of_parameter
 
 
+@pytest.mark.parametrize("name", ["delta_rule", "gated_delta", "kimi_delta"])
+@torch.no_grad()
+def test_a_layer_learns_strengths_up_to_most_strength(name):
+    layer = rg.MultiHeadAttention(24, 3, pattern="causal", mechanism=name)
+    text_of_wider = f"{name}(most_strength=1.5)"
+    wider = rg.MultiHeadAttention(24, 3, pattern="causal", mechanism=text_of_wider)
+    wider.load_state_dict(layer.state_dict())
+    x = torch.randn(2, 11, 24)
+    strength = layer.mechanism.gate(x)["strength"]
+    assert torch.equal(wider.mechanism.gate(x)["strength"], 1.5 * strength)
+    assert str(wider.mechanism.declared) == text_of_wider
+    assert not torch.allclose(wider(x), layer(x))
+    for refused in (0, 2.5):
+        with pytest.raises(rg.ArgumentError, match="above 0 and at most 2"):
+            rg.MultiHeadAttention(24, 3, mechanism=f"{name}(most_strength={refused})")
+
+
 @pytest.mark.parametrize(
     ("name", "biased"),
     [

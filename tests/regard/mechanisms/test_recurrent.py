@@ -45,6 +45,33 @@ def test_decays_of_any_size_are_as_exact_as_others_with_gradients(mechanism, ext
         assert (numbers - exact).abs().max() <= 3e-5 * exact.abs().max()
 
 
+@pytest.mark.parametrize("backend", ["linear", "native"])
+@pytest.mark.parametrize("mechanism", [m.DeltaRule(), m.GatedDelta(), m.KimiDelta()], ids=str)
+def test_strengths_up_to_2_are_as_exact_as_others_with_gradients(mechanism, backend):
+    call = draw_call(mechanism, 331, (1, 1, 1), decays=0.1)
+    strength = 2 * call.parameters["strength"]
+    strength[:, :, 7] = 2.0
+    call.parameters["strength"] = strength
+    assert (strength > 1.5).any()
+    computed = call.to(torch.float32).output_and_gradients(backend=backend)
+    expected = call.output_and_gradients(backend="reference")
+    for numbers, exact in zip(computed, expected, strict=True):
+        assert (numbers - exact).abs().max() <= 3e-5 * exact.abs().max()
+
+
+def test_a_strength_of_2_changes_the_sign_of_what_the_memory_holds_for_a_key():
+    """So the memory counts modulo 2, as no product of factors between 0 and 1 does."""
+    key = torch.tensor([0.6, 0.8], dtype=torch.float64).expand(1, 1, 8, 2)
+    v = torch.zeros(1, 1, 8, 1, dtype=torch.float64)
+    v[:, :, 0] = 3.0
+    strength = torch.full((1, 1, 8), 2.0, dtype=torch.float64)
+    strength[:, :, 0] = 1.0
+    options = {"mechanism": m.DeltaRule(most_strength=2), "parameters": {"strength": strength}}
+    output = rg.attention(key, key, v, pattern="causal", scale=1.0, **options)
+    expected = torch.tensor([3.0, -3.0] * 4, dtype=torch.float64)
+    torch.testing.assert_close(output[0, 0, :, 0], expected, rtol=1e-12, atol=1e-12)
+
+
 @pytest.mark.parametrize("mechanism", [m.GatedDelta(), m.KimiDelta()], ids=str)
 def test_a_hundred_thousand_keys_leave_the_memory_right(mechanism):
     call = draw_call(mechanism, 100_000, (1, 1, 1), dtype=torch.float32, decays=2e-5)
