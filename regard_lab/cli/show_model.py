@@ -10,7 +10,7 @@ from regard_lab.conversion.pretrained import CONFIG_FILE, read_json
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
 from regard_lab.models.storage import kind_and_config
 from regard_lab.seeing.architecture import (
-    Architecture,
+    DrawnModel,
     architecture_of,
     architecture_of_hugging_face,
     draw_svg,
@@ -48,7 +48,7 @@ def show_model(folder: Path, svg: Path | None, as_json: bool) -> None:
         out_lines(to_text(architecture, out_width()))
 
 
-def read_architecture(folder: Path) -> Architecture:
+def read_architecture(folder: Path) -> DrawnModel:
     """The architecture of a model of regard or of Hugging Face.
 
     Raises:

@@ -35,7 +35,7 @@ TEXTS = 16  # of a batch
 PLACES = ("post", "pre")
 
 
-class Stack(torch.nn.Module):
+class NormedLayers(torch.nn.Module):
     """Layers with the norm in one of two places; they predict a word for each word of a text."""
 
     def __init__(self, place, layers):
@@ -67,7 +67,7 @@ def new_stack(place, layers, seed):
     """A stack with random weights, and a generator of random texts."""
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        return Stack(place, layers), torch.Generator().manual_seed(seed + 100)
+        return NormedLayers(place, layers), torch.Generator().manual_seed(seed + 100)
 
 
 def loss_of(stack, ids):

@@ -10,7 +10,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any, Protocol
 
 from regard.errors import RegardError
-from regard_lab.seeing.architecture import Architecture
+from regard_lab.seeing.architecture import DrawnModel
 from regard_lab.seeing.canvas import new_figure
 from regard_lab.seeing.palette import INK
 from regard_lab.teaching.drawings import ModelDrawing
@@ -168,7 +168,7 @@ def figure(title: str, width: float, height: float, caption: str) -> Generator[F
         show(Picture(title, caption, drawn))
 
 
-def model_drawing(architecture: Architecture, caption: str) -> None:
+def model_drawing(architecture: DrawnModel, caption: str) -> None:
     """Show the drawing of a model."""
     show(ModelDrawing(architecture, caption))
 

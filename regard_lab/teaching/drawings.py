@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from html import escape
 
-from regard_lab.seeing.architecture import Architecture, BoxLinks, draw_svg, public_links, to_text
+from regard_lab.seeing.architecture import BoxLinks, DrawnModel, draw_svg, public_links, to_text
 from regard_lab.seeing.architecture.drawing import is_of_torch, page_of_torch, public_name
 
 
@@ -31,7 +31,7 @@ def reference_page(owner: type) -> str:
 class ModelDrawing:
     """The drawing of a model, and its caption."""
 
-    architecture: Architecture
+    architecture: DrawnModel
     caption: str
 
     def __str__(self) -> str:

@@ -91,7 +91,7 @@ def digest_of(x: torch.Tensor) -> str:
     return found.hexdigest()[:16]
 
 
-class Recorder:
+class BitRecorder:
     """Computes native results with 3 threads and with 1, and keeps the hashes of the first time by result."""
 
     def __init__(self) -> None:
@@ -127,7 +127,7 @@ def is_of_kernel(name: str, case: SoftmaxCase | MechanismCase) -> bool:
     return not (case.pulled or "sink" in case.want or name == "d bias")
 
 
-def verdict_of(seed: int, recorder: Recorder) -> dict[str, Any]:
+def verdict_of(seed: int, recorder: BitRecorder) -> dict[str, Any]:
     """What a case gave, as one line of JSON."""
     recorder.bits = {}
     case = case_of(seed)
@@ -160,7 +160,7 @@ def main(first: int, end: int) -> None:
     warnings.simplefilter("ignore")
     DrawnNumbers.numbers = exact_numbers
     SoftmaxCall.tensor = guarded_tensor(SoftmaxCall.tensor)
-    recorder = Recorder()
+    recorder = BitRecorder()
     judging._compute = recorder.wrap(judging._compute)
     mechanisms._compute = recorder.wrap(mechanisms._compute)
     with suppress(BrokenPipeError):

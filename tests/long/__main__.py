@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 from . import __doc__ as description
-from .running import RESULTS, Run, forget, go_on, left, read
+from .running import RESULTS, LongRun, forget, go_on, left, read
 from .runs import RUNS
 
 LONGEST = 50.0  # minutes
@@ -86,7 +86,7 @@ def list_runs(path: Path) -> None:
         print(line_of(run, records.get(run.name)))
 
 
-def line_of(run: Run, record: dict | None) -> str:
+def line_of(run: LongRun, record: dict | None) -> str:
     """The name of a run, how far it is, when, and what it shows."""
     done = run.cases - len(left(record, run.cases))
     when = f"{record['last']}, {len(record['wrong'])} wrong" if record else "not yet"

@@ -53,7 +53,7 @@ class Found:
 
 
 @dataclass(frozen=True)
-class Run:
+class LongRun:
     """One subject of the long tier: numbered cases, each of which is the same whenever it is run.
 
     Args:
@@ -129,7 +129,11 @@ def changed_results(path: Path = RESULTS) -> Generator[dict[str, Any]]:
 
 
 def with_cases(
-    record: dict[str, Any] | None, run: Run, numbers: Iterable[int], found: Found, seconds: float
+    record: dict[str, Any] | None,
+    run: LongRun,
+    numbers: Iterable[int],
+    found: Found,
+    seconds: float,
 ) -> dict[str, Any]:
     """The record of a run with some more cases."""
     today = date.today().isoformat()
@@ -194,7 +198,7 @@ def cpu_seconds() -> float:
     return seconds
 
 
-def run_batch(run: Run, numbers: Sequence[int], path: Path) -> Found:
+def run_batch(run: LongRun, numbers: Sequence[int], path: Path) -> Found:
     """What a batch of cases found, which is in the file when this returns."""
     began = cpu_seconds()
     with tempfile.TemporaryDirectory(prefix=f"long-{run.name}-") as folder:
@@ -206,7 +210,7 @@ def run_batch(run: Run, numbers: Sequence[int], path: Path) -> Found:
 
 
 def go_on(
-    run: Run, cases: int, minutes: float, shard: tuple[int, int] = (1, 1), path: Path = RESULTS
+    run: LongRun, cases: int, minutes: float, shard: tuple[int, int] = (1, 1), path: Path = RESULTS
 ) -> int:
     """Run what is left of the first `cases` cases of a shard, for so many minutes; 1 if something was wrong.
 
@@ -236,7 +240,7 @@ def go_on(
     return int(wrong > 0)
 
 
-def forget(run: Run, path: Path = RESULTS) -> None:
+def forget(run: LongRun, path: Path = RESULTS) -> None:
     """Remove what the file holds of a run, so that it begins with its first case."""
     with changed_results(path) as content:
         content["runs"].pop(run.name, None)

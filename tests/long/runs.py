@@ -2,19 +2,19 @@
 
 from .commands import OPTIONS, names
 from .pytests import FOLDERS, SLOW, law_names
-from .running import Run
+from .running import LongRun
 
 FILES = 138  # hostile files; a test compares this with how many there are
 
 
-def _tests(name: str, claim: str, *paths: str) -> Run:
+def _tests(name: str, claim: str, *paths: str) -> LongRun:
     """A run of tests: a case for each argument."""
-    return Run(name, claim, "parts of the suite", len(paths), 1, "pytests.tests", paths)
+    return LongRun(name, claim, "parts of the suite", len(paths), 1, "pytests.tests", paths)
 
 
 SECOND = "tests/regard/contracts/test_second_derivatives.py"
 EVERY = (
-    Run(
+    LongRun(
         "oracle",
         "random calls equal formulas in float64, values and gradients",
         "calls",
@@ -22,9 +22,11 @@ EVERY = (
         200,
         "oracle.work",
     ),
-    Run("examples", "properties hold for hypothesis' examples", "seeds", 34, 1, "pytests.examples"),
+    LongRun(
+        "examples", "properties hold for hypothesis' examples", "seeds", 34, 1, "pytests.examples"
+    ),
     _tests("second", "gradgradcheck finds the second derivatives right", f"-m|slow|{SECOND}"),
-    Run(
+    LongRun(
         "laws",
         "metamorphic laws hold for every backend, pattern and mechanism",
         "laws",
@@ -32,7 +34,7 @@ EVERY = (
         1,
         "pytests.laws",
     ),
-    Run(
+    LongRun(
         "poison",
         "the suite passes where memory that nobody wrote holds NaN",
         "parts of the suite",
@@ -49,7 +51,7 @@ EVERY = (
         "tests/regard/native/test_native_bits.py",
         "-m|slow|tests/regard/native/test_native_bits.py",
     ),
-    Run(
+    LongRun(
         "arm",
         "the kernel on emulated 64-bit Arm gives the formula's numbers and the bits of x86-64",
         "calls",
@@ -80,7 +82,7 @@ EVERY = (
         "-m|slow|tests/regard_lab/several_processes",
     ),
     _tests("offsets", "offsets beyond 2**31 are right", "tests/regard/native/test_native_views.py"),
-    Run(
+    LongRun(
         "flips",
         "a flipped bit of any file of a run is refused, or changes nothing",
         "flips",
@@ -88,7 +90,7 @@ EVERY = (
         500,
         "damage.flips",
     ),
-    Run(
+    LongRun(
         "hostile",
         "hostile files are refused; nothing runs, and nothing outside is opened",
         "files",
@@ -96,10 +98,10 @@ EVERY = (
         46,
         "hostile.work",
     ),
-    Run(
+    LongRun(
         "kills", "a killed training continues to the same bits", "kills", 1_000, 25, "faults.kills"
     ),
-    Run(
+    LongRun(
         "faults",
         "a fault of disk or memory leaves the checkpoint before it",
         "faults",
@@ -128,7 +130,7 @@ EVERY = (
         "hostile text in the explorer stays text",
         "tests/regard_lab/explorer/test_explorer_hostile.py",
     ),
-    Run(
+    LongRun(
         "commands",
         "hostile invocations end in a sentence and a documented code",
         "halves of a command's invocations",
@@ -136,7 +138,7 @@ EVERY = (
         7,
         "commands.work",
     ),
-    Run(
+    LongRun(
         "options",
         "40 hostile invocations of each option and reader end in a sentence, none silent for 10 seconds",
         "options and readers",
@@ -144,7 +146,7 @@ EVERY = (
         1,
         "commands.options",
     ),
-    Run(
+    LongRun(
         "mutants",
         "a small change of the code makes a test fail",
         "mutants",
@@ -152,7 +154,7 @@ EVERY = (
         11,
         "mutants.work",
     ),
-    Run(
+    LongRun(
         "elsewhere",
         "the suite passes in random order, as on other processors, with 1, 2 and 4 threads, and beside "
         "8 busy processes",
@@ -161,7 +163,7 @@ EVERY = (
         1,
         "pytests.elsewhere",
     ),
-    Run(
+    LongRun(
         "texts",
         "random texts are patterns that read back, or are refused by a sentence",
         "texts",
@@ -170,4 +172,4 @@ EVERY = (
         "texts.work",
     ),
 )
-RUNS: dict[str, Run] = {run.name: run for run in EVERY}
+RUNS: dict[str, LongRun] = {run.name: run for run in EVERY}

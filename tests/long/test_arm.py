@@ -10,7 +10,7 @@ import torch
 from shipping import emulated
 from shipping.emulated import Emulated, MissingError
 from tests.arm import calls, comparing
-from tests.long.running import Found, Run, go_on
+from tests.long.running import Found, LongRun, go_on
 from tests.long.runs import RUNS
 from tests.regard.fuzz import judging
 from tests.regard.fuzz.tensors import DrawnNumbers, SoftmaxCall
@@ -78,7 +78,7 @@ def test_tensors_end_before_a_page_that_cannot_be_read():
 
 
 def test_a_call_is_recorded_with_1_and_with_3_threads(monkeypatch):
-    recorder = calls.Recorder()
+    recorder = calls.BitRecorder()
     monkeypatch.setattr(judging, "_compute", recorder.wrap(judging._compute))
     monkeypatch.setattr(DrawnNumbers, "numbers", calls.exact_numbers)
     monkeypatch.setattr(SoftmaxCall, "tensor", calls.guarded_tensor(SoftmaxCall.tensor))
@@ -93,7 +93,7 @@ def test_where_emulation_is_missing_the_run_is_skipped_by_a_sentence(tmp_path, m
     monkeypatch.setattr(emulated.shutil, "which", lambda name: None)
     with pytest.raises(MissingError, match="qemu-aarch64-static is not installed"):
         Emulated(tmp_path).run("-c", "pass")
-    run: Run = replace(RUNS["arm"], place="nowhere.work")
+    run: LongRun = replace(RUNS["arm"], place="nowhere.work")
     results = tmp_path / "results.json"
     assert go_on(run, 3, 1.0, path=results) == 0
     assert "arm: skipped, since qemu-aarch64-static is not installed" in capsys.readouterr().out

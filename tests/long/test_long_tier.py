@@ -17,7 +17,7 @@ from tests.long.hostile_files import FILES, READERS
 from tests.long.mutant_sites import sites
 from tests.long.mutants import ROOMS, Mutant, copy_of_all, judge_mutant, mutant, paths_of_tests
 from tests.long.named_mutants import NamedMutant, every_mutant, missed_failures
-from tests.long.running import Found, Run, read
+from tests.long.running import Found, LongRun, read
 from tests.long.runs import RUNS
 
 ROOT = Path(__file__).parents[2]
@@ -35,7 +35,7 @@ def test_each_run_names_a_function_and_tests_that_are_there():
             assert (ROOT / path).exists(), path
 
 
-def paths_of(run: Run) -> list[str]:
+def paths_of(run: LongRun) -> list[str]:
     """The files and folders of tests that a run names."""
     words = " ".join(run.options).replace("|", " ").split()
     return [word for word in words if "/" in word]
@@ -92,8 +92,8 @@ def counted(numbers: Sequence[int], folder: Path) -> Found:
 @pytest.fixture
 def run_texts(monkeypatch, tmp_path):
     """Runs the command for a run of 10 cases in batches of 3; returns its exit code and its record."""
-    monkeypatch.setitem(RUNS, "texts", Run("texts", "counts", "cases", 10, 3, "runs.none"))
-    monkeypatch.setattr(Run, "work", lambda run, numbers, folder: counted(numbers, folder))
+    monkeypatch.setitem(RUNS, "texts", LongRun("texts", "counts", "cases", 10, 3, "runs.none"))
+    monkeypatch.setattr(LongRun, "work", lambda run, numbers, folder: counted(numbers, folder))
     path = tmp_path / "results.json"
 
     def run_command(*words):
@@ -127,7 +127,7 @@ def test_an_interruption_keeps_what_was_done(run_texts, monkeypatch, capsys):
             raise KeyboardInterrupt
         return counted(numbers, folder)
 
-    monkeypatch.setattr(Run, "work", work)
+    monkeypatch.setattr(LongRun, "work", work)
     code, record = run_texts()
     assert code == 130
     assert "goes on with the batch" in capsys.readouterr().err

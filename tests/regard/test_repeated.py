@@ -121,7 +121,7 @@ def test_a_nan_in_a_repeated_call_reaches_only_queries_that_may_look_at_it():
 # ---- what PyTorch must see
 
 
-class Subclass(Tensor):
+class NotingTensor(Tensor):
     """A tensor that notes the functions it is given to."""
 
     seen: ClassVar[list[str]] = []
@@ -170,15 +170,15 @@ def test_a_function_mode_sees_what_it_sees_of_a_call_that_python_computes(warm):
 
 @pytest.mark.parametrize("place", range(3))
 def test_a_subclass_sees_what_it_sees_of_a_call_that_python_computes(warm, place):
-    qkv = [x.as_subclass(Subclass) if i == place else x for i, x in enumerate(warm)]
+    qkv = [x.as_subclass(NotingTensor) if i == place else x for i, x in enumerate(warm)]
     for _ in range(3):
         rg.attention(*qkv)
-    Subclass.seen.clear()
+    NotingTensor.seen.clear()
     output = rg.attention(*qkv)
-    seen = [*Subclass.seen]
-    Subclass.seen.clear()
+    seen = [*NotingTensor.seen]
+    NotingTensor.seen.clear()
     assert type(output) is type(by_python(*qkv))
-    assert seen == Subclass.seen != []
+    assert seen == NotingTensor.seen != []
 
 
 @pytest.mark.parametrize("place", range(3))

@@ -25,7 +25,7 @@ from regard.integrations.torch import pattern_and_bias
 from regard.integrations.transformers.kept_cache import STORED
 from regard.integrations.transformers.latents import EXPAND, Latents, form_of
 from regard.integrations.transformers.masks import NO_WEIGHTS, PatternMask, refuse_collecting
-from regard.integrations.transformers.packed import DOCUMENTS, PackedDocuments
+from regard.integrations.transformers.packed import DOCUMENTS, DocumentsOfPass
 from regard.integrations.transformers.reading import UnreadMaskWarning
 from regard.integrations.transformers.sharing import running_forwards, shared_now
 from regard.integrations.transformers.traced_masks import TracedMask
@@ -302,7 +302,7 @@ def _mask_of_indices(
 
 
 def _mask_within(
-    documents: PackedDocuments,
+    documents: DocumentsOfPass,
     mask: Any,
     q: torch.Tensor,
     k: torch.Tensor,

@@ -17,7 +17,7 @@ from torch import nn
 from regard.arguments import count_of, shown
 from regard.errors import ShapeError, UnsupportedError
 
-__all__ = ["CACHES", "DOCUMENTS", "PackedDocuments", "check_documents_were_read", "pass_documents"]
+__all__ = ["CACHES", "DOCUMENTS", "DocumentsOfPass", "check_documents_were_read", "pass_documents"]
 
 DOCUMENTS = "regard_documents"  # the keyword by which layers get them
 CACHES = (
@@ -28,7 +28,7 @@ CACHES = (
 OTHER = -1  # the document of cached keys that no new position may look at
 
 
-class PackedDocuments(NamedTuple):
+class DocumentsOfPass(NamedTuple):
     """The documents of a forward pass of n new positions.
 
     ids: (batch, cached + n), the document of each key. begins: (batch, n), True where a new position begins one.
@@ -40,7 +40,7 @@ class PackedDocuments(NamedTuple):
     readers: list[nn.Module]
 
     @classmethod
-    def that_begin(cls, begins: torch.Tensor) -> PackedDocuments:
+    def that_begin(cls, begins: torch.Tensor) -> DocumentsOfPass:
         """The documents of a call without a cache."""
         return cls(begins.to(torch.int64).cumsum(-1), begins, [])
 
@@ -117,11 +117,11 @@ def _check_ends(ends: Any, x: torch.Tensor, values: Mapping[str, Any]) -> None:
         )
 
 
-def _between(ends: torch.Tensor, length: int) -> PackedDocuments:
+def _between(ends: torch.Tensor, length: int) -> DocumentsOfPass:
     """The documents of one batch row that have these ends."""
     positions = torch.arange(length, device=ends.device)
     ids = torch.bucketize(positions, ends.to(torch.int64), right=True)[None]
-    return PackedDocuments(ids, _changes(ids), [])
+    return DocumentsOfPass(ids, _changes(ids), [])
 
 
 def _changes(ids: torch.Tensor) -> torch.Tensor:
@@ -129,12 +129,12 @@ def _changes(ids: torch.Tensor) -> torch.Tensor:
     return torch.nn.functional.pad(ids[:, 1:] != ids[:, :-1], (1, 0), value=True)
 
 
-def _positions_between(ends: torch.Tensor, documents: PackedDocuments) -> torch.Tensor:
+def _positions_between(ends: torch.Tensor, documents: DocumentsOfPass) -> torch.Tensor:
     positions = torch.arange(documents.ids.shape[1], device=ends.device)
     return positions - ends.to(torch.int64)[documents.ids - 1]
 
 
-def _by_positions(values: Mapping[str, Any], x: torch.Tensor) -> PackedDocuments | None:
+def _by_positions(values: Mapping[str, Any], x: torch.Tensor) -> DocumentsOfPass | None:
     """The documents that begin where positions do not go on; None if each batch row holds one."""
     positions = values.get("position_ids")
     if not isinstance(positions, torch.Tensor):
@@ -154,10 +154,10 @@ def _by_positions(values: Mapping[str, Any], x: torch.Tensor) -> PackedDocuments
     begins = _restarts(positions, None if unpadded is None else unpadded[:, -length:])
     if torch.compiler.is_compiling():
         # A graph cannot ask how much a cache holds, and has no documents beside one, as in transformers.
-        return None if _has_cache(values) else PackedDocuments.that_begin(begins)
+        return None if _has_cache(values) else DocumentsOfPass.that_begin(begins)
     if _has_cache(values):
         return _continued(positions, unpadded, begins, _cached(values))
-    return PackedDocuments.that_begin(begins) if bool(begins.any()) else None
+    return DocumentsOfPass.that_begin(begins) if bool(begins.any()) else None
 
 
 def _has_cache(values: Mapping[str, Any]) -> bool:
@@ -192,7 +192,7 @@ def _restarts(positions: torch.Tensor, unpadded: torch.Tensor | None) -> torch.T
 
 def _continued(
     positions: torch.Tensor, unpadded: torch.Tensor | None, begins: torch.Tensor, cached: int
-) -> PackedDocuments | None:
+) -> DocumentsOfPass | None:
     """The documents of a call with a cache; the first position says how much of the first document is in the cache."""
     batch, length = positions.shape
     device = positions.device
@@ -212,4 +212,4 @@ def _continued(
     count = of_cache[:, of_cache.shape[1] - cached :].flip(-1).to(torch.int64).cumsum(-1).flip(-1)
     ids_of_cache = torch.where(count <= length_so_far, 0, OTHER)
     ids = begins.to(torch.int64).cumsum(-1)
-    return PackedDocuments(torch.cat((ids_of_cache, ids), -1), begins, [])
+    return DocumentsOfPass(torch.cat((ids_of_cache, ids), -1), begins, [])

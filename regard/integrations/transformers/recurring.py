@@ -38,7 +38,7 @@ from regard.integrations.transformers.modules import (
     recurrences,
     recurs,
 )
-from regard.integrations.transformers.packed import CACHES, DOCUMENTS, PackedDocuments
+from regard.integrations.transformers.packed import CACHES, DOCUMENTS, DocumentsOfPass
 from regard.integrations.transformers.rewinding import (
     recording,
     recording_layer,
@@ -280,7 +280,7 @@ def _convolve(*tensors: torch.Tensor, **options: Any) -> torch.Tensor:
 
 
 def _convolve_within(
-    documents: PackedDocuments,
+    documents: DocumentsOfPass,
     hidden_states: torch.Tensor,
     weight: torch.Tensor,
     bias: torch.Tensor | None = None,
@@ -403,14 +403,14 @@ def _class_for(kind: Any) -> type[nn.Module]:
     return type(f"Regard{kind.__name__}", (kind,), members)
 
 
-def _clear_before(module: Any, documents: PackedDocuments, options: dict[str, Any]) -> None:
+def _clear_before(module: Any, documents: DocumentsOfPass, options: dict[str, Any]) -> None:
     """Empty the inputs that a cache keeps for a convolution, in batch rows whose first position begins a document."""
     state = _convolved(module, options)
     if state is not None:
         state.masked_fill_(documents.begins[:, 0, None, None], 0)
 
 
-def _clear_after(module: Any, documents: PackedDocuments, options: dict[str, Any]) -> None:
+def _clear_after(module: Any, documents: DocumentsOfPass, options: dict[str, Any]) -> None:
     """Empty the inputs that a cache keeps for a convolution, except those of the last document."""
     state = _convolved(module, options)
     if state is not None:

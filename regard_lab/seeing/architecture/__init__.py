@@ -6,10 +6,10 @@ It shows the stacks, where queries, keys and values come from, and whether a nor
 from regard_lab.seeing.architecture.configs import architecture_of
 from regard_lab.seeing.architecture.drawing import BoxLinks, draw_svg, public_links
 from regard_lab.seeing.architecture.hugging_face import architecture_of_hugging_face
-from regard_lab.seeing.architecture.parts import Architecture, to_record, to_text
+from regard_lab.seeing.architecture.parts import DrawnModel, to_record, to_text
 
 __all__ = [
-    "Architecture",
+    "DrawnModel",
     "architecture_of",
     "architecture_of_hugging_face",
     "draw_svg",

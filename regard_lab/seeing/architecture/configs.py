@@ -18,7 +18,7 @@ from regard_lab.models import (
     TranslationTransformer,
 )
 from regard_lab.models.translation_transformer import TranslationConfig
-from regard_lab.seeing.architecture.parts import Architecture, DrawnBox, DrawnPart, DrawnStack
+from regard_lab.seeing.architecture.parts import DrawnBox, DrawnModel, DrawnPart, DrawnStack
 
 POSITIONS = {"sinusoidal": Sinusoidal, "learned": Learned}  # those that are added to the vectors
 NORMS = {"rms": nn.RMSNorm, "layer": nn.LayerNorm}
@@ -26,7 +26,7 @@ PLAIN = ("full", "causal")  # patterns whose lesson is that of the layer
 
 
 @singledispatch
-def architecture_of(config: Any) -> Architecture:
+def architecture_of(config: Any) -> DrawnModel:
     """The architecture of a model of regard_lab.
 
     Args:
@@ -46,7 +46,7 @@ def architecture_of(config: Any) -> Architecture:
 
 
 @architecture_of.register
-def _(config: TranslationConfig) -> Architecture:
+def _(config: TranslationConfig) -> DrawnModel:
     norm = DrawnBox("Norm", (), "encoder", nn.LayerNorm)
     last_norm = (norm,) if config.norm == "pre" else ()  # "post" ends each layer with one
     before = _before(config.vocab_size, config.dim, config.positions)
@@ -100,17 +100,17 @@ def _(config: TranslationConfig) -> Architecture:
         (*last_norm, *_scores(config.vocab_size, config.tied)),
         "decoder",
     )
-    return Architecture("Translator", (encoder, decoder), TranslationTransformer)
+    return DrawnModel("Translator", (encoder, decoder), TranslationTransformer)
 
 
 @architecture_of.register
-def _(config: LanguageConfig) -> Architecture:
+def _(config: LanguageConfig) -> DrawnModel:
     after = _scores(config.vocab_size, config.tied)
     return _one_stack(config, "Language model", "Decoder", LanguageModel, after)
 
 
 @architecture_of.register
-def _(config: EncoderConfig) -> Architecture:
+def _(config: EncoderConfig) -> DrawnModel:
     ends = {
         "words": DrawnBox(
             "Scores of masked words", (f"{config.vocab_size:,} ids",), "transfer", TextEncoder
@@ -125,7 +125,7 @@ def _(config: EncoderConfig) -> Architecture:
 
 def _one_stack(
     config: LanguageConfig, title: str, side: str, owner: type, after: tuple[DrawnBox, ...]
-) -> Architecture:
+) -> DrawnModel:
     """A decoder or an encoder alone, whose norms stand before each part."""
     assert config.head_dim is not None
     norm = DrawnBox("Norm", (), "encoder", NORMS[config.norm])
@@ -169,7 +169,7 @@ def _one_stack(
         (norm, *after),
         side.lower(),
     )
-    return Architecture(title, (stack,), owner)
+    return DrawnModel(title, (stack,), owner)
 
 
 def _before(vocab_size: int, dim: int, positions: str) -> tuple[DrawnBox, ...]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from regard.arguments import count_of
 from regard.reprs import brief
-from regard_lab.seeing.architecture.parts import Architecture, DrawnBox, DrawnPart, DrawnStack
+from regard_lab.seeing.architecture.parts import DrawnBox, DrawnModel, DrawnPart, DrawnStack
 from regard_lab.seeing.palette import KEY, QUERY, VALUE
 from regard_lab.seeing.terminal import visible
 
@@ -88,7 +88,7 @@ def page_of_torch(owner: type) -> str:
     return f"{PYTORCH}{public_name(owner)}.html"
 
 
-def draw_svg(architecture: Architecture, links: BoxLinks) -> str:
+def draw_svg(architecture: DrawnModel, links: BoxLinks) -> str:
     """The drawing as the text of an SVG, equal for equal architectures and links."""
     sides = len(architecture.stacks)
     box_width = COLUMN if sides == 2 else ALONE
@@ -120,7 +120,7 @@ def draw_svg(architecture: Architecture, links: BoxLinks) -> str:
     return pen.svg(width, max(heights) + 8, _description(architecture))
 
 
-def _description(architecture: Architecture) -> str:
+def _description(architecture: DrawnModel) -> str:
     """What the drawing shows, for readers who do not see it."""
     sentences = []
     for stack in architecture.stacks:

@@ -13,7 +13,7 @@ from typing import Any
 from torch import nn
 
 from regard.errors import CheckpointError, UnsupportedError
-from regard_lab.seeing.architecture.parts import Architecture, DrawnBox, DrawnPart, DrawnStack
+from regard_lab.seeing.architecture.parts import DrawnBox, DrawnModel, DrawnPart, DrawnStack
 
 GATED = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2")
 
@@ -74,7 +74,7 @@ ACTIVATION = (
 )
 
 
-def architecture_of_hugging_face(config: Mapping[str, Any]) -> Architecture:
+def architecture_of_hugging_face(config: Mapping[str, Any]) -> DrawnModel:
     """The architecture that a `config.json` of transformers describes.
 
     Args:
@@ -100,7 +100,7 @@ def architecture_of_hugging_face(config: Mapping[str, Any]) -> Architecture:
         stacks.append(_stack(config, family, "Encoder"))
     if family.sides in ("decoder", "both"):
         stacks.append(_stack(config, family, "Decoder"))
-    return Architecture(f"Hugging Face model: {name}", tuple(stacks))
+    return DrawnModel(f"Hugging Face model: {name}", tuple(stacks))
 
 
 def _stack(config: Mapping[str, Any], family: FamilyForm, side: str) -> DrawnStack:

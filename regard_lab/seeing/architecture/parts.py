@@ -86,7 +86,7 @@ class DrawnStack:
 
 @brief
 @dataclass(frozen=True)
-class Architecture:
+class DrawnModel:
     """A model: a title, its class, and one stack, or an encoder followed by a decoder that reads its output."""
 
     title: str
@@ -103,7 +103,7 @@ class Architecture:
             yield from stack.after
 
 
-def to_text(architecture: Architecture, width: int | None = None) -> str:
+def to_text(architecture: DrawnModel, width: int | None = None) -> str:
     """The drawing as text of lines of at most `width` characters.
 
     >>> from regard_lab.models import LanguageConfig
@@ -137,7 +137,7 @@ def to_text(architecture: Architecture, width: int | None = None) -> str:
     return "\n".join(lines)
 
 
-def to_record(architecture: Architecture) -> dict[str, Any]:
+def to_record(architecture: DrawnModel) -> dict[str, Any]:
     """The drawing as JSON values."""
     stacks = []
     for stack in architecture.stacks:

@@ -83,7 +83,7 @@ def test_a_layer_with_another_part_is_not_simple(options: dict[str, Any]) -> Non
     assert not is_simple(new_layer(**options))
 
 
-class Derived(MultiHeadAttention):
+class WithDoubledKeys(MultiHeadAttention):
     """A layer of someone else, whose keys are twice as long."""
 
     def _project_keys(self, *arguments: Any) -> torch.Tensor:
@@ -91,7 +91,7 @@ class Derived(MultiHeadAttention):
 
 
 def test_what_a_derived_layer_changes_is_computed() -> None:
-    layer = Derived(24, 4, pattern="causal")
+    layer = WithDoubledKeys(24, 4, pattern="causal")
     x = torch.randn(3, 11, 24, generator=torch.Generator().manual_seed(7))
     torch.testing.assert_close(continued(layer, {}), layer(x))
 
