@@ -20,7 +20,7 @@ from regard.backends.schedule import SHARED_ROWS, Schedule, pairs_of_long_band, 
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import Piece, direct_apply, gradients
 from regard.core import costs
-from regard.core.backend import Cost, Operands, Relative
+from regard.core.backend import Cost, Operands, numbers_of
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.patterns import Full, Grid
 from regard.patterns.grid import four_axes
@@ -53,7 +53,7 @@ class Calls(Protocol):
 
 def compose(calls: Calls, operands: Operands, sums: bool = True) -> tuple[torch.Tensor, Any]:
     """Output and, if `sums`, log-sum-exp of these calls, else None; gradients of both are supported."""
-    bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
+    bias = numbers_of(operands.bias)
     apply = _Composed.apply if torch._C._are_functorch_transforms_active() else _apply
     result = apply(operands.q, operands.k, operands.v, bias, calls, operands, sums)
     # A second output costs a call of few tokens some microseconds.
@@ -424,7 +424,7 @@ class RowBlockCalls:
             width = problem.dtype.itemsize  # bytes of a number
             readers = problem.kv_heads
         else:
-            width = 8 if problem.dtype == torch.float64 else 4
+            width = problem.computed_bytes
             readers = problem.heads  # each query head reads its keys again
         read_rows = problem.heads * problem.q_len + readers * (work.keys + 2 * work.gathered)
         vectors = problem.batch * read_rows * (problem.head_dim + problem.v_dim)
@@ -504,9 +504,10 @@ class RowBlockCalls:
             return mask
         grid = operands.grid.block(block.rows, block.hull)
         bias = operands.bias_block(grid)
-        bias = None if bias is None else bias.detach().to(q.dtype)
-        if bias is not None and problem.pattern == Full():
-            return bias.expand(*bias.shape[:2], len(block.rows), block.width)
+        if bias is not None:
+            bias = bias.detach().to(q.dtype)
+            if problem.pattern == Full():
+                return bias.expand(*bias.shape[:2], len(block.rows), block.width)
         allowed = four_axes(problem.pattern.evaluate(grid))
         if bias is not None:
             return torch.where(allowed, bias, -math.inf)

@@ -99,7 +99,7 @@ def _takes_fused(problem: Problem, runs: Runs) -> bool:
 
 def _cost(problem: Problem, runs: Runs, fused: bool) -> Cost:
     """Each key and value is read once from memory, as it is stored; a widened chunk stays in the core's cache."""
-    width = 8 if problem.dtype == torch.float64 else 4
+    width = problem.computed_bytes
     keys = sum(len(run.keys) for run in runs)
     pairs = problem.batch * problem.heads * problem.q_len * keys
     dims = problem.head_dim + problem.v_dim

@@ -23,7 +23,7 @@ from regard.backends.second_order import Tensors, first_order_only
 from regard.core.backend import Cost, Offer, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
-from regard.core.tensors import HALF
+from regard.core.tensors import HALF, map_tensors
 from regard.mechanisms.recurrent import Recurrent
 
 FORGOTTEN = -100.0
@@ -74,9 +74,9 @@ class Kernels:
                 output, memory = self._compute_by_package(rule, inputs)
             return output.detach(), memory.detach(), None
 
-        leaves = [None if x is None else x.detach().requires_grad_() for x in inputs]
+        leaves = RecurrenceInputs(*map_tensors(recurrence.new_leaf, inputs))
         with torch.enable_grad():
-            outputs = self._compute_by_package(rule, RecurrenceInputs(*leaves))  # ty: ignore[invalid-argument-type]
+            outputs = self._compute_by_package(rule, leaves)
         output, memory = outputs
         return output.detach(), memory.detach(), (leaves, outputs)
 
@@ -92,8 +92,8 @@ class Kernels:
             allow_unused=True,
             materialize_grads=True,
         )
-        each = iter(gradients)
-        return [None if x is None else next(each) for x in leaves]
+        by_tensor = iter(gradients)
+        return map_tensors(lambda _: next(by_tensor), leaves)
 
     def _compute_by_package(self, rule: Rule, inputs: RecurrenceInputs) -> recurrence.Outputs:
         """The outputs (batch, heads, n, v_dim) and the memory after the last position, by plain differentiable calls.

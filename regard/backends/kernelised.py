@@ -400,7 +400,7 @@ def cost(problem: Problem) -> Cost:
     longer = longer_on(problem.device, problem.batch * problem.heads)
     pairs = rows * min(longer * CHUNK, keys) if causal else 0
     chunks = -(-keys // (longer * (CHUNK if causal else BLOCK)))
-    width = 8 if problem.dtype == torch.float64 else 4  # bytes of a number
+    width = problem.computed_bytes
     vectors = (rows + added) * (problem.head_dim + 2 * features + columns)
     products = pairs * (features + columns) + (rows + added) * features * columns
     learning = problem.needs_grad

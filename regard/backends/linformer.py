@@ -74,7 +74,7 @@ def _empty_rows(problem: Problem, operands: Operands) -> torch.Tensor | None:
 
 
 def _cost(problem: Problem, rank: int) -> Cost:
-    width = 8 if problem.dtype == torch.float64 else 4  # bytes of a number
+    width = problem.computed_bytes
     dims = problem.head_dim + problem.v_dim
     reachable = len(problem.reachable_keys)
     rows = problem.batch * problem.heads * problem.q_len

@@ -15,7 +15,7 @@ Letters: u units (batch row and value head), c chunks, r rows of queries that sh
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
@@ -35,6 +35,7 @@ from regard.backends.second_order import Piece, Tensors, gradients
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
+from regard.core.tensors import map_tensors
 from regard.exporting import exporting
 from regard.mechanisms.recurrent import Recurrent
 from regard.patterns.documents import document_ids
@@ -92,8 +93,13 @@ class RecurrenceInputs(NamedTuple):
 
     def part(self, positions: slice, memory: torch.Tensor) -> RecurrenceInputs:
         """Some of the positions, with the memory before them."""
-        by_position = (None if x is None else x[:, :, positions] for x in self[:5])
-        return RecurrenceInputs(*by_position, memory)  # ty: ignore[invalid-argument-type]
+        return self.mapped(lambda x: x[:, :, positions], memory)
+
+    def mapped(
+        self, change: Callable[[torch.Tensor], torch.Tensor], memory: torch.Tensor
+    ) -> RecurrenceInputs:
+        """The same change of all that has positions, with another memory before them."""
+        return RecurrenceInputs(*map_tensors(change, self[:5]), memory)
 
 
 # Outputs (batch, heads, n, v_dim), and the memory after the last position.
@@ -147,11 +153,10 @@ def scan_texts(
     outputs = []
     memories = []
     for group in texts:
-        by_position = (None if x is None else group.pack.take(x) for x in inputs[:5])
         memory = inputs.memory.index_select(0, group.rows)
         if not group.continues:
             memory = torch.zeros_like(memory)
-        part = RecurrenceInputs(*by_position, memory)  # ty: ignore[invalid-argument-type]
+        part = inputs.mapped(group.pack.take, memory)
         met = torch.full((1, 1, 1), group.continues, device=begins.device)
         part = without_unseen(part, group.pack.real[:, None], met)
         output, memory = scan(engine, rule, part)
@@ -212,7 +217,8 @@ def _blocks(rule: Rule, inputs: RecurrenceInputs) -> Iterator[slice]:
 
 def _scan_plainly(rule: Rule, *tensors: Any) -> Outputs:
     """The recurrence by plain differentiable operations; autograd's memory for it grows linearly with the length."""
-    inputs = RecurrenceInputs(*(None if x is None else x.to(tensors[-1].dtype) for x in tensors))  # ty: ignore[invalid-argument-type]
+    dtype = tensors[-1].dtype
+    inputs = RecurrenceInputs(*map_tensors(lambda x: x.to(dtype), tensors))
     outputs = []
     memory = inputs.memory
     for positions in _blocks(rule, inputs):
@@ -240,14 +246,14 @@ class Plain:
 
     def backward(self, rule: Rule, inputs: RecurrenceInputs, saved: Any, grads: Tensors) -> Tensors:
         grad_output, grad_memory = grads
-        results = [None if x is None else torch.empty_like(x) for x in inputs[:5]]
+        results = map_tensors(torch.empty_like, inputs[:5])
         if grad_memory is None:
             grad_memory = torch.zeros_like(inputs.memory)
         for positions, memory in reversed([*zip(_blocks(rule, inputs), saved, strict=True)]):
             tensors = inputs.part(positions, memory)
-            leaves = [None if x is None else x.detach().requires_grad_() for x in tensors]
+            leaves = RecurrenceInputs(*map_tensors(new_leaf, tensors))
             with torch.enable_grad():
-                output, memory_after = block(rule, RecurrenceInputs(*leaves))  # ty: ignore[invalid-argument-type]
+                output, memory_after = block(rule, leaves)
             if grad_output is None:
                 outputs = [memory_after]
                 grads_of_outputs = [grad_memory]
@@ -262,6 +268,11 @@ class Plain:
             for result, gradient in zip(written, by_position, strict=True):
                 result[:, :, positions] = gradient
         return *results, grad_memory
+
+
+def new_leaf(x: torch.Tensor) -> torch.Tensor:
+    """The same numbers without their graph, as a tensor that gets a gradient."""
+    return x.detach().requires_grad_()
 
 
 PLAIN = Plain()
@@ -457,11 +468,11 @@ def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor
     if visible is None:
         visible = torch.ones(1, 1, len(grid.keys), dtype=torch.bool, device=operands.q.device)
     visible = padded_to_all_keys(visible, problem, operands).expand(problem.batch, 1, problem.k_len)
-    by_key = (None if x is None else padded_to_all_keys(x, problem, operands) for x in tensors[1:])
+    by_key = map_tensors(lambda x: padded_to_all_keys(x, problem, operands), tensors[1:])
     tensors = (operands.q, *by_key)
     outputs = []
     for pack in packs:
-        inputs = inputs_of(*(None if x is None else pack.take(x) for x in tensors))
+        inputs = inputs_of(*map_tensors(pack.take, tensors))
         inputs = without_unseen(inputs, pack.take(visible) & pack.real[:, None])
         output, _ = scan(engine, rule, inputs)
         outputs.append(output)
@@ -518,7 +529,7 @@ def _whole(
     before = min(before, len(keys))
     both = min(problem.q_len - leading, len(keys) - before)  # rows with a key at their own position
     at_keys = functional.pad(q[:, :, leading : leading + both], (0, 0, before, 0))
-    inputs = inputs_of(at_keys, *(None if x is None else x[:, :, : before + both] for x in by_key))
+    inputs = inputs_of(at_keys, *map_tensors(lambda x: x[:, :, : before + both], by_key))
     after = q[:, :, leading + both :]
     if visible is not None:
         visible = visible[..., : before + both]
@@ -550,7 +561,7 @@ def cost(problem: Problem) -> Cost:
     rows = problem.batch * problem.heads * keys
     pairs = CHUNK * (rows + units)
     flops = 2 * pairs * dims + 2 * (rows + 2 * units) * problem.head_dim * problem.v_dim
-    width = 8 if problem.dtype == torch.float64 else 4
+    width = problem.computed_bytes
     again = 4 if problem.needs_grad else 1
     by_channel = 3 if mechanism.decays_by == "channel" else 1
     memories = problem.batch * problem.kv_heads * problem.head_dim * problem.v_dim

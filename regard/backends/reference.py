@@ -178,25 +178,32 @@ def _cost(problem: Problem) -> Cost:
     if isinstance(problem.mechanism, Recurrent):
         return _cost_by_steps(problem)
 
-    learning = problem.needs_grad or problem.bias_learns
-    width = _width(problem)
-    flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim) * (3.5 if learning else 1)
+    width = problem.computed_bytes
+    flops = 2 * problem.pairs * (problem.head_dim + problem.v_dim)
+    # Each operation of a formula reads the scores, which is one pass over them, and writes new memory.
+    if problem.needs_grad or problem.bias_learns:
+        flops *= 3.5
+        passes = 40
+        passes_over_terms = 14
+        terms_saved = 4  # by autograd
+        calls = 25
+    else:
+        passes = 24
+        passes_over_terms = 6
+        terms_saved = 3
+        calls = 10
     if problem.dropout:
         flops += costs.DROPOUT_PAIR * problem.pairs
 
-    # Each operation of a formula reads the scores and writes new memory.
-    passes = 40 if learning else 24
     scores = problem.pairs * width
     lengths = problem.q_len + problem.k_len
     vectors = problem.batch * problem.heads * lengths * (problem.head_dim + problem.v_dim)
     moved = width * vectors + passes * scores
     peak = 3 * scores
     if sums_tanh(problem):
-        # The terms of the sums, and what autograd saves of them.
-        terms = scores * problem.head_dim
-        moved += (14 if learning else 6) * terms
-        peak += (4 if learning else 3) * terms
-    calls = 25 if learning else 10
+        terms = scores * problem.head_dim  # of the sums
+        moved += passes_over_terms * terms
+        peak += terms_saved * terms
 
     if isinstance(problem.mechanism, LSH):
         # It hashes, and compares the buckets of all pairs in every round.
@@ -217,7 +224,7 @@ def _cost_by_steps(problem: Problem) -> Cost:
     """The cost of a recurrence step by step, whose memories are all in memory at once."""
     memory = problem.batch * problem.heads * problem.head_dim * problem.v_dim
     flops = 8 * memory * problem.k_len
-    width = _width(problem)
+    width = problem.computed_bytes
     return Cost(
         flops,
         bytes=8 * width * memory * problem.k_len,
@@ -225,8 +232,3 @@ def _cost_by_steps(problem: Problem) -> Cost:
         pairs=problem.pairs,
         calls=8 * problem.k_len + 2 * problem.q_len,
     )
-
-
-def _width(problem: Problem) -> int:
-    """Bytes of a number in which it computes."""
-    return 8 if problem.dtype == torch.float64 else 4

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from regard.core.tensors import in_memory
+from regard.core.tensors import in_memory, map_tensors
 from regard.errors import UnsupportedError
 
 Tensors = Sequence[torch.Tensor | None]
@@ -93,7 +93,7 @@ def by_pieces(pieces: Iterable[Piece], inputs: Tensors, grads: Tensors) -> list[
             for x, place in zip(inputs, piece.inputs, strict=True)
         ]
         with torch.enable_grad():
-            parts = [None if x is None else x.requires_grad_() for x in parts]
+            parts = map_tensors(torch.Tensor.requires_grad_, parts)
             outputs = piece.compute(*parts)
         pairs = [
             (x, g[place].to(x.dtype))
@@ -156,7 +156,7 @@ def _for_each_member_of_batch(function: Callable[[Tensors], Tensors], tensors: T
         whole.append(x)
     members = len(whole[dims.index(0)])
     results = one_by_one(lambda *member: function(member), members, dims, *whole)
-    return tuple(None if x is None else torch._add_batch_dim(x, 0, level) for x in results)
+    return tuple(map_tensors(lambda x: torch._add_batch_dim(x, 0, level), results))
 
 
 class _First(torch.autograd.Function):
@@ -226,8 +226,11 @@ def _derivative(
         indices = (*piece.inputs, *piece.outputs)
         parts: list[torch.Tensor | None] = []
         for x, index in zip(whole, indices, strict=True):
-            part = None if x is None else x[index].detach()
-            parts.append(None if part is None else part.requires_grad_(part.is_floating_point()))
+            if x is None:
+                parts.append(None)
+            else:
+                part = x[index].detach()
+                parts.append(part.requires_grad_(part.is_floating_point()))
         with torch.enable_grad():
             total = _weighted_sum(piece, parts[: len(inputs)], parts[len(inputs) :], seconds)
         if total is not None and total.requires_grad:

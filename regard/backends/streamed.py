@@ -65,11 +65,15 @@ def _cost(blocking: Blocking, size: BlockCounts) -> Cost:
     pairs = size.pairs
     learning = problem.needs_grad or problem.bias_learns
     width = torch.promote_types(problem.dtype, torch.float32).itemsize
-    by_pair = (
-        costs.STREAMED_PAIR + score_flops(problem) + 2 * problem.v_dim * (3.5 if learning else 1)
-    )
-    by_pair += costs.STREAMED_PAIR_BACKWARD + score_flops_backward(problem) if learning else 0
-    by_pair += costs.DROPOUT_PAIR * (2 if learning else 1) if problem.dropout else 0
+    by_pair = costs.STREAMED_PAIR + score_flops(problem)
+    of_dropout = costs.DROPOUT_PAIR if problem.dropout else 0
+    if learning:
+        by_pair += 2 * problem.v_dim * 3.5
+        by_pair += costs.STREAMED_PAIR_BACKWARD + score_flops_backward(problem)
+        by_pair += 2 * of_dropout
+    else:
+        by_pair += 2 * problem.v_dim
+        by_pair += of_dropout
     # keys read by one head, over all row blocks
     reads = pairs // (problem.batch * problem.heads * blocking.rows)
     vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * reads)

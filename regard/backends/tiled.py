@@ -119,7 +119,7 @@ def _divide(problem: Problem) -> list[DividedPattern]:
 
 
 def _cost(problem: Problem, shares: list[Share]) -> Cost:
-    width = 8 if problem.dtype == torch.float64 else 4  # bytes of a number
+    width = problem.computed_bytes
     flops = moved = 0.0
     pairs = calls = 0
     pace = 1.0

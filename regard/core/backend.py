@@ -35,6 +35,11 @@ class Relative:
         return bias[None]  # of (heads or 1, rows, keys)
 
 
+def numbers_of(bias: torch.Tensor | Relative | None) -> torch.Tensor | None:
+    """The tensor of a bias: itself, or its table; None without a bias."""
+    return bias.table if isinstance(bias, Relative) else bias
+
+
 class Operands(NamedTuple):
     """Tensors cut to the keys that the pattern can reach, and the grid of their positions.
 

@@ -176,6 +176,11 @@ class Problem:
         of_keys = self.kv_heads * self.k_len * (self.key_dim + self.v_dim)
         return self.batch * (of_queries + of_keys) * self.dtype.itemsize
 
+    @cached_property
+    def computed_bytes(self) -> int:
+        """Bytes of a number in which scores are computed: of float64 if the call is float64, else of float32."""
+        return 8 if self.dtype == torch.float64 else 4
+
     @property
     def kept_pairs(self) -> int | None:
         """Kept pairs of all batch rows and heads, like `counted`, if the heads are alike, else None."""

@@ -5,6 +5,7 @@ Their axes are named and checked here, so that all other code can rely on the si
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, NamedTuple
 
@@ -386,6 +387,13 @@ def check_device(name: str, tensor: Any, q: torch.Tensor | Outline) -> None:
     """Raise a ShapeError unless a tensor of a call is where its queries are."""
     if tensor.device != q.device:
         raise ShapeError(f"q is on {q.device} but {name} on {tensor.device}; move one of them")
+
+
+def map_tensors(
+    change: Callable[[torch.Tensor], Any], tensors: Iterable[torch.Tensor | None]
+) -> list[Any]:
+    """`change` of each tensor; None stays None."""
+    return [None if x is None else change(x) for x in tensors]
 
 
 def is_casting(device: str) -> bool:

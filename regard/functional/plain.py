@@ -248,8 +248,7 @@ def _by_chunks(rule: Rule, inputs: RecurrenceInputs) -> torch.Tensor:
 
     def step(memory: torch.Tensor, *of_chunk: torch.Tensor) -> list[torch.Tensor]:
         following = iter(of_chunk)
-        values = [None if x is None else next(following) for x in by_key]
-        output, memory = block(rule, RecurrenceInputs(*values, memory))  # ty: ignore[invalid-argument-type]
+        output, memory = block(rule, inputs.mapped(lambda _: next(following), memory))
         return [memory, output]
 
     chunks = [in_chunks(x) for x in by_key if x is not None]
@@ -262,8 +261,7 @@ def _by_documents(rule: Rule, inputs: RecurrenceInputs, ids: torch.Tensor) -> to
     order = ids.argsort(stable=True, dim=-1)
     sorted_ids = ids.gather(-1, order)
     begins = F.pad(sorted_ids[:, 1:] != sorted_ids[:, :-1], (1, 0), value=True)
-    by_position = [None if x is None else _at(x, order) for x in inputs[:5]]
-    inputs = RecurrenceInputs(*by_position, inputs.memory)  # ty: ignore[invalid-argument-type]
+    inputs = inputs.mapped(lambda x: _at(x, order), inputs.memory)
     output = _by_chunks(rule, with_beginnings(inputs, begins))
     return _at(output, order.argsort(-1))
 

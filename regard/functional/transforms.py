@@ -18,7 +18,7 @@ from regard.backends.second_order import one_by_one
 from regard.bias import Bias
 from regard.core.call import Call
 from regard.core.result import Result, TopKeysFound
-from regard.core.tensors import Stored
+from regard.core.tensors import Stored, map_tensors
 from regard.errors import UnsupportedError
 from regard.functional.compiled import Table, tabled, uncompiled
 from regard.patterns import Pattern, as_pattern
@@ -157,7 +157,7 @@ def _folded(x: torch.Tensor | None, dim: int | None, size: int) -> torch.Tensor 
 
 def _unfolded(outputs: Tensors, size: int) -> Tensors:
     """Outputs with vmap's axis of this size before their batch axis again."""
-    return tuple(None if x is None else x.unflatten(0, (size, -1)) for x in outputs)
+    return tuple(map_tensors(lambda x: x.unflatten(0, (size, -1)), outputs))
 
 
 def _derivative(

@@ -69,8 +69,7 @@ class Many(Compound, enrol=False):
         return hash((type(self).__name__, frozenset(self.parts)))
 
     def __str__(self) -> str:
-        texts = [f"({part!s})" if isinstance(part, Many) else str(part) for part in self.parts]
-        return f" {self.sign} ".join(texts)
+        return f" {self.sign} ".join(map(_as_operand, self.parts))
 
 
 class Both(Many, enrol=False):
@@ -218,7 +217,12 @@ class Not(Compound, enrol=False):
         return sides[0] if len(sides) == 1 else None
 
     def __str__(self) -> str:
-        return f"~({self.part!s})" if isinstance(self.part, Many) else f"~{self.part!s}"
+        return f"~{_as_operand(self.part)}"
+
+
+def _as_operand(pattern: Pattern) -> str:
+    """The text of a pattern beside a sign: in parentheses if it has a sign of its own between parts."""
+    return f"({pattern!s})" if isinstance(pattern, Many) else str(pattern)
 
 
 NOTHING = Not(Full())

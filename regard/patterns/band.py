@@ -19,9 +19,7 @@ class Reach:
 
     def stacked(self, layers: int) -> Reach:
         """The reach of so many layers."""
-        back = None if self.back is None else max(0, self.back) * layers
-        ahead = None if self.ahead is None else max(0, self.ahead) * layers
-        return Reach(back, ahead)
+        return Reach(_times(self.back, layers), _times(self.ahead, layers))
 
     def nearer(self, other: Reach) -> Reach:
         return Reach(tighter(min, self.back, other.back), tighter(min, self.ahead, other.ahead))
@@ -181,6 +179,11 @@ def tighter(choose: Callable[[Any, Any], Any], limit: Any, other: Any) -> Any:
     if limit is None:
         return other
     return limit if other is None else choose(limit, other)
+
+
+def _times(distance: int | None, layers: int) -> int | None:
+    """How far so many layers reach, of which each reaches so far; a distance below 0 counts as 0."""
+    return None if distance is None else max(0, distance) * layers
 
 
 def _looser(limit: int | None, other: int | None) -> int | None:

@@ -256,7 +256,8 @@ class KeySpan(TensorPattern):
 
     def __str__(self) -> str:
         ends = [self.start, self.stop] if self.serial else list(self.values)
-        ends = ends[:1] if self.stop is None else ends
+        if self.stop is None:
+            del ends[1:]
         return f"key_span({', '.join(map(_written_end, ends))})"
 
 
@@ -281,12 +282,15 @@ def without_numbers(pattern: Pattern) -> Hashable | None:
     It is the pattern itself where no span differs by batch row.
     """
     if isinstance(pattern, KeySpan) and pattern.varies_by_row:
-        ends = (pattern.start, pattern.stop)
-        return "key_span", *(len(end) if isinstance(end, torch.Tensor) else end for end in ends)
+        return "key_span", _without_numbers(pattern.start), _without_numbers(pattern.stop)
     if isinstance(pattern, Many) and pattern.varies_by_row:
         parts = [without_numbers(part) for part in pattern.parts]
         return None if None in parts else (pattern.sign, *parts)
     return pattern if pattern.by_value else None
+
+
+def _without_numbers(end: End) -> Any:
+    return len(end) if isinstance(end, torch.Tensor) else end
 
 
 def with_every_key(row_keys: RowKeys, batch: int) -> Pattern:
@@ -307,11 +311,16 @@ def _span(start: int, stop: int | None, origins: Origins) -> Pattern:
     """Keys from start to stop, counted from the origin of each batch row."""
     if isinstance(origins, torch.Tensor):
         return KeySpan(origins + start, None if stop is None else origins + stop)
-    starts = [max(0, start + origin) for origin in origins]
+    starts = _moved_end(start, origins)
     if stop is None:
-        return KeySpan(starts[0] if len(starts) == 1 else starts)
-    stops = [max(0, stop + origin) for origin in origins]
-    return KeySpan(starts[0], stops[0]) if len(starts) == 1 else KeySpan(starts, stops)
+        return KeySpan(starts)
+    return KeySpan(starts, _moved_end(stop, origins))
+
+
+def _moved_end(end: int, origins: Sequence[int]) -> int | list[int]:
+    """An end counted from each of these origins; one number for a single origin."""
+    ends = [max(0, end + origin) for origin in origins]
+    return ends[0] if len(ends) == 1 else ends
 
 
 def from_band(band: Band) -> Pattern:

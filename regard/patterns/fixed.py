@@ -171,7 +171,8 @@ class Summary(Pattern):
 
     def on_lattice(self, stride: int, residue: int) -> Pattern | None:
         if stride % self.stride == 0:
-            return Full() if residue % self.stride >= self.stride - self.last else NOTHING
+            is_summary = residue % self.stride >= self.stride - self.last
+            return Full() if is_summary else NOTHING
         if self.stride % stride:
             return None
         inside = self.stride // stride  # positions of the lattice in one block

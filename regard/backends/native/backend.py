@@ -195,7 +195,7 @@ def _gradient_bytes(problem: Problem) -> int:
     """Bytes of the gradient of a bias tensor, which is summed to the shape of the bias in the end."""
     if not problem.bias_learns or not problem.bias:
         return 0
-    return problem.pairs * (8 if problem.dtype == torch.float64 else 4)
+    return problem.pairs * problem.computed_bytes
 
 
 @dataclass(frozen=True)

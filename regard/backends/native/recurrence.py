@@ -142,7 +142,7 @@ def memory_shape(problem: Problem) -> tuple[int, int]:
 
 def cost_of(problem: Problem, plain: Cost) -> Cost:
     """The cost by the kernel: the operations of the chunk form, whose parts stay in the processor's cache."""
-    width = 8 if problem.dtype == torch.float64 else 4
+    width = problem.computed_bytes
     features = memory_shape(problem)
     rows = problem.batch * (problem.heads + 2 * problem.kv_heads) * problem.k_len * sum(features)
     memories = problem.batch * problem.kv_heads * math.prod(features) * (problem.k_len // CHUNK + 2)

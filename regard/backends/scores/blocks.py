@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from regard.backends.far import LOG2E, drawn_in
 from regard.backends.scores.blocking import Blocking, RowBlock, ScoreBlock, Workspace, is_whole
 from regard.backends.scores.formulas import Centres, Dots, TanhSums, visible_span
-from regard.core.backend import Operands, Relative
+from regard.core.backend import Operands, Relative, numbers_of
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores import AroundCentre, TanhSum
 from regard.patterns.grid import four_axes
@@ -240,7 +240,7 @@ Inputs = tuple[torch.Tensor | None, ...]
 
 def score_inputs(operands: Operands) -> Inputs:
     """The inputs of scores that may need gradients: queries, keys, the bias, v of a tanh sum, the centres."""
-    bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
+    bias = numbers_of(operands.bias)
     energy = operands.parameters.get("energy")
     centre = operands.parameters.get("centre")
     return operands.q, operands.k, bias, energy, centre
@@ -268,7 +268,7 @@ class ScoreGradients:
         self._dk = scores.split(self.dk)
         self.dbias: torch.Tensor | None = None
         self._writes_once = False
-        bias = scores.bias.table if isinstance(scores.bias, Relative) else scores.bias
+        bias = numbers_of(scores.bias)
         if bias is not None and bias_learns:
             self.dbias = torch.empty(bias.shape, dtype=scores.dtype, device=device)
             self._writes_once = every_block and bias.shape == (*rows, self.dk.shape[2])
