@@ -25,6 +25,8 @@ SIGNS = {
     "times": "×",
     "mid": "|",
     "alpha": "α",
+    "beta": "β",
+    "gamma": "γ",
     "pi": "π",
     "infty": "∞",
 }
@@ -35,6 +37,7 @@ RAISED = {"2": "²", "3": "³", "ᵀ": "ᵀ"}
 TOKEN = re.compile(r"\\[a-zA-Z]+|\\.|[{}_^]|[^\\{}_^]")
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<!\\)\$([^$\n]+)\$", re.DOTALL)
 LESSON_LINK = re.compile(r"\[([^\]]*)\]\((\w+)\.md\)")
+LINK_IN_PARENTHESES = re.compile(rf"\({LESSON_LINK.pattern}\)")
 PAGE_LINK = re.compile(r"\[([^\]]*)\]\(\.\./([\w./-]+)\.md\)")
 
 
@@ -43,9 +46,12 @@ def in_words(markdown: str) -> str:
 
     >>> in_words(r"It costs $n \cdot w$, not $\frac{n^2}{2}$ ([why](scale.md)).")
     'It costs `n · w`, not `n²/2` (why: `regard lesson scale`).'
+    >>> in_words("Words outside count too, by [the layer below](windows.md).")
+    'Words outside count too, by the layer below (`regard lesson windows`).'
     """
     text = FORMULA.sub(_printed, markdown)
-    text = LESSON_LINK.sub(r"\1: `regard lesson \2`", text)
+    text = LINK_IN_PARENTHESES.sub(r"(\1: `regard lesson \2`)", text)
+    text = LESSON_LINK.sub(r"\1 (`regard lesson \2`)", text)
     return PAGE_LINK.sub(r"\1 (docs/\2.md)", text)
 
 
@@ -63,6 +69,8 @@ def formula_in_words(formula: str) -> str:
     '(a + b)/√(d / H)'
     >>> formula_in_words(r"α_{i j} = \frac{\exp(s_{i j})}{\sum_{l \le i} \exp(s_{i l})}")
     'α_ij = exp(s_ij)/(Σ_(l ≤ i) exp(s_il))'
+    >>> formula_in_words(r"\gamma = \text{argmax}_{(x, y)} \, β")
+    'γ = argmax_(x, y) β'
     >>> formula_in_words(r"10000^{2 c / d} W_q^\top")
     '10000^(2 c / d) W_qᵀ'
     """
@@ -121,7 +129,8 @@ def _index(text: str) -> str:
     """A subscript or an exponent: letters without blanks between them, anything longer in parentheses."""
     if re.fullmatch(r"\w( \w)*", text):
         return text.replace(" ", "")
-    return text if re.fullmatch(r"\w+", text) else f"({text})"
+    is_one = re.fullmatch(r"\w+|\([^()]*\)", text)
+    return text if is_one else f"({text})"
 
 
 def _factor(formula: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -28,6 +29,7 @@ from regard_lab.lessons import CHAPTERS, LESSONS, find_lesson
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.text import Text
 
     from regard_lab.teaching.board import LessonTable, Picture, Shown
     from regard_lab.teaching.cells import Cell
@@ -161,7 +163,8 @@ def lesson(
         note(f"drawn in {', '.join(drawn)}")
     elif not as_json:
         count = count_of(len(pictures), "figures")
-        note(f"{count}; to draw them: regard lesson {name} --png {name}.png")
+        what = "it" if len(pictures) == 1 else "them"
+        note(f"{count}; to draw {what}: regard lesson {name} --png {name}.png")
 
 
 def _pictures(shown: list[Shown]) -> list[Picture]:
@@ -227,7 +230,7 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
     from rich.syntax import Syntax
     from rich.text import Text
 
-    from regard_lab.teaching.board import VERDICTS, Claim, LessonTable
+    from regard_lab.teaching.board import VERDICTS, Claim, LessonTable, Picture
     from regard_lab.teaching.exercises import Exercise
 
     number = 0  # of the exercise
@@ -235,7 +238,10 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
         console.print(Markdown(writable(in_words(cell.text))))
     elif cell.is_typed:
         style: dict[str, Any] = {"theme": "ansi_light", "background_color": "default"}
-        console.print(Syntax(writable(cell.text), "python", word_wrap=True, **style))
+        code = Syntax("", "python", **style).highlight(writable(cell.text))
+        code.rstrip()
+        # The terminal itself may break a line: what is copied from it is still code that runs.
+        console.print(code, soft_wrap=True)
     for thing in things:
         if isinstance(thing, Claim):
             words = Text(VERDICTS[thing.holds], COLOURS[thing.holds])
@@ -248,12 +254,26 @@ def _print_cell(cell: Cell, things: list[Shown], console: Console) -> None:
             number += 1
             question = f"**{number}.** {thing.question} *({thing.kind.asks})*"
             console.print(Markdown(writable(in_words(question))))
+        elif isinstance(thing, Picture):
+            console.print(_described(thing))
         else:
             console.print(writable(str(thing)).rstrip("\n"), highlight=False, style="dim")
-    if things or not cell.markdown:
+    if things or cell.markdown or cell.is_typed:
         console.print()
 
 
+def _described(picture: Picture) -> Text:
+    """What a figure shows, in one line of text; emphasised words of its caption are printed in italics."""
+    from rich.text import Text
+
+    words = Text(style="dim")
+    for number, part in enumerate(EMPHASISED.split(writable(str(picture)))):
+        # Every second part is what stood between asterisks.
+        words.append(part, "italic" if number % 2 else "")
+    return words
+
+
+EMPHASISED = re.compile(r"\*(\w[^*]*)\*")
 COLOURS = {True: "green", False: "red", None: "yellow"}  # of verdicts
 
 

@@ -16,7 +16,15 @@ from regard_lab.models import TranslationTransformer
 from regard_lab.seeing.architecture import architecture_of
 from regard_lab.seeing.canvas import colours
 from regard_lab.seeing.palette import KEY, QUERY, SCALE, VALUE
-from regard_lab.teaching import ROUNDING, figure, holds, model_drawing
+from regard_lab.teaching import (
+    ROUNDING,
+    figure,
+    holds,
+    model_drawing,
+    read_report,
+    relating,
+    scale_beside,
+)
 
 words = ["Life", "is", "short", "eat", "dessert", "first"]
 ids = torch.tensor([sorted(words).index(word) for word in words])
@@ -162,7 +170,26 @@ print(z.shape, z[:2])
 
 # %% [markdown]
 # Nothing is trained here, so the weights mean nothing yet. Training changes the three matrices until the weights are
-# useful; [the animal and the street](referent.md) shows such a model.
+# useful. After a training on real English text, the query of *it* fits the key of *animal*:
+
+# %% tags=["folded"]
+it = read_report("english").figures["it"]
+layer, number = it["chosen"]
+caption = (
+    f"The weights of “it” in one head (layer {layer}, head {number}, counted from 0) of all-MiniLM-L6-v2. “animal” has "
+    "the largest weight of all words if the sentence ends in “tired”, and much less if it ends in “wide”. [CLS] and "
+    "[SEP] mark the ends of the text."
+)
+with figure(
+    "“The animal didn't cross the street because it was too …”", 8, 2.1, caption
+) as drawing:
+    axes = drawing.subplots()
+    image = relating.draw_english_it(axes, it)
+    scale_beside(drawing, image, [axes], "weight")
+
+# %% [markdown]
+# [Heads and relations](relations.md) measures this on many sentences. [The animal and the street](referent.md) shows a
+# translator that resolves *it*.
 #
 # For all six words at once, the scores are one product of matrices, and the context vectors are another. One call
 # computes them:

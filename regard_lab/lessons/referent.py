@@ -12,7 +12,6 @@ import torch
 
 from regard_lab.seeing.looks import words_away
 from regard_lab.seeing.palette import FAINT, LINES
-from regard_lab.seeing.referents import HONESTY
 from regard_lab.teaching import (
     Estimate,
     draw_bars,
@@ -52,11 +51,11 @@ def draw_weights(axes, label, sentence, columns=(), hidden=None):
 
 
 caption = (
-    "Above: one head of cross-attention while the pronoun is written. Middle: one head of the "
-    "encoder, from “it”; grey words are outside its window. Below: what is counted over many "
-    "sentences."
+    "The referent is the noun that is meant. Above: where the decoder looks while it writes the pronoun. "
+    "Middle: where “it” looks in the encoder; grey words are outside its window. Below: what is "
+    "counted over many sentences."
 )
-with figure("Where the translator looks", 8, 6.4, caption) as drawing:
+with figure("Where the translator looks", 8, 6.9, caption) as drawing:
     maps, bars = drawing.subfigures(2, 1, height_ratios=(2.3, 1))
 
     panels = maps.subplots(2 * len(articles), 1)
@@ -64,9 +63,11 @@ with figure("Where the translator looks", 8, 6.4, caption) as drawing:
     for axes, sentence in zip(panels, examples):
         columns = sentence["words"] if axes is panels[0] else ()
         draw_weights(axes, sentence["pronoun"], sentence, columns)
+    panels[0].set_title("one head of cross-attention, while the pronoun is written", fontsize=9)
     for axes, sentence in zip(panels[len(examples) :], articles):
         outside_window = torch.tensor([sentence["weights"]]) == 0
         image = draw_weights(axes, "it", sentence, hidden=outside_window)
+    panels[len(examples)].set_title("one head of the encoder, at “it”", fontsize=9)
     scale_beside(maps, image, panels, "attention weight")
 
     axes = bars.subplots()
@@ -90,6 +91,18 @@ with figure("Where the translator looks", 8, 6.4, caption) as drawing:
 # for das Tier (the animal), *sie* for die Straße (the street), *er* for a noun with der. So the translation shows which
 # noun the model chose, and its attention may show how.
 #
+# **The translations first.** The first sentence is translated as it is. Then one of its nouns is replaced by a noun of
+# another gender. If this noun is the referent, the pronoun must change too; if it is the other noun, the pronoun must
+# stay the same. The same is done with two more sentences, whose adjective fits the street.
+
+# %% tags=["folded"]
+rows = []
+for version in measured["varied"]:
+    sentences = (version["source"], version["translation"])
+    rows.append((version["way"], *sentences, version["asked"], version["written"] or "none"))
+table("Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"), rows)
+
+# %% [markdown]
 # **While the pronoun is written**, one head of cross-attention looks most at the referent in most sentences. The head
 # was chosen on validation sentences, once for all sentences. *Head 1.2* is head 2 of layer 1, both counted from 0.
 
@@ -142,21 +155,12 @@ title = f"Encoder, head {layer}.{head}: what “it” looks at most, except itse
 table(title, ("sentence", "looks at", "referent"), rows)
 
 # %% [markdown]
-# **A check of the translations** replaces one noun by a noun of another gender. If it is the referent, the pronoun must
-# change too. If it is the other noun, the pronoun must stay the same.
-#
-# After the translations a table counts over many sentences. “At most” is a bound on the share beside it: a head cannot
-# look at a referent outside of its window, and a pronoun must be right before a replacement to be right before and
-# after it. If the referent is outside of the window, *it* cannot look at it more than at the other noun, so this share
-# can be below one half.
+# The next table counts over many test sentences. “At most” is a bound on the share beside it: a head cannot look at a
+# referent outside of its window, and a pronoun must be right before a replacement to be right before and after it. If
+# the referent is outside of the window, *it* cannot look at it more than at the other noun, so this share can be below
+# one half.
 
 # %% tags=["folded"]
-rows = []
-for version in measured["varied"]:
-    sentences = (version["source"], version["translation"])
-    rows.append((version["way"], *sentences, version["asked"], version["written"] or "none"))
-table("Translations", ("changed", "sentence", "translation", "right pronoun", "pronoun"), rows)
-
 chance = f"random choice {measured['chance']:.3f}"
 at_most_in_reach = f"at most {measured['in_reach']:.3f}"
 at_most_right = f"at most {measured['right']:.3f}"
@@ -182,10 +186,12 @@ table(
     ("quantity", "share", "compared with"),
     [(quantity, f"{share:.3f}", compared_with) for quantity, share, compared_with in rows],
 )
-print(HONESTY)
 print(report.source if RUN is None else f"measured on {RUN}")
 
 # %% [markdown]
+# **Attention alone is not an explanation**: a model may look at a word without using it, or use a word that an earlier
+# layer has mixed into its neighbours. Replacing a noun shows what the translation uses.
+#
 # **A model of real English**, which was never trained to translate, can be measured too: the small BERT
 # all-MiniLM-L6-v2. It writes no pronoun, so only its weights can be compared. The balance of *it* is its weight on the
 # noun that can be tired minus its weight on the noun that can be wide. It should be larger for “tired” than for “wide”;
@@ -228,14 +234,23 @@ table(title, ("quantity", "head", "before training", "fixed offset"), rows)
 #
 # ```python
 # from regard_lab.decoding import Translator
-# from regard_lab.seeing import choose_head, it_weights, swap_check
+# from regard_lab.seeing.referents import choose_head, it_weights, swap_check
 # from regard_lab.text.pronouns import ARTICLE_SENTENCES, make_split
 #
 # translator = Translator.load("runs/demo")
-# head = choose_head(translator.model, translator.tokeniser, make_split("valid", 50))
-# seen = it_weights(translator.model, translator.tokeniser, ARTICLE_SENTENCES[:1])[0]
-# print(head, dict(zip(seen.words, seen.weights[head.layer, head.head].tolist())))
-# print(swap_check(lambda lines: [one.text for one in translator.translate(lines)], make_split("test", 10)))
+# model = translator.model
+# tokeniser = translator.tokeniser
+#
+# head = choose_head(model, tokeniser, make_split("valid", 50))
+# (weights,) = it_weights(model, tokeniser, ARTICLE_SENTENCES[:1])
+# of_the_head = weights.weights[head.layer, head.head]
+# for word, weight in zip(weights.words, of_the_head):
+#     print(f"{word} {weight:.2f}", end="  ")
+#
+# def translate(lines):
+#     return [translation.text for translation in translator.translate(lines)]
+#
+# print(swap_check(translate, make_split("test", 10)))
 # ```
 #
 # ## Claims

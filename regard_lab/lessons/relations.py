@@ -54,14 +54,7 @@ with figure("Three heads of a trained model of English", 8, 5.6, caption) as dra
     left = drawing.add_subplot(grid[1, 0])
     right = drawing.add_subplot(grid[1, 1])
 
-    endings = it["example"]["weights"]  # by the last word of the sentence
-    *beginning, _, full_stop, end = it["example"]["words"]
-    image = draw_map(
-        above,
-        torch.tensor(list(endings.values())),
-        [f"it … {ending}" for ending in endings],
-        [*beginning, "tired / wide", full_stop, end],
-    )
+    image = relating.draw_english_it(above, it)
     layer, head = it["chosen"]
     above.set_xlabel(f"head {layer}.{head}, chosen on sentences of other nouns", fontsize=9)
 

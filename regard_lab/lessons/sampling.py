@@ -52,10 +52,12 @@ with figure("One model, five ways to draw its next word", 8, 3.0, caption) as dr
     panels = drawing.subplots(1, len(SETTINGS), sharey=True)
     places = range(len(WORDS))
     for axes, name in zip(panels, SETTINGS):
-        axes.barh(places, drawn[name].tolist(), 0.6, color=LINES[0])
-        axes.plot(probabilities[name].tolist(), places, "|", color=LINES[1], markersize=11)
+        axes.barh(places, drawn[name].tolist(), 0.4, color=LINES[0])
+        # Taller than the bars, so that they are seen on the paper above and below them.
+        marks = {"markersize": 14, "markeredgewidth": 2.5, "color": LINES[1]}
+        axes.plot(probabilities[name].tolist(), places, "|", **marks)
         label_axes(axes, name, "share", "")
-        axes.set(xlim=(0, 0.85), ylim=(len(WORDS) - 0.5, -0.5), xticks=(0, 0.4, 0.8))
+        axes.set(xlim=(-0.02, 0.85), ylim=(len(WORDS) - 0.5, -0.5), xticks=(0, 0.4, 0.8))
         axes.grid(axis="x", color=FAINT, alpha=0.2)
     panels[0].set_yticks(places, WORDS, fontsize=9)
 

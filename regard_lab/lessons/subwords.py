@@ -67,7 +67,7 @@ with figure("Words become pieces", 8, 3.0, caption) as drawing:
 # $(a, b)$ becomes a piece $ab$ of its own, and the counting begins again:
 #
 # $$
-# (a, b) = \operatorname{argmax}_{(x, y)} \text{count}(x, y)
+# (a, b) = \operatorname{argmax}_{(x, y)} \, \text{count}(x, y)
 # $$
 #
 # So frequent words become one piece early, and rare words stay in pieces that they share with others. Here are four

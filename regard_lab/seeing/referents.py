@@ -24,13 +24,6 @@ from regard_lab.text.pronouns import (
     swap_referent,
 )
 
-HONESTY = (
-    "These numbers are counted over all sentences, for one head that was chosen on validation sentences. Attention "
-    "alone is not an explanation: a model may look at a word without using it, or use a word that an earlier layer has "
-    "mixed into its neighbours. Swaps show what a translation depends on: a noun is replaced by one of another gender, "
-    "and the pronoun must change with it."
-)
-
 
 @brief
 @dataclass(frozen=True, eq=False)

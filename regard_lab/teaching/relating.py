@@ -3,10 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from regard_lab.seeing.looks import ERRORS
 from regard_lab.seeing.palette import LINES, MARKS
 from regard_lab.teaching.board import table
-from regard_lab.teaching.figures import Axes, Figure, label_axes
+from regard_lab.teaching.figures import Axes, Figure, draw_map, label_axes
 
 Relation = Mapping[str, Any]  # what a benchmark writes of the best head of a relation
 ScoresByRelation = Mapping[str, Relation]  # by the labels of the relations
@@ -147,6 +149,22 @@ def received_table(sentences: Mapping[str, Mapping[str, Any]]) -> dict[str, dict
     title = "“The cat sat on the mat.”: mean weight of each word over all heads (1: all words get the same)"
     table(title, ("word", *sentences), rows)
     return received
+
+
+def draw_english_it(axes: Axes, it: Mapping[str, Any]) -> Any:
+    """Draw where *it* looks in a model of English: a row for the sentence with "tired", and one for that with "wide".
+
+    Args:
+        it: what the report on the model says of *it*.
+    """
+    endings = it["example"]["weights"]  # by the last word of the sentence
+    *beginning, _, full_stop, end = it["example"]["words"]
+    return draw_map(
+        axes,
+        torch.tensor(list(endings.values())),
+        [f"it … {ending}" for ending in endings],
+        [*beginning, " / ".join(endings), full_stop, end],
+    )
 
 
 def small_it_table(models: Mapping[str, Mapping[str, Any]]) -> None:

@@ -1,10 +1,12 @@
 """`regard show`, `plan` and `lesson`, and any text in any terminal: narrow, without Unicode, or meant to command it."""
 
+import ast
 import io
 import json
 import re
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -18,13 +20,13 @@ from regard.backends.flex import backend as flex_backend
 from regard.patterns import Pattern
 from regard_lab.cli import console, train
 from regard_lab.cli.console import note, out, out_json, out_lines
-from regard_lab.cli.lesson import _print_table
+from regard_lab.cli.lesson import _print_cell, _print_table
 from regard_lab.cli.train import _live, _plain
 from regard_lab.decoding import Generation, Translation, Translator
 from regard_lab.decoding.generator import Generator
 from regard_lab.lessons import LESSONS, find_lesson
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
-from regard_lab.teaching.board import LessonTable
+from regard_lab.teaching.board import LessonTable, Picture
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training import Started, StepDone
 from regard_lab.training.recipes import Classifier
@@ -256,6 +258,42 @@ def test_a_table_of_a_lesson_fits_a_narrow_terminal_with_whole_words(monkeypatch
     assert all(
         word in " ".join(lines) for word in ("causal_window(64)", "2,016", "computed", "4,096")
     ), lines
+
+
+def cell_in_a_narrow_terminal(cell, things=()):
+    narrow = Console(file=io.StringIO(), width=40, markup=False)
+    _print_cell(cell, list(things), narrow)
+    return narrow.file.getvalue()
+
+
+@pytest.mark.parametrize("name", LESSONS)
+def test_the_code_of_a_lesson_can_be_copied_from_a_narrow_terminal(name):
+    page = find_lesson(name)
+    for index, cell in enumerate(page.cells):
+        if cell.is_typed:
+            typed = replace(cell, text=page.typed_text(index))
+            assert ast.dump(ast.parse(cell_in_a_narrow_terminal(typed))) == ast.dump(
+                ast.parse(typed.text)
+            )
+
+
+def test_emphasis_in_a_caption_is_no_asterisk_in_a_terminal():
+    cell = find_lesson("subwords").cells[1]
+    picture = Picture("Pieces", "*Xylophon* is rare, and 2 * 3 * 4 is 24.", None)
+    text = " ".join(cell_in_a_narrow_terminal(cell, [picture]).split())
+    assert text == "[figure] Pieces. Xylophon is rare, and 2 * 3 * 4 is 24."
+
+
+def test_parts_of_a_lesson_are_apart_by_one_empty_line():
+    page = find_lesson("subwords")
+    prose, parameters, *_ = page.cells
+    typed = next(cell for cell in page.cells if cell.is_typed)
+    for cells in ((prose, typed), (prose, parameters, parameters, typed)):
+        text = "".join(map(cell_in_a_narrow_terminal, cells))
+        lines = [line.strip() for line in text.splitlines()]
+        code = lines.index(typed.text.splitlines()[0])
+        assert lines[code - 1] == ""
+        assert lines[code - 2] != ""
 
 
 # --- any terminal

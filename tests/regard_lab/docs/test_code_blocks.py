@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 import torch
 import typer.main
-from page_code import blocks, mentioned
+from page_code import FencedBlock, blocks, mentioned
 
 from regard.mechanisms import FeatureMap, Score
 from regard.patterns import Pattern
 from regard_lab.cli import main
 from regard_lab.cli.app import app
+from regard_lab.lessons import LESSONS, find_lesson
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -133,6 +134,34 @@ def test_a_page_runs_from_its_first_line_to_its_last(page, workshop, monkeypatch
             if words[0] in QUICK or page == TRAINS:
                 regard(with_few_steps(words), monkeypatch)
         said = capsys.readouterr().out
+
+
+def prose_blocks(lesson: str) -> list[FencedBlock]:
+    """The fenced blocks in the prose of a lesson, which are not cells of code."""
+    prose = [cell.text for cell in find_lesson(lesson).cells if cell.markdown]
+    return [block for text in prose for block in blocks(text)]
+
+
+def with_python(lesson: str) -> bool:
+    return any(block.language == "python" for block in prose_blocks(lesson))
+
+
+@pytest.fixture
+def reader(workshop):
+    """The names that the prose of a lesson may use: a model of transformers with its ids."""
+    from transformers import BertConfig, BertModel
+
+    torch.manual_seed(0)
+    sizes = {"hidden_size": 24, "num_hidden_layers": 11, "num_attention_heads": 6}
+    model = BertModel(BertConfig(vocab_size=29, intermediate_size=31, **sizes)).eval()
+    return {"model": model, "ids": torch.arange(17)[None]}
+
+
+@pytest.mark.parametrize("lesson", list(filter(with_python, LESSONS)))
+def test_code_in_the_prose_of_a_lesson_runs(lesson, reader, capsys):
+    for block in prose_blocks(lesson):
+        if block.language == "python":
+            exec(compile(block.text, lesson, "exec", dont_inherit=True), reader)
 
 
 def parse(words: list[str], where: str, whole: bool = True) -> None:
