@@ -163,7 +163,9 @@ def project(
         if product is not None:
             return product
     if rows == 1 and x.dtype == torch.bfloat16 and _takes_vector(x, weight, bias):
-        return _multiply_vector(x.reshape(1, -1), weight, bias).view(*x.shape[:-1], len(weight))
+        vector = x.reshape(-1)
+        product = torch.mv(weight, vector) if bias is None else torch.addmv(bias, weight, vector)
+        return product.view(*x.shape[:-1], len(weight))
     return F.linear(x, weight, bias)
 
 
@@ -179,10 +181,3 @@ def _takes_vector(x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | No
 
 def is_plain_tensor(weight: object) -> bool:
     return type(weight) in (torch.Tensor, nn.Parameter)
-
-
-def _multiply_vector(
-    x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None
-) -> torch.Tensor:
-    """The product for x (1, in_features): (out_features,)."""
-    return torch.mv(weight, x[0]) if bias is None else torch.addmv(bias, weight, x[0])

@@ -151,6 +151,7 @@ def regard_attention(
         if output is not None:
             return output.transpose(1, 2).contiguous(), None
 
+    # In one piece from here on: calls with gradients take this way in every layer, and each function costs them time.
     for name in REFUSED:
         if others.get(name) is not None:
             raise UnsupportedError(
