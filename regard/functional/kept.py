@@ -248,12 +248,18 @@ def _step_of(call: Call) -> PlannedStep | None:
     if problem.q_start is PER_ROW or has_dropped:
         run = make_plan(problem, BACKENDS, call.backend).steps
         return None if run is None else PlannedStep(run)
-    power = 1 << problem.k_len.bit_length()
-    shortest = _with_keys(problem, power // 2, call.backend)
-    longest = _with_keys(problem, power - 1, call.backend)
+    lengths = lengths_with(problem.k_len)
+    shortest = _with_keys(problem, lengths[0], call.backend)
+    longest = _with_keys(problem, lengths[-1], call.backend)
     if shortest.backend != longest.backend or shortest.steps is None:
         return None
-    return PlannedStep(shortest.steps, shortest.growing, range(power // 2, power))
+    return PlannedStep(shortest.steps, shortest.growing, lengths)
+
+
+def lengths_with(k_len: int) -> range:
+    """The lengths between two powers of two among which this one is."""
+    power = 1 << k_len.bit_length()
+    return range(power // 2, power)
 
 
 def _with_keys(problem: Problem, k_len: int, backend: str) -> Plan:

@@ -18,9 +18,9 @@ from regard.core.call import Call, is_transformed
 from regard.core.hidden import looks_sound
 from regard.core.plan import Plan
 from regard.functional.compiled import compiler_beside
-from regard.functional.kept import PLANS
+from regard.functional.kept import PLANS, lengths_with
 from regard.functional.measured import profiling
-from regard.functional.repeated import REPEATED, UNKNOWN, options_of
+from regard.functional.repeated import PLACE_OF_BIAS, REPEATED, UNKNOWN, options_of
 from regard.patterns import Pattern
 
 __all__ = ["NextLayers", "first_layers", "is_seen", "next_layers"]
@@ -51,10 +51,14 @@ def first_layers(call: Call) -> NextLayers | None:
         return None
     if not _is_plain(call):
         return None
+    k_len = call.k.shape[2]
     name = _name_of_steps(call)
     known = PLANS.steps_of_layers
-    steps = known.get(name) or known.get((*name, call.k.shape[2]))
-    return None if steps is None else _Steps(call, steps)
+    steps = known.get(name)
+    if steps is not None:
+        return _Steps(call, steps, lengths_with(k_len))
+    steps = known.get((*name, k_len))
+    return None if steps is None else _Steps(call, steps, range(k_len, k_len + 1))
 
 
 def next_layers(call: Call) -> NextLayers | None:
@@ -73,11 +77,14 @@ def next_layers(call: Call) -> NextLayers | None:
             return _Repeated(call)
         steps = kept.step.run if kept.step is not None else plan and plan.steps
         if isinstance(steps, Steps):
+            k_len = call.k.shape[2]
             name = _name_of_steps(call)
+            keys = lengths_with(k_len)
             if plan is not None:  # for other k_len another backend may be cheaper
-                name += (call.k.shape[2],)
+                name += (k_len,)
+                keys = range(k_len, k_len + 1)
             PLANS.steps_of_layers.keep(name, steps)
-            return _Steps(call, steps)
+            return _Steps(call, steps, keys)
     operands = None if plan is None else plan.operands_of_layers(call, kept.grid)
     if plan is None or operands is None:
         return None
@@ -181,17 +188,35 @@ def _kind_of(q: Any, k: Any, v: Any) -> tuple[Any, ...]:
 
 
 class _Steps(_Equal):
-    """Calls of few queries while a cache grows."""
+    """Calls of few queries while a cache grows, by the compiled library where it knows them.
 
-    def __init__(self, call: Call, steps: Steps) -> None:
+    keys: the numbers of keys for which the steps were chosen.
+    """
+
+    def __init__(self, call: Call, steps: Steps, keys: range) -> None:
         super().__init__(call)
-        self._repeat = steps.repeat
+        self._call = call._replace(q=None, k=None, v=None, bias=None)  # ty: ignore[invalid-argument-type]
+        options = options_of(call)
+        self._before_bias = options[:PLACE_OF_BIAS]
+        self._after_bias = options[PLACE_OF_BIAS + 1 :]
+        self._steps = steps
+        self._keys = keys
         self._q_start: Any = call.q_start
 
     def compute(
         self, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, bias: torch.Tensor | None
     ) -> torch.Tensor | None:
-        return self._repeat(q, k, v, bias, self._q_start) if self._fits(q, k, v, bias) else None
+        output = None
+        if REPEATED.repeat is not None:
+            output = REPEATED.repeat(q, k, v, *self._before_bias, bias, *self._after_bias)
+        if output is not None and output is not UNKNOWN:
+            return output
+        if not self._fits(q, k, v, bias):
+            return None
+        if output is UNKNOWN:
+            call = self._call._replace(q=q, k=k, v=v, bias=bias)
+            REPEATED.keep_growing(call, self._steps.growing, self._keys)
+        return self._steps.repeat(q, k, v, bias, self._q_start)
 
 
 class _Planned(_Equal):

@@ -21,7 +21,9 @@ from regard.core.plan import Plan
 from regard.functional.structures import StructurePlan
 from regard.patterns import Pattern
 
-__all__ = ["REPEATED", "UNKNOWN", "options_of"]
+__all__ = ["PLACE_OF_BIAS", "REPEATED", "UNKNOWN", "options_of"]
+
+PLACE_OF_BIAS = 2  # in `options_of`
 
 
 class RepeatedCalls:
@@ -41,8 +43,8 @@ class RepeatedCalls:
             self.repeat = self._calls.repeat
 
     def keep(self, call: Call, plan: Plan, call_grid: CallGrid | None) -> None:
-        """Keep a call that `repeat` does not know, and whose plan is kept."""
-        if self._calls is None or not plan.problem.pattern.by_value:
+        """Keep a call that `repeat` does not know, and whose plan is kept. One with a bias is only kept as a step."""
+        if self._calls is None or not plan.problem.pattern.by_value or call.bias is not None:
             return
         arguments = (call.q, call.k, call.v, *options_of(call))
         repeatable = plan.repeatable(call, call_grid)
@@ -60,14 +62,18 @@ class RepeatedCalls:
 
     def keep_growing(self, call: Call, growing: Callable[[Call], Any], keys: range) -> None:
         """Keep a step that `repeat` does not know, for all steps like it with any number of keys in `keys`."""
-        if self._calls is not None:
-            common = growing(call)
-            if common is not None:
-                self._calls.keep_growing((call.q, call.k, call.v, *options_of(call)), common, keys)
+        if self._calls is None:
+            return
+        common = growing(call)
+        if common is None:
+            return
+        if call.bias is not None:  # its class stands for it, as the library expects
+            call = call._replace(bias=torch.Tensor)  # ty: ignore[invalid-argument-type]
+        self._calls.keep_growing((call.q, call.k, call.v, *options_of(call)), common, keys)
 
     def keep_by_row(self, call: Call, structure: StructurePlan) -> None:
         """Keep a call that `repeat` does not know, for all whose patterns differ in the keys of batch rows only."""
-        if self._calls is None:
+        if self._calls is None or call.bias is not None:
             return
         pattern = call.pattern
         assert isinstance(pattern, Pattern)

@@ -22,8 +22,10 @@ constexpr int MOST_GROWING_ROWS = 16;  // queries of a call whose keys grow
 // look at one window; or those whose queries look at the keys of their batch row.
 enum Kind { EQUAL_SIZES, ONE_WINDOW, KEYS_BY_ROW };
 
-// Where these options stand; a call with one of the middle four is not kept.
+// Where these options stand. A call with PARAMETERS, DROPOUT_SEED or SINK is not kept, and one with a bias only as ONE_WINDOW: its
+// numbers are read in each call, and the class torch.Tensor stands for it among the options that are compared.
 enum { PATTERN, MECHANISM, BIAS, PARAMETERS, DROPOUT_SEED, SINK, Q_START };
+constexpr int MOST_BATCH_OF_BIAS = 64;  // batch rows of a call with a bias
 
 // How three tensors lie, without their addresses, and which of them want gradients: a bit for each. Layouts are compared byte
 // by byte, so there is no number between or behind these.
@@ -67,7 +69,8 @@ bool may_repeat(rg_object *const *arguments) {
   for (int i = 0; i < TENSORS; i++)
     if (class_of(arguments[i]) != py.tensor) return false;
   rg_object *const *option = arguments + TENSORS;
-  for (int i = BIAS; i <= SINK; i++)
+  if (option[BIAS] != py.none && class_of(option[BIAS]) != py.tensor) return false;
+  for (int i = PARAMETERS; i <= SINK; i++)
     if (option[i] != py.none) return false;
   if (class_of(option[Q_START]) == py.tensor) return false;
   if (is_seen_by_functions()) return false;
@@ -209,6 +212,79 @@ int64_t position_of(rg_object *q_start, int64_t rows, int64_t keys) {
   return position < 0 || position > FAR ? -1 : position;
 }
 
+// Whether a bias wants a gradient, which only Python computes.
+bool learns(rg_object *bias) { return says_something(py.PyObject_CallNoArgs(py.is_grad_enabled)) && is_true(bias, py.requires_grad); }
+
+// The bias of one call: numbers (batch or 1, heads or 1, q_len or 1, keys or 1) in the type in which the kernel adds. Those of a
+// row whose keys do not lie beside each other are copied, as T5's, which come as (q_len, keys, heads).
+class CallBias {
+ public:
+  CallBias() = default;
+  ~CallBias() { free(copy); }
+  CallBias(const CallBias &) = delete;
+  CallBias &operator=(const CallBias &) = delete;
+
+  // Write it into the call; false for another tensor, or without memory. The tensor and this object live until the call is computed.
+  bool read(rg_call &call, rg_object *tensor) {
+    constexpr uint8_t FLOAT = 2;  // kDLFloat
+    const uint8_t bits = call.q.type == RG_FLOAT64 ? 64 : 32;
+    rg_described found;
+    if (call.batch > MOST_BATCH_OF_BIAS || !describe(tensor, found) || found.axes != AXES) return false;
+    if (found.code != FLOAT || found.bits != bits || found.lanes != 1) return false;
+    const int64_t whole[AXES] = {call.batch, call.heads, call.q_len, call.keys};
+    int64_t stride[AXES], extent = 1;
+    for (int axis = 0; axis < AXES; axis++) {
+      if (found.size[axis] != 1 && found.size[axis] != whole[axis]) return false;
+      stride[axis] = found.size[axis] > 1 ? found.stride[axis] : 0;
+      extent += stride[axis] * (found.size[axis] - 1);
+    }
+    const char *numbers = (const char *)found.data + found.offset;
+    if (stride[3] > 1) {
+      numbers = bits == 64 ? copied((const double *)numbers, found.size, stride) : copied((const float *)numbers, found.size, stride);
+      if (!numbers) return false;
+      extent = dense_strides(found.size, stride);
+    }
+    for (int32_t row = 0; row < call.batch; row++) first_of_row[row] = row * stride[0];
+    call.bias.data = numbers;
+    call.bias.at = first_of_row;
+    call.bias.head = stride[1];
+    call.bias.row = stride[2];
+    call.bias.key = stride[3];
+    call.bias.size = extent;
+    return true;
+  }
+
+ private:
+  int64_t first_of_row[MOST_BATCH_OF_BIAS];
+  void *copy = nullptr;
+
+  // The strides of a tensor without gaps, 0 along an axis of size 1; returns how many numbers it has.
+  static int64_t dense_strides(const int64_t *size, int64_t *stride) {
+    int64_t count = 1;
+    for (int axis = AXES - 1; axis >= 0; axis--) {
+      stride[axis] = size[axis] > 1 ? count : 0;
+      count *= size[axis];
+    }
+    return count;
+  }
+
+  // The numbers of a tensor without gaps; NULL without memory for them.
+  template <class Number>
+  const char *copied(const Number *numbers, const int64_t *size, const int64_t *stride) {
+    int64_t of_copy[AXES];
+    Number *into = (Number *)malloc(dense_strides(size, of_copy) * sizeof(Number));
+    copy = into;
+    if (!into) return nullptr;
+    for (int64_t batch = 0; batch < size[0]; batch++)
+      for (int64_t head = 0; head < size[1]; head++)
+        for (int64_t row = 0; row < size[2]; row++) {
+          const Number *of_row = numbers + batch * stride[0] + head * stride[1] + row * stride[2];
+          for (int64_t key = 0; key < size[3]; key++) *into++ = of_row[key * stride[3]];
+        }
+    return (const char *)copy;
+  }
+};
+
 // How many threads a call with so many keys is worth.
 int32_t worth_threads(const rg_growth &growth, int64_t keys) {
   const int64_t threads = growth.products_per_key * keys / growth.products_per_thread;
@@ -220,6 +296,8 @@ int32_t worth_threads(const rg_growth &growth, int64_t keys) {
 rg_object *compute(Kept &kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
   const bool by_row = kept.kind == KEYS_BY_ROW;
   rg_call &call = kept.call;
+  rg_object *const bias = arguments[TENSORS + BIAS];
+  CallBias of_call;
   Window window;
   RowSchedules schedules;
   if (kept.kind != EQUAL_SIZES) {
@@ -237,6 +315,7 @@ rg_object *compute(Kept &kept, rg_object *const *arguments, char *const *data, c
       window.write(call, kept.growth, position);
     }
   }
+  if (bias != py.none && !of_call.read(call, bias)) return shared(py.none);
   call.q.data = data[0] + kept.first[0];
   call.k.data = data[1] + kept.first[1];
   call.v.data = data[2] + kept.first[2];
@@ -263,8 +342,9 @@ rg_object *compute(Kept &kept, rg_object *const *arguments, char *const *data, c
 rg_object *output_of(const Kept *kept, rg_object *const *arguments, char *const *data, const Layout &layout, rg_object *row_keys) {
   Kept found = *kept;  // asking the tensors may run code of Python
   const Reference function(found.function ? shared(found.function) : nullptr), memory(found.memory ? shared(found.memory) : nullptr);
-  for (int i = 0; i < TENSORS; i++)
-    if (says_something(py.PyObject_CallFunctionObjArgs(py.is_neg, arguments[i], nullptr))) return shared(py.none);
+  rg_object *const tensors[] = {arguments[0], arguments[1], arguments[2], arguments[TENSORS + BIAS]};
+  for (rg_object *tensor : tensors)
+    if (tensor != py.none && says_something(py.PyObject_CallFunctionObjArgs(py.is_neg, tensor, nullptr))) return shared(py.none);
   if (!function) return compute(found, arguments, data, layout, row_keys);
   rg_object *const *const options = arguments + TENSORS;
   return py.PyObject_CallFunctionObjArgs(function, arguments[0], arguments[1], arguments[2], options[PATTERN], options[Q_START],
@@ -296,6 +376,19 @@ rg_object *repeat_by_row(rg_object *row_keys, rg_object *const *arguments, char 
   return output_of(kept, arguments, data, layout, row_keys);
 }
 
+// A call with a bias, whose queries look at one window.
+rg_object *repeat_with_bias(rg_object *const *arguments, char *const *data, const Layout &layout) {
+  if (learns(arguments[TENSORS + BIAS])) return shared(py.none);
+  rg_object *options[RG_OPTIONS];
+  memcpy(options, arguments + TENSORS, sizeof options);
+  options[BIAS] = py.tensor;
+  bool failed;
+  const Kept *kept = find(ONE_WINDOW, layout, options, failed);
+  if (failed) return nullptr;
+  if (!kept) return shared(py.unknown);
+  return output_of(kept, arguments, data, layout, nullptr);
+}
+
 rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
   if (count != TENSORS + RG_OPTIONS || !may_repeat(arguments)) return shared(py.none);
   Layout layout;
@@ -304,7 +397,9 @@ rg_object *repeat(rg_object *, rg_object *const *arguments, intptr_t count) {
   rg_object *const *options = arguments + TENSORS;
   const Reference row_keys(row_keys_of(options[PATTERN]));
   if (!row_keys) return nullptr;
-  if (row_keys != py.none) return repeat_by_row(row_keys, arguments, data, layout);
+  const bool has_bias = options[BIAS] != py.none;
+  if (row_keys != py.none) return has_bias ? shared(py.none) : repeat_by_row(row_keys, arguments, data, layout);
+  if (has_bias) return repeat_with_bias(arguments, data, layout);
 
   bool failed;
   const Kept *kept = find(EQUAL_SIZES, layout, options, failed);
