@@ -10,6 +10,7 @@ from transformers import GPT2Config, GPT2Model, masking_utils
 
 import regard.integrations.transformers.attending as attending
 from regard.backends.native.library import Library
+from regard.functional.repeated import REPEATED
 from regard.integrations.transformers import attach, change_attention, observe
 from regard.integrations.transformers.masks import regard_mask
 
@@ -274,6 +275,7 @@ def test_an_interrupted_layer_leaves_the_next_one_right(monkeypatch):
     def interrupted(self, call):
         raise KeyboardInterrupt
 
+    monkeypatch.setattr(REPEATED, "repeat", None)  # as where there is no function of C
     monkeypatch.setattr(Library, "forward", interrupted)
     with pytest.raises(KeyboardInterrupt):
         tensors.attend(mask)
