@@ -182,8 +182,8 @@ def _with_columns(runs: Iterable[Run]) -> Iterator[tuple[Run, slice]]:
 
 def _by_fused_operation(problem: Problem, runs: Runs, operands: Operands) -> Result:
     """Output and log-sum-exp by the fused operation, from keys and values in the dtype in which it computes."""
-    k = operands.k.numbers if isinstance(operands.k, Stored) else operands.k
-    v = operands.v.numbers if isinstance(operands.v, Stored) else operands.v
+    k = _numbers_of(operands.k)
+    v = _numbers_of(operands.v)
     rows = problem.group * problem.q_len
     q = operands.q.to(k.dtype)
     q = q.reshape(problem.batch, problem.kv_heads, rows, problem.head_dim)
@@ -295,6 +295,11 @@ def _by_weights(problem: Problem, runs: Runs, operands: Operands) -> Result:
     return Result(output.to(operands.q.dtype), **wanted)
 
 
+def _numbers_of(x: torch.Tensor | Stored) -> torch.Tensor:
+    """Keys or values as they are stored; int8 without their scales."""
+    return x.numbers if isinstance(x, Stored) else x
+
+
 def _chunk_size(width: int, device: str) -> int:
     """Keys in a chunk, if `width` numbers are read for each key over all batch rows and heads."""
     workers = torch.get_num_threads() if device == "cpu" else 256
@@ -377,7 +382,7 @@ def _chunks(
 
     All chunks share one workspace, so the next chunk overwrites the last.
     """
-    numbers = x.numbers if isinstance(x, Stored) else x
+    numbers = _numbers_of(x)
     batch, kv_heads, _, dim = numbers.shape
     size = _chunk_size(batch * kv_heads * dim, numbers.device.type)
     workspace = torch.empty(0, dtype=wide, device=numbers.device)

@@ -175,8 +175,13 @@ def with_beginnings(inputs: RecurrenceInputs, begins: torch.Tensor) -> Recurrenc
     log_decay = inputs.log_decay
     if log_decay is None:
         log_decay = torch.zeros_like(inputs.v[..., 0], dtype=inputs.memory.dtype)
-    begins = begins[:, None] if log_decay.dim() == 3 else begins[:, None, :, None]
+    begins = _beside(log_decay, begins[:, None])
     return inputs._replace(log_decay=log_decay.masked_fill(begins, -torch.inf))
+
+
+def _beside(log_decay: torch.Tensor, positions: torch.Tensor) -> torch.Tensor:
+    """What is known of positions, (batch or 1, 1, n), with an axis for channels where log decays have one."""
+    return positions if log_decay.dim() == 3 else positions[..., None]
 
 
 def _at_unit_length(x: torch.Tensor, added: float) -> torch.Tensor:
@@ -294,16 +299,21 @@ def block(rule: Rule, inputs: RecurrenceInputs) -> Outputs:
     q = q.unflatten(0, (-1, group)).transpose(1, 2)  # (u, c, group, n, head_dim)
     k = cut(inputs.k, heads // inputs.k.shape[1])
     v = cut(inputs.v)
-    strength = None if inputs.strength is None else cut(inputs.strength)[..., None]  # (u, c, n, 1)
-    rows = torch.cat((q, k[:, :, None]), 2) if rule.corrects else q  # (u, c, r, n, head_dim)
+    strength = inputs.strength
+    if strength is not None:
+        strength = cut(strength)[..., None]  # (u, c, n, 1)
+    rows = q  # (u, c, r, n, head_dim)
+    if rule.corrects:
+        rows = torch.cat((q, k[:, :, None]), 2)
     memory_decay = None
     read = rows
     added = k
     if inputs.log_decay is None:
         pairs = _products(rows, k).tril()
     else:
-        log_decay = inputs.log_decay if inputs.log_decay.dim() == 4 else inputs.log_decay[..., None]
-        log_decay = cut(log_decay)
+        log_decay = cut(inputs.log_decay)
+        if log_decay.dim() == 3:
+            log_decay = log_decay[..., None]
         pairs_of = _pairs if log_decay.shape[-1] == 1 else _pairs_by_channel
         pairs = pairs_of(rows, k, log_decay).tril()
         decay = log_decay.cumsum(-2).exp()  # e_i0, (u, c, n, 1 or head_dim)
@@ -319,7 +329,9 @@ def block(rule: Rule, inputs: RecurrenceInputs) -> Outputs:
             read, weights, solved, added, memory_decay, v, strength, first
         )
     else:
-        update = v if strength is None else v * strength
+        update = v
+        if strength is not None:
+            update = v * strength
         # Before each chunk, and after the last.
         memories = _sum_chunks(added.mT @ update, memory_decay, first)
         output = torch.stack(memories[:-1], 1)
@@ -337,7 +349,9 @@ def _sum_chunks(
     """The memory (u, head_dim, v_dim) before each chunk and after the last, given what each adds, (u, c, ...)."""
     memories = [memory]
     for chunk in range(added.shape[1]):
-        memory = memories[-1] if memory_decay is None else memory_decay[:, chunk] * memories[-1]
+        memory = memories[-1]
+        if memory_decay is not None:
+            memory = memory_decay[:, chunk] * memory
         memories.append(memory + added[:, chunk])
     return memories
 
@@ -417,7 +431,9 @@ def _lower_triangle(
 
 def _inverse(pairs: torch.Tensor, strength: torch.Tensor | None) -> torch.Tensor:
     """(I + pairs diag(strength))⁻¹ of pairs below the diagonal, (u, c, n, n)."""
-    system = pairs if strength is None else pairs * strength.mT
+    system = pairs
+    if strength is not None:
+        system = pairs * strength.mT
     if exporting():  # other runtimes solve no systems
         return _inverse_by_halves(system)
     eye = torch.eye(pairs.shape[-1], dtype=pairs.dtype, device=pairs.device)
@@ -501,7 +517,7 @@ def without_unseen(
         seen = seen | met
     log_decay = inputs.log_decay
     if log_decay is not None:
-        log_decay = log_decay.masked_fill(hidden if log_decay.dim() == 3 else hidden[..., None], 0)
+        log_decay = log_decay.masked_fill(_beside(log_decay, hidden), 0)
     strength = inputs.strength
     if strength is not None:
         strength = strength.masked_fill(hidden, 0)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -19,7 +19,7 @@ from regard.backends.far import any_far, natural, replace_far
 from regard.backends.limits import Limited, not_empty, on_softmax
 from regard.backends.merging import Merging
 from regard.backends.schedule import strictly
-from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, Workspace, blocking_of
+from regard.backends.scores.blocking import BlockCounts, Blocking, RowBlock, blocking_of
 from regard.backends.scores.blocks import BlockedScores, ScoreBlock, ScoreGradients, score_inputs
 from regard.backends.scores.formulas import SLAB, score_flops, score_flops_backward, sums_tanh
 from regard.backends.scores.normalising import Normaliser
@@ -262,49 +262,49 @@ def _by_own_blocks(scores: BlockedScores, operands: Operands) -> tuple[torch.Ten
         largest = queries.new_full((*lines, 1), torch.finfo(scores.dtype).min)
         total = torch.zeros_like(largest)
         mean = queries.new_zeros(*lines, problem.v_dim)
-        states = [scores.split(x) for x in (largest, total, mean)]
+        by_unit = zip(*map(scores.split, (largest, total, mean)), strict=True)
+        sums_of_units = [RunningSums(*parts) for parts in by_unit]
         queries = scores.split(queries)
         for block in scores.blocks(row_block):
             unit = block.number
-            _absorb(
-                scores,
-                block,
-                queries,
-                room,
-                dropout.kept(block),
-                v[unit][:, block.columns],
-                *(state[unit] for state in states),
-            )
+            kept = dropout.kept(block)
+            values = scores.compute(block, queries, room)
+            sums_of_units[unit].add(scores, values, kept, v[unit][:, block.columns])
         rows = slice(row_block.rows.start, row_block.rows.stop)
         # The total is at least 1 unless the row is empty, since the largest score adds 1.
         share = dropout.factor / total.clamp_min(1)
         output[:, :, rows] = mean.mul_(share).view(*sizes[:2], len(row_block.rows), -1)
-        sums = natural(largest.add_(total.log2_()))
-        log_sum_exp[:, :, rows] = sums.view(*sizes[:2], len(row_block.rows))
+        log_sums = natural(largest.add_(total.log2_()))
+        log_sum_exp[:, :, rows] = log_sums.view(*sizes[:2], len(row_block.rows))
     return _without_spoilt_rows(scores, output, log_sum_exp)
 
 
-def _absorb(
-    scores: BlockedScores,
-    block: ScoreBlock,
-    queries: list[torch.Tensor],
-    room: Workspace,
-    kept: torch.Tensor | None,
-    v: torch.Tensor,
-    largest: torch.Tensor,
-    total: torch.Tensor,
-    mean: torch.Tensor,
-) -> None:
-    """Add a block to the running largest scores, sums of weights and weighted sums of values, in place."""
-    values = scores.compute(block, queries, room)
-    larger = torch.maximum(largest, values.amax(-1, keepdim=True))
-    correction = largest.sub_(larger).exp2_()
-    weights = scores.exponentials(values.sub_(larger))
-    total.mul_(correction).add_(weights.sum(-1, keepdim=True))
-    if kept is not None:
-        weights.mul_(kept)
-    mean.mul_(correction).baddbmm_(weights, v)
-    largest.copy_(larger)
+class RunningSums(NamedTuple):
+    """The state of a running softmax over the blocks so far: the largest score of each row, and sums beside it.
+
+    largest, total: (..., rows, 1). mean: (..., rows, v_dim), the sums of weighted values, not yet divided by the total.
+    """
+
+    largest: torch.Tensor
+    total: torch.Tensor
+    mean: torch.Tensor
+
+    def add(
+        self,
+        scores: BlockedScores,
+        values: torch.Tensor,
+        kept: torch.Tensor | None,
+        v: torch.Tensor,
+    ) -> None:
+        """Add a block in place, whose scores are these values; `kept` says which weights dropout keeps."""
+        larger = torch.maximum(self.largest, values.amax(-1, keepdim=True))
+        correction = self.largest.sub_(larger).exp2_()
+        weights = scores.exponentials(values.sub_(larger))
+        self.total.mul_(correction).add_(weights.sum(-1, keepdim=True))
+        if kept is not None:
+            weights.mul_(kept)
+        self.mean.mul_(correction).baddbmm_(weights, v)
+        self.largest.copy_(larger)
 
 
 def _without_spoilt_rows(

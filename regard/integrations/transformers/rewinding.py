@@ -26,6 +26,7 @@ from transformers.cache_utils import (
 from regard.arguments import count_of
 from regard.backends.native.recurrence import engine_on
 from regard.backends.recurrence import RecurrenceInputs, Rule, scan
+from regard.core.tensors import map_tensors
 from regard.errors import UnsupportedError
 from regard.integrations.transformers.caches import cache_among
 from regard.integrations.transformers.modules import RECURRING, is_recurrent, models_inside
@@ -60,8 +61,7 @@ class _Recorded(NamedTuple):
 
     def of_rows(self, rows: torch.Tensor) -> _Recorded:
         rule, *by_position = self
-        chosen: Any = (None if x is None else x.index_select(0, rows) for x in by_position)
-        return _Recorded(rule, *chosen)
+        return _Recorded(rule, *map_tensors(lambda x: x.index_select(0, rows), by_position))
 
 
 class Tape:
@@ -91,11 +91,11 @@ class Tape:
         transposed: whether the cache holds (batch, heads, v_dim, head_dim).
         """
         # Keys and values are parts of larger tensors, which copies do not keep.
-        by_position = (None if x is None else x.detach().clone() for x in inputs[1:5])
+        by_position = map_tensors(lambda x: x.detach().clone(), inputs[1:5])
         if not self._calls:
             self._memory = inputs.memory.detach().clone()
             self._transposed = transposed
-        self._calls = (*self._calls, _Recorded(rule, *by_position))  # ty: ignore[invalid-argument-type]
+        self._calls = (*self._calls, _Recorded(rule, *by_position))
 
     def memory_after(self, positions: int) -> Any:
         """The memory after the first so many recorded positions, as the cache holds it."""

@@ -224,7 +224,7 @@ def _plain_results(call: NeutralCall, allowed: Array) -> dict[str, Array]:
         bias = bias.reshape((1,) * (4 - bias.ndim) + bias.shape)
     grad_output = call.grad_output if call.gradients else None
     with np.errstate(all="ignore"):  # a clause may ask for infinite scores
-        found = answer(
+        computed = answer(
             call.q,
             call.k,
             call.v,
@@ -235,15 +235,15 @@ def _plain_results(call: NeutralCall, allowed: Array) -> dict[str, Array]:
             sink=sink,
             grad_output=grad_output,
         )
-    results: dict[str, Array] = {"output": found.output}
+    results: dict[str, Array] = {"output": computed.output}
     for name in call.gradients:
-        gradient = getattr(found, f"d{name}")
+        gradient = getattr(computed, f"d{name}")
         assert gradient is not None
         if name == "bias" and call.bias is not None:
             gradient = gradient.reshape(call.bias.shape)
         results[f"d{name}"] = gradient[0] if name == "sink" else gradient
     for name in call.wants:
-        results[name] = getattr(found, name)
+        results[name] = getattr(computed, name)
     return results
 
 

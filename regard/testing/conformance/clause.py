@@ -97,7 +97,7 @@ def judge(clause: Clause, attend: Attend) -> Reply:
     """
     try:
         with np.errstate(all="ignore"):
-            found = clause.ask(attend, clause.call)
+            results = clause.ask(attend, clause.call)
     except CannotAskError as error:
         return Reply(clause.name, "no word", str(error))
     except Exception as error:
@@ -105,42 +105,42 @@ def judge(clause: Clause, attend: Attend) -> Reply:
         return Reply(clause.name, "agrees" if clause.is_refusal else "refused", sentence)
 
     for name, read in clause.alternatives.items():
-        if clause.right is None and _fits(found, read(clause.call), clause.tolerance):
+        if clause.right is None and _fits(results, read(clause.call), clause.tolerance):
             return Reply(clause.name, "accepted", name)
     if clause.right is None:
         return Reply(clause.name, "accepted")
-    error = largest_error(found, clause.right)
+    error = largest_error(results, clause.right)
     if error <= clause.tolerance:
         return Reply(clause.name, "agrees", error=error)
     for name, read in clause.alternatives.items():
-        if _fits(found, read(clause.call), clause.tolerance):
+        if _fits(results, read(clause.call), clause.tolerance):
             return Reply(clause.name, "alternative", name, error)
-    is_finite = all(np.isfinite(x).all() for x in found.values())
+    is_finite = all(np.isfinite(x).all() for x in results.values())
     return Reply(clause.name, "differs" if is_finite else "not finite", error=error)
 
 
-def _fits(found: Results, expected: Results, tolerance: float) -> bool:
-    return largest_error(found, expected) <= tolerance
+def _fits(results: Results, expected: Results, tolerance: float) -> bool:
+    return largest_error(results, expected) <= tolerance
 
 
-def largest_error(found: Results, expected: Results) -> float:
+def largest_error(results: Results, expected: Results) -> float:
     """The largest error of all results, relative to 1 + the largest expected number; infinite where NaN, infinity or
     the shape differ."""
-    return max((_error(found.get(name), x) for name, x in expected.items()), default=0.0)
+    return max((_error(results.get(name), x) for name, x in expected.items()), default=0.0)
 
 
-def _error(found: Array | None, expected: Array) -> float:
-    if found is None or found.shape != expected.shape:
+def _error(result: Array | None, expected: Array) -> float:
+    if result is None or result.shape != expected.shape:
         return math.inf
-    found = np.asarray(found, dtype=np.float64)
+    result = np.asarray(result, dtype=np.float64)
     finite = np.isfinite(expected)
-    same_kind = np.where(finite, np.isfinite(found), _kind(found) == _kind(expected))
+    same_kind = np.where(finite, np.isfinite(result), _kind(result) == _kind(expected))
     if not same_kind.all():
         return math.inf
     if not finite.any():
         return 0.0
     size = 1 + float(np.abs(expected[finite]).max())
-    return float(np.abs(found[finite] - expected[finite]).max()) / size
+    return float(np.abs(result[finite] - expected[finite]).max()) / size
 
 
 def _kind(x: Array) -> Array:

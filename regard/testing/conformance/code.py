@@ -99,13 +99,13 @@ def _changed_place(x: Array, drawn: Array) -> str | None:
     "" if x is the drawn array, None if the places that differ are no such box.
     """
     if x.dtype == bool:
-        other = x != drawn
+        changed = x != drawn
     else:
-        other = ~((x == drawn) | (np.isnan(x) & np.isnan(drawn)))
-    if not other.any():
+        changed = ~((x == drawn) | (np.isnan(x) & np.isnan(drawn)))
+    if not changed.any():
         return ""
     box = []
-    for size, places in zip(x.shape, np.nonzero(other), strict=True):
+    for size, places in zip(x.shape, np.nonzero(changed), strict=True):
         box.append(slice(int(places.min()), int(places.max()) + 1))
         if box[-1] == slice(0, size):
             box[-1] = slice(None)

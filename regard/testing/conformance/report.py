@@ -52,9 +52,9 @@ def to_json(columns: Sequence[Column], system: str) -> dict[str, Any]:
 def from_json(stored: dict[str, Any]) -> list[Column]:
     """The columns of a report that `to_json` made; clauses that were added later are missing in it."""
     columns = []
-    for library, found in stored["libraries"].items():
-        replies = {answer["clause"]: Reply(**answer) for answer in found["answers"]}
-        columns.append(Column(library, found["version"], replies))
+    for library, record in stored["libraries"].items():
+        replies = {answer["clause"]: Reply(**answer) for answer in record["answers"]}
+        columns.append(Column(library, record["version"], replies))
     return columns
 
 

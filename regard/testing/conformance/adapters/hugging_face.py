@@ -54,10 +54,10 @@ def ask_transformers(kind: str) -> Callable[[NeutralCall], Results]:
             if call.sink is not None:
                 layer.sinks = tensors["sink"]
             output, weights = forward(layer, q, k, v, mask, **options)
-            found = {"output": output.transpose(1, 2)}
+            results = {"output": output.transpose(1, 2)}
             if "weights" in call.wants:
-                found["weights"] = weights
-            return found
+                results["weights"] = weights
+            return results
 
         return Torch(attend, words)(call)
 

@@ -27,10 +27,10 @@ def ask_jax() -> Callable[[NeutralCall], Results]:
 
         def compute(inputs: dict[str, Any]) -> Any:
             q, k, v = (inputs[name].swapaxes(1, 2) for name in "qkv")
-            found = jax.nn.dot_product_attention(q, k, v, bias=inputs.get("bias"), **options)
+            results = jax.nn.dot_product_attention(q, k, v, bias=inputs.get("bias"), **options)
             if call.wants:
-                return found[0].swapaxes(1, 2), found[1].swapaxes(1, 2)
-            return found.swapaxes(1, 2)
+                return results[0].swapaxes(1, 2), results[1].swapaxes(1, 2)
+            return results.swapaxes(1, 2)
 
         inputs = _inputs(jax, call)
         return {name: _numbers(x) for name, x in _by_transform(jax, call, compute, inputs).items()}

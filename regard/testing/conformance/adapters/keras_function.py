@@ -26,7 +26,7 @@ def ask_keras(backend: str) -> Callable[[NeutralCall], Results]:
         mask = tensors["mask"]
         if mask is not None:
             mask = mask.reshape((1,) * (4 - mask.ndim) + tuple(mask.shape))
-        found = keras.ops.dot_product_attention(
+        output = keras.ops.dot_product_attention(
             q,
             k,
             v,
@@ -35,7 +35,7 @@ def ask_keras(backend: str) -> Callable[[NeutralCall], Results]:
             scale=call.scale,
             is_causal=call.causal,
         )
-        return found.swapaxes(1, 2)
+        return output.swapaxes(1, 2)
 
     def attend_to_arrays(call: NeutralCall) -> Results:
         call.refuse_words(*WORDS, "k_dtype", "bias_dtype")

@@ -24,8 +24,8 @@ def ask_mlx() -> Callable[[NeutralCall], Results]:
             raise CannotAskError("two of mask, bias and causal")
 
         def in_mlx(x: Array, dtype: str = call.dtype) -> Any:
-            wide = np.float64 if dtype == "float64" else np.float32
-            return mx.array(np.ascontiguousarray(x, dtype=wide), dtype=getattr(mx, dtype))
+            numpy_dtype = np.float64 if dtype == "float64" else np.float32
+            return mx.array(np.ascontiguousarray(x, dtype=numpy_dtype), dtype=getattr(mx, dtype))
 
         inputs = {
             "q": in_mlx(call.q),
@@ -64,21 +64,21 @@ def ask_mlx() -> Callable[[NeutralCall], Results]:
         arrays = list(inputs.values())
         results = ["output", *(f"d{name}" for name in call.gradients)]
         if call.transform == "vmap":
-            found = mx.vmap(with_gradients)(*(mx.stack([x, 2 * x]) for x in arrays))
+            computed = mx.vmap(with_gradients)(*(mx.stack([x, 2 * x]) for x in arrays))
         elif call.transform == "compile":
-            found = mx.compile(with_gradients)(*arrays)
+            computed = mx.compile(with_gradients)(*arrays)
         elif call.transform == "jvp":
             assert call.directions is not None
             output, tangent = mx.jvp(compute, arrays, [in_mlx(x) for x in call.directions])
             results = ["output", "tangent"]
-            found = [output[0], tangent[0]]
+            computed = [output[0], tangent[0]]
         else:
-            found = with_gradients(*arrays)
-        return {name: _numbers(mx, x) for name, x in zip(results, found, strict=True)}
+            computed = with_gradients(*arrays)
+        return {name: _numbers(mx, x) for name, x in zip(results, computed, strict=True)}
 
     return attend
 
 
 def _numbers(mx: Any, x: Any) -> Array:
-    wide = x if x.dtype == mx.float64 else x.astype(mx.float32)
-    return np.array(wide, dtype=np.float64)
+    widened = x if x.dtype == mx.float64 else x.astype(mx.float32)
+    return np.array(widened, dtype=np.float64)

@@ -91,7 +91,7 @@ def ask_group_query_attention() -> Ask:
 
         inputs = _qkv(call)
         lengths = np.full(batch, k_len) if call.key_lengths is None else np.array(call.key_lengths)
-        given = {
+        arguments = {
             "q": _joined_heads(inputs["q"]),
             "k": _joined_heads(inputs["k"][:, :, past:]),
             "v": _joined_heads(inputs["v"][:, :, past:]),
@@ -101,9 +101,9 @@ def ask_group_query_attention() -> Ask:
             "k_len": np.array(k_len, dtype="int32"),
         }
         if call.bias is not None:
-            given["bias"] = _four_axes(call.bias).astype(_dtype(call.dtype))
+            arguments["bias"] = _four_axes(call.bias).astype(_dtype(call.dtype))
         if call.sink is not None:
-            given["sink"] = call.sink.astype(_dtype(call.dtype))
+            arguments["sink"] = call.sink.astype(_dtype(call.dtype))
         names = ("q", "k", "v", "past_k", "past_v", "last_places", "k_len", "", "", "")
         attributes = {
             "num_heads": heads,
@@ -114,7 +114,7 @@ def ask_group_query_attention() -> Ask:
             "local_window_size": None if call.window is None else (call.window[0] or 0) + 1,
         }
         output = _run_by_onnxruntime(
-            "GroupQueryAttention", given, attributes, names=(*names, "bias", "sink"), outputs=3
+            "GroupQueryAttention", arguments, attributes, names=(*names, "bias", "sink"), outputs=3
         )
         return {"output": output.reshape(batch, q_len, heads, head_dim).swapaxes(1, 2)}
 
@@ -125,13 +125,18 @@ def _each_batch_row(attend: Ask, call: NeutralCall) -> Results:
     """A call with a past takes one batch row."""
     rows = []
     for row in range(call.q.shape[0]):
-        one = slice(row, row + 1)
+        of_row = slice(row, row + 1)
         bias = call.bias
         if bias is not None and bias.shape[0] > 1:
-            bias = bias[one]
-        lengths = None if call.key_lengths is None else call.key_lengths[one]
+            bias = bias[of_row]
+        lengths = None if call.key_lengths is None else call.key_lengths[of_row]
         alone = replace(
-            call, q=call.q[one], k=call.k[one], v=call.v[one], bias=bias, key_lengths=lengths
+            call,
+            q=call.q[of_row],
+            k=call.k[of_row],
+            v=call.v[of_row],
+            bias=bias,
+            key_lengths=lengths,
         )
         rows.append(attend(alone)["output"])
     return {"output": np.concatenate(rows)}
@@ -186,9 +191,9 @@ def _model(
     present = [name if name in inputs else "" for name in names or tuple(inputs)]
     while present and not present[-1]:
         present.pop()
-    given = {name: value for name, value in attributes.items() if value is not None}
+    present_attributes = {name: value for name, value in attributes.items() if value is not None}
     output_names = [f"output{number}" for number in range(outputs)]
-    node = helper.make_node(operation, present, output_names, domain=domain, **given)
+    node = helper.make_node(operation, present, output_names, domain=domain, **present_attributes)
     described = [
         helper.make_tensor_value_info(name, helper.np_dtype_to_tensor_dtype(x.dtype), x.shape)
         for name, x in inputs.items()

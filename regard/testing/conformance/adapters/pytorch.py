@@ -68,16 +68,16 @@ def ask_multihead_attention(need_weights: bool) -> Callable[[NeutralCall], Resul
 
         def attend(call: NeutralCall, tensors: Tensors) -> torch.Tensor | dict[str, torch.Tensor]:
             q, k, v = (_joined_heads(tensors[name]) for name in "qkv")
-            given = tensors["bias"] if hidden is None else hidden
+            mask = tensors["bias"] if hidden is None else hidden
             if call.changed("mask_dtype"):
-                given = tensors["mask"]
-            if given is not None:
-                given = given.expand(batch, heads, q_len, k_len).reshape(-1, q_len, k_len)
+                mask = tensors["mask"]
+            if mask is not None:
+                mask = mask.expand(batch, heads, q_len, k_len).reshape(-1, q_len, k_len)
             output, weights = layer(
                 q,
                 k,
                 v,
-                attn_mask=given,
+                attn_mask=mask,
                 need_weights=need_weights,
                 average_attn_weights=False,
             )
@@ -142,7 +142,7 @@ def ask_flex() -> Callable[[NeutralCall], Results]:
             asks_lse = "log_sum_exp" in call.wants
             qkv: Any = (tensors["q"], tensors["k"], tensors["v"])
             attend_by_flex: Any = flex_attention
-            found = attend_by_flex(
+            results = attend_by_flex(
                 *qkv,
                 score_mod=change,
                 scale=call.scale,
@@ -150,8 +150,8 @@ def ask_flex() -> Callable[[NeutralCall], Results]:
                 return_lse=asks_lse,
             )
             if asks_lse:
-                return {"output": found[0], "log_sum_exp": found[1]}
-            return found
+                return {"output": results[0], "log_sum_exp": results[1]}
+            return results
 
         return Torch(attend, words)(call)
 

@@ -83,8 +83,8 @@ class Torch:
         inputs: list[Any] = [tensors[name] for name in "qkv"]
 
         def attend(*qkv: torch.Tensor) -> torch.Tensor:
-            given = dict(zip("qkv", qkv, strict=True))
-            return _by_name(self.function(call, {**tensors, **given}))["output"]
+            changed = dict(zip("qkv", qkv, strict=True))
+            return _by_name(self.function(call, {**tensors, **changed}))["output"]
 
         if call.transform == "jvp":
             assert call.directions is not None
@@ -120,8 +120,8 @@ def _count_changes(used: Tensors, fresh: Tensors) -> torch.Tensor:
     return torch.tensor([float(count)])
 
 
-def _by_name(found: torch.Tensor | dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    return found if isinstance(found, dict) else {"output": found}
+def _by_name(results: torch.Tensor | dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    return results if isinstance(results, dict) else {"output": results}
 
 
 def _numbers(results: Mapping[str, torch.Tensor]) -> Results:

@@ -60,7 +60,7 @@ def gradients_clauses() -> Iterator[Clause]:
         second = attend(call)
         names = [f"d{name}" for name in call.gradients]
         joined = [
-            np.concatenate([found[name].ravel() for name in names]) for found in (first, second)
+            np.concatenate([results[name].ravel() for name in names]) for results in (first, second)
         ]
         return compare_bits(*joined)
 

@@ -102,7 +102,7 @@ def bias_clauses() -> Iterator[Clause]:
         tolerance=2e-3,
         reason="rounding of scores near 1e4",
     )
-    wide = new_call(
+    unrounded = new_call(
         dtype="bfloat16",
         scale=0.0,
         bias=np.where(drawn_mask(1, 1, Q_LEN, K_LEN), 261.5, 261.0),
@@ -114,7 +114,9 @@ def bias_clauses() -> Iterator[Clause]:
         return right_results(replace(call, bias=in_dtype(call.bias, "bfloat16")))
 
     sentence = "a float32 bias beside bfloat16 tensors is not rounded"
-    yield clause("bias-float32-beside-bfloat16", sentence, wide, alternatives={"rounded": rounded})
+    yield clause(
+        "bias-float32-beside-bfloat16", sentence, unrounded, alternatives={"rounded": rounded}
+    )
 
 
 def softcap_clauses() -> Iterator[Clause]:
@@ -173,9 +175,9 @@ def sinks_clauses() -> Iterator[Clause]:
     readings = {**ignored, "scaled": scaled}
     sentence = "the sink of each head takes part in the sum, without a value"
     yield clause("sink", sentence, new_call(sink=sink), alternatives=readings)
-    both = new_call(sink=sink, scale=0.7, softcap=1.0)
+    with_both = new_call(sink=sink, scale=0.7, softcap=1.0)
     yield clause(
-        "sink-scale", "neither scale nor softcap change the sink", both, alternatives=readings
+        "sink-scale", "neither scale nor softcap change the sink", with_both, alternatives=readings
     )
     causal = new_call(q_len=7, k_len=7, causal=True, sink=sink)
     yield clause("sink-causal", "a sink with a causal mask", causal, alternatives=ignored)
@@ -280,21 +282,21 @@ def _scores_beyond_the_range() -> Iterator[Clause]:
         q = call.q.copy()
         q[0, 0, 1] = sign * in_dtype(np.array(3e38), "float32")
         call = replace(call, q=q)
-        found = right_results(call)["output"].copy()
-        found[0, 0, 1] = math.nan if sign > 0 else 0.0
+        right = right_results(call)["output"].copy()
+        right[0, 0, 1] = math.nan if sign > 0 else 0.0
         sentence = {
             "above": "a score above the range of float32 is inf: its row is NaN",
             "below": "a row whose scores are all below the range of float32 is empty: zeros",
         }[name]
-        mean = found.copy()
+        mean = right.copy()
         mean[0, 0, 1] = call.v[0, 0].mean(0)
-        nan = found.copy()
+        nan = right.copy()
         nan[0, 0, 1] = math.nan
         yield clause(
             f"scores-{name}-range",
             sentence,
             call,
-            right={"output": found},
+            right={"output": right},
             alternatives={
                 "the mean of all values": lambda call, mean=mean: {"output": mean},
                 "NaN": lambda call, nan=nan: {"output": nan},
@@ -307,9 +309,9 @@ def statistics_clauses() -> Iterator[Clause]:
     call = new_call(mask=mask, wants=("log_sum_exp",))
 
     def base_two(call: NeutralCall) -> Results:
-        found = dict(right_results(call))
-        found["log_sum_exp"] = found["log_sum_exp"] / math.log(2)
-        return found
+        results = dict(right_results(call))
+        results["log_sum_exp"] = results["log_sum_exp"] / math.log(2)
+        return results
 
     sentence = "the log-sum-exp of the scores, as a natural logarithm"
     yield clause("log-sum-exp", sentence, call, alternatives={"base 2": base_two})

@@ -102,9 +102,9 @@ def dropout_clauses() -> Iterator[Clause]:
 
     def rest_of_linearity(attend: Attend, call: NeutralCall) -> Results:
         """Σ output · its gradient - Σ v · its gradient: the output is linear in v if both passes drop the same."""
-        found = attend(call)
+        results = attend(call)
         assert call.grad_output is not None
-        rest = (found["output"] * call.grad_output).sum() - (found["dv"] * call.v).sum()
+        rest = (results["output"] * call.grad_output).sum() - (results["dv"] * call.v).sum()
         return {"rest": np.array([rest])}
 
     yield clause(

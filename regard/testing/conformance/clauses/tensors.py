@@ -47,8 +47,8 @@ def shapes_clauses() -> Iterator[Clause]:
     yield clause("many-queries", sentence, many, alternatives=aligned_first)
     long = new_call(2, 3, 1, 1543)
     yield clause("many-keys", "one query over 1,543 keys", long)
-    wide = new_call(17, 5, 2, 3, 8)
-    yield clause("many-heads", "17 batch rows of 5 heads", wide)
+    many_heads = new_call(17, 5, 2, 3, 8)
+    yield clause("many-heads", "17 batch rows of 5 heads", many_heads)
 
 
 def zero_sizes_clauses() -> Iterator[Clause]:
@@ -73,12 +73,12 @@ def grouped_heads_clauses() -> Iterator[Clause]:
         repeated = replace(
             call, k=np.tile(call.k, (1, repeats, 1, 1)), v=np.tile(call.v, (1, repeats, 1, 1))
         )
-        found = dict(right_results(repeated))
+        results = dict(right_results(repeated))
         for name in ("dk", "dv"):
-            if name in found:
-                x = found[name]
-                found[name] = x.reshape(x.shape[0], repeats, -1, *x.shape[2:]).sum(1)
-        return found
+            if name in results:
+                x = results[name]
+                results[name] = x.reshape(x.shape[0], repeats, -1, *x.shape[2:]).sum(1)
+        return results
 
     readings = {"head h reads group h mod groups": interleaved}
     grouped = new_call(heads=6, kv_heads=3)
@@ -161,9 +161,9 @@ def refusals_clauses() -> Iterator[Clause]:
     def broadcast(call: NeutralCall) -> Results:
         return right_results(replace(call, k=np.repeat(call.k, 2, 0), v=np.repeat(call.v, 2, 0)))
 
-    other = replace(call, k=call.k[:1], v=call.v[:1])
+    mismatched = replace(call, k=call.k[:1], v=call.v[:1])
     sentence = "q of batch 2 over k and v of batch 1 is refused"
-    yield refusal("batch-mismatch", sentence, other, broadcast=broadcast)
+    yield refusal("batch-mismatch", sentence, mismatched, broadcast=broadcast)
     mixed = replace(call, changes={"k_dtype": "float64"})
     sentence = "float32 q and float64 k are refused"
     yield refusal("mixed-dtypes", sentence, mixed, computed=right_results)

@@ -86,17 +86,19 @@ def masks_clauses() -> Iterator[Clause]:
         reason="scores of some thousands",
     )
     bias = draw(2, HEADS, Q_LEN, K_LEN, seed=6)
-    both = {"mask ignored": without("mask"), "bias ignored": without("bias")}
+    either_ignored = {"mask ignored": without("mask"), "bias ignored": without("bias")}
     together = new_call(mask=mask, bias=bias)
-    yield clause("mask-and-bias", "a boolean mask and a bias together", together, alternatives=both)
+    yield clause(
+        "mask-and-bias", "a boolean mask and a bias together", together, alternatives=either_ignored
+    )
     square = new_call(k_len=Q_LEN, mask=drawn_mask(Q_LEN, Q_LEN), causal=True)
-    both = {"mask ignored": without("mask"), "causal ignored": without("causal")}
+    either_ignored = {"mask ignored": without("mask"), "causal ignored": without("causal")}
     sentence = "a boolean mask and the causal flag: both must allow"
-    yield clause("mask-and-causal", sentence, square, alternatives=both)
+    yield clause("mask-and-causal", sentence, square, alternatives=either_ignored)
     square = new_call(k_len=Q_LEN, bias=draw(2, HEADS, Q_LEN, Q_LEN, seed=6), causal=True)
-    both = {"bias ignored": without("bias"), "causal ignored": without("causal")}
+    either_ignored = {"bias ignored": without("bias"), "causal ignored": without("causal")}
     sentence = "a bias and the causal flag together"
-    yield clause("bias-and-causal", sentence, square, alternatives=both)
+    yield clause("bias-and-causal", sentence, square, alternatives=either_ignored)
 
 
 def causal_clauses() -> Iterator[Clause]:
@@ -108,11 +110,11 @@ def causal_clauses() -> Iterator[Clause]:
     top_left = {"aligned first with first": with_pairs(aligned="first")}
 
     def last_row_sees_all(call: NeutralCall) -> Results:
-        found = dict(top_left["aligned first with first"](call))
+        results = dict(top_left["aligned first with first"](call))
         unmasked = right_results(replace(call, causal=False))["output"]
-        found["output"] = found["output"].copy()
-        found["output"][:, :, -1] = unmasked[:, :, -1]
-        return found
+        results["output"] = results["output"].copy()
+        results["output"][:, :, -1] = unmasked[:, :, -1]
+        return results
 
     yield clause(
         "causal-fewer-queries",
@@ -135,8 +137,10 @@ def causal_clauses() -> Iterator[Clause]:
             **ignored,
         },
     )
-    one = new_call(q_len=1, causal=True)
-    yield clause("causal-one-query", "1 query, 9 keys: it sees all", one, alternatives=top_left)
+    one_query = new_call(q_len=1, causal=True)
+    yield clause(
+        "causal-one-query", "1 query, 9 keys: it sees all", one_query, alternatives=top_left
+    )
 
     def aligned_with_real_keys(call: NeutralCall) -> Results:
         """The last query at the last key that is no padding."""
