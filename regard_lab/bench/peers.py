@@ -263,7 +263,7 @@ def _node(
     **attributes: int,
 ) -> Callable[[int], Callable[[], object]]:
     """A session of onnxruntime for one node, which reads and writes the memory of these tensors."""
-    helper = import_module("onnx").helper
+    helper: Any = import_module("onnx").helper
 
     def describe(name: str, x: torch.Tensor) -> Any:
         onnx_dtype = helper.np_dtype_to_tensor_dtype(x.numpy().dtype)

@@ -10,12 +10,11 @@ import copy
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attention
@@ -28,7 +27,9 @@ from regard_lab.bench.model_families import FAMILIES, LARGEST_ERROR, ModelFamily
 from regard_lab.bench.work import Case
 from regard_lab.decoding import beam_search, greedy_search
 from regard_lab.decoding.options import SpecialIds
+from regard_lab.models.ctranslate import ctranslate2_spec
 from regard_lab.models.translation_transformer import TranslationConfig, TranslationTransformer
+from regard_lab.text.vocabularies import SPECIALS
 
 __all__ = ["WHOLE_CASES", "Side", "WholeContest"]
 
@@ -181,9 +182,8 @@ FIRST_WORD = 4  # smaller ids mark padding, beginnings and ends
 OWN_WEIGHTS = "weights of its own, of equal sizes, and as many ids"
 
 
-def _translator() -> TranslationTransformer:
-    torch.manual_seed(0)
-    config = TranslationConfig(
+def _translator_config() -> TranslationConfig:
+    return TranslationConfig(
         vocab_size=VOCABULARY,
         dim=MODEL_DIM,
         heads=MODEL_HEADS,
@@ -195,7 +195,11 @@ def _translator() -> TranslationTransformer:
         positions="rotary",
         dropout=0.0,
     )
-    return TranslationTransformer(config)
+
+
+def _translator() -> TranslationTransformer:
+    torch.manual_seed(0)
+    return TranslationTransformer(_translator_config())
 
 
 def _sources(batch: int) -> torch.Tensor:
@@ -236,49 +240,13 @@ def _ctranslate2(batch: int, beam: int) -> Call:
 
 
 def _write_ctranslate2(folder: str) -> None:
-    """A model of CTranslate2 with random weights and the translator's sizes."""
-    specs = import_module("ctranslate2.specs").transformer_spec
-    spec = specs.TransformerSpec.from_config(MODEL_LAYERS, MODEL_HEADS, pre_norm=True)
-    generator = np.random.default_rng(0)
-
-    def numbers(*shape: int) -> np.ndarray:
-        return (generator.standard_normal(shape) * 0.05).astype(np.float32)
-
-    def fill(layer: Any, rows: int, columns: int = MODEL_DIM) -> None:
-        layer.weight = numbers(rows, columns)
-        layer.bias = numbers(rows)
-
-    def normalise(layer: Any) -> None:
-        layer.gamma = np.ones(MODEL_DIM, np.float32)
-        layer.beta = np.zeros(MODEL_DIM, np.float32)
-
-    for side in (spec.encoder, spec.decoder):
-        for layer in side.layer:
-            fill(layer.self_attention.linear[0], 3 * MODEL_DIM)
-            fill(layer.self_attention.linear[1], MODEL_DIM)
-            normalise(layer.self_attention.layer_norm)
-            if side is spec.decoder:
-                fill(layer.attention.linear[0], MODEL_DIM)
-                fill(layer.attention.linear[1], 2 * MODEL_DIM)
-                fill(layer.attention.linear[2], MODEL_DIM)
-                normalise(layer.attention.layer_norm)
-            fill(layer.ffn.linear_0, HIDDEN)
-            fill(layer.ffn.linear_1, MODEL_DIM, HIDDEN)
-            normalise(layer.ffn.layer_norm)
-        embeddings = side.embeddings
-        first = embeddings[0] if isinstance(embeddings, list) else embeddings
-        first.weight = numbers(VOCABULARY, MODEL_DIM)
-        side.scale_embeddings = True
-        side.position_encodings.encodings = numbers(64, MODEL_DIM)
-        normalise(side.layer_norm)
-    spec.decoder.projection.weight = numbers(VOCABULARY, MODEL_DIM)
-    spec.decoder.projection.bias = np.zeros(VOCABULARY, np.float32)
-    words = ["<blank>", "</s>", "<s>", "<unk>"]
-    words += [f"w{number}" for number in range(len(words), VOCABULARY)]
-    spec.register_source_vocabulary(words)
-    spec.register_target_vocabulary(words)
-    spec.validate()
-    spec.save(folder)
+    """A model of CTranslate2 with random weights and the translator's sizes; it has full attention only."""
+    torch.manual_seed(0)
+    config = replace(_translator_config(), encoder_pattern="full", decoder_pattern="causal")
+    model = TranslationTransformer(config)
+    words = [f"w{number}" for number in range(VOCABULARY)]
+    words[: len(SPECIALS)] = SPECIALS
+    ctranslate2_spec(model, words).save(folder)
 
 
 # A training step.

@@ -258,7 +258,7 @@ LISTED: dict[str, dict[str, Listed]] = {
         "compare": Listed("evaluate", "several models on the same test texts"),
         "average": Listed("train", "the mean of the last checkpoints of a training"),
         "convert": Listed(None, "fewer key/value heads, or latents, in a trained model"),
-        "export": Listed("export", "write a model as an ONNX file"),
+        "export": Listed("export", "write a model for servers, or as an ONNX file"),
     },
     "Use the library": {
         "plan": Listed("plan", "which backend would compute a call, and why"),

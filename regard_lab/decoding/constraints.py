@@ -1,57 +1,14 @@
 """Constraints on the ids of a search: which it must write, may not write, and writes at a penalty."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import torch
 
 from regard.arguments import each, of_kind, real, whole
 from regard.errors import ArgumentError
 from regard.reprs import brief
-
-
-@dataclass(frozen=True)
-class Once:
-    """The reserved ids of a batch row: each of its texts has them at most once.
-
-    Args:
-        ids: that texts may have.
-        after: for an id the one that must stand before it.
-        closes: for an id the one that it closes: pairs are nested.
-        banned: ids that the texts never have.
-        latest: the number of ids after which a text that must have all gets only missing ones; None for no limit.
-
-    >>> once = Once((4, 5, 6), closes={6: 5})
-    >>> once.allowed((4,)), once.allowed((4, 5)), once.allowed((6, 4, 5, 6))
-    ([5], [6], [])
-    """
-
-    ids: tuple[int, ...]
-    after: Mapping[int, int] = field(default_factory=dict)
-    closes: Mapping[int, int] = field(default_factory=dict)
-    banned: tuple[int, ...] = ()
-    latest: int | None = None
-
-    def allowed(self, written: Sequence[int]) -> list[int]:
-        """The ids that may come after those that are written."""
-        present = set(written)
-        opened = []
-        opening = set(self.closes.values())
-        for identifier in written:
-            if identifier in opening:
-                opened.append(identifier)
-            elif identifier in self.closes and opened:
-                opened.pop()
-
-        allowed = []
-        for identifier in self.ids:
-            before = self.after.get(identifier)
-            is_early = before is not None and before not in present
-            closed = self.closes.get(identifier)
-            is_crossed = closed is not None and opened[-1:] != [closed]
-            if identifier not in present and not is_early and not is_crossed:
-                allowed.append(identifier)
-        return allowed
+from regard_lab.text.source_placeholders import Once
 
 
 @brief

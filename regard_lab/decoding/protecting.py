@@ -1,72 +1,24 @@
-"""Placeholders of sources in a search: which ids a translation has once, and whether it has them all."""
+"""Searches whose texts have the placeholders of their sources, a second one that repairs, and counts of those kept."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from regard.arguments import count_of
-from regard_lab.decoding.constraints import Once
 from regard_lab.decoding.options import SearchOptions
 from regard_lab.text import Tokeniser
 from regard_lab.text.placeholders import (
     KINDS,
     Placeholder,
-    code_pairs,
     differences,
     find_placeholders,
 )
+from regard_lab.text.source_placeholders import SourcePlaceholders
 from regard_lab.text.vocabularies import SPECIALS
 
 REPAIR_BEAM = 4  # hypotheses, at least, where a translation lacks placeholders
-MARKS = "%{}"
 FRAGILE_KINDS = ("variable", "tag")  # whose loss breaks a program or a page
-
-
-@dataclass(frozen=True)
-class SourcePlaceholders:
-    """The placeholders of a source: their ids with their texts, and what a search must know of them."""
-
-    originals: dict[int, str] = field(default_factory=dict)
-    once: Once = Once(())  # noqa: RUF009 (it is frozen)
-
-    @classmethod
-    def of(cls, tokeniser: Tokeniser, source: str) -> SourcePlaceholders:
-        """Those of a source; none if the tokeniser has no ids for them.
-
-        Conversions and braces that take their arguments in order keep their order, so that each takes the argument that
-        it had in the source. Tags are nested. Other signs that could begin a placeholder are written only if the source
-        has them outside of its placeholders.
-        """
-        if not tokeniser.protects:
-            return cls()
-        placeholders = tokeniser.placeholders(source)
-        ids = tokeniser.placeholder_ids(placeholders)
-        originals: dict[int, str] = {}
-        after: dict[int, int] = {}
-        last: dict[str, int] = {}  # the last one in order, of % and of {
-        for placeholder, i in zip(placeholders, ids, strict=True):
-            if i is None:
-                continue
-            originals[i] = placeholder.text
-            if placeholder.in_order:
-                mark = placeholder.argument[0]
-                if mark in last:
-                    after[i] = last[mark]
-                last[mark] = i
-
-        closes: dict[int, int] = {}
-        for closing, opening in code_pairs(placeholders).items():
-            closing_id = ids[closing]
-            opening_id = ids[opening]
-            if closing_id is not None and opening_id is not None:
-                closes[closing_id] = opening_id
-        between = tokeniser.reads(source)
-        banned = []
-        for mark in MARKS:
-            if mark not in between:
-                banned += tokeniser.ids_with(mark)
-        return cls(originals, Once(tuple(originals), after, closes, tuple(banned)))
 
 
 def protecting(

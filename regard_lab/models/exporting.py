@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 from torch.export import Dim, export
 
 from regard.errors import UnsupportedError
@@ -50,9 +51,7 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
             f"{folder} holds a model of kind {saved.kind!r}, whose loop over the words is not exported; those that "
             f"are exported are of kind {', '.join(INPUTS)}"
         )
-    with needed("onnx", "an ONNX file", "onnx"), needed("onnxscript", "an ONNX file", "onnx"):
-        import_module("onnx")
-        import_module("onnxscript")
+    need_onnx()
     kind, names = INPUTS[saved.kind]
     model = kind.from_saved(saved, str(folder))
     longest = model.config.max_length if model.config.positions == "learned" else None
@@ -61,21 +60,90 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
     for name in names:
         shapes[name] = {0: batch, 1: Dim(f"{name}_length", min=1, max=longest)}
     difference = None
+    content = _onnx(model, _some_ids(names, 2, 7, longest), shapes, "scores", opset)
+    if find_spec("onnxruntime"):
+        with torch.no_grad():
+            difference = _difference(model, content, names, longest)
+    replace_file(path, content)
+    return difference
+
+
+def need_onnx() -> None:
+    """Raise a MissingPackageError unless the packages that write ONNX files are installed."""
+    with needed("onnx", "an ONNX file", "onnx"), needed("onnxscript", "an ONNX file", "onnx"):
+        import_module("onnx")
+        import_module("onnxscript")
+
+
+class _Encoder(nn.Module):
+    """The encoder alone: sources (batch, source_length) -> (batch, source_length, dim)."""
+
+    def __init__(self, model: TranslationTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: torch.Tensor) -> torch.Tensor:
+        context, _ = self.model.encode(source)
+        return context
+
+
+class _NextScores(nn.Module):
+    """The decoder alone: the logits after targets, given encoded sources."""
+
+    def __init__(self, model: TranslationTransformer) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(
+        self, source: torch.Tensor, context: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
+        return self.model.score_next(source, context, target)
+
+
+def onnx_translator(model: TranslationTransformer, opset: int = OPSET) -> dict[str, bytes]:
+    """The two ONNX files of a whole translator, by their names, for a search outside.
+
+    `encoder.onnx` has the input `source` (batch, source_length), padded with 0 on the right, and the output `context`.
+    `decoder.onnx` has the inputs `source`, `context` and `target` (batch, target_length), without padding, and the
+    output `scores` (batch, vocab_size): the logits of the next ids. It keeps no cache, so that it serves every pattern.
+
+    Raises:
+        MissingPackageError: onnx or onnxscript is not installed.
+    """
+    need_onnx()
+    longest = model.config.max_length if model.config.positions == "learned" else None
+    batch = Dim("batch", min=1)
+    source_axes = {0: batch, 1: Dim("source_length", min=1, max=longest)}
+    target_axes = {0: batch, 1: Dim("target_length", min=1, max=longest)}
+    (source,) = _some_ids(("source",), 2, 7, longest)
+    target = source[:, :5].clamp(min=1)
+    with torch.no_grad():
+        context, _ = model.encode(source)
+    encoder = _onnx(_Encoder(model), (source,), {"source": source_axes}, "context", opset)
+    shapes = {"source": source_axes, "context": source_axes, "target": target_axes}
+    decoder = _onnx(_NextScores(model), (source, context, target), shapes, "scores", opset)
+    return {"encoder.onnx": encoder, "decoder.onnx": decoder}
+
+
+def _onnx(
+    model: nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    shapes: dict[str, dict[int, Any]],
+    output: str,
+    opset: int,
+) -> bytes:
+    """An ONNX file of a model; `shapes` names the axes of each input that may have any size."""
     with torch.no_grad(), _quiet():
-        program = export(model, _some_ids(names, 2, 7, longest), dynamic_shapes=shapes)
+        program = export(model.eval(), inputs, dynamic_shapes=shapes)
         exported: Any = torch.onnx.export(
             program,
             dynamo=True,
             opset_version=opset,
-            input_names=names,
-            output_names=["scores"],
+            input_names=list(shapes),
+            output_names=[output],
             verbose=False,
         )
-        content = exported.model_proto.SerializeToString()
-        if find_spec("onnxruntime"):
-            difference = _difference(model, content, names, longest)
-    replace_file(path, content)
-    return difference
+    return exported.model_proto.SerializeToString()
 
 
 @contextmanager

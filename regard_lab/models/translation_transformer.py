@@ -307,6 +307,16 @@ class TranslationTransformer(TranslationBase):
         vectors: torch.Tensor | None,
     ) -> torch.Tensor:
         context, context_live = self.encode(source, source_vectors)
+        return self._score(self.decode(target, context, context_live, vectors))
+
+    def decode(
+        self,
+        target: Aligned,
+        context: torch.Tensor,
+        context_live: KeySpan | None,
+        vectors: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """The vectors (batch, target_length, dim) of targets from their first id on; `encode` returns the context."""
         x = self._embed_texts(target.ids, table=self.target_embedding, vectors=vectors)
         options = {
             "live": target.span,
@@ -315,7 +325,18 @@ class TranslationTransformer(TranslationBase):
         }
         for layer in self._decoder_layers():
             x = self._through(partial(layer, **options), x, context)  # (batch, target_length, dim)
-        return self._score(x)
+        return x
+
+    def score_next(
+        self, source: torch.Tensor, context: torch.Tensor, target: torch.Tensor
+    ) -> torch.Tensor:
+        """Logits (batch, vocab_size) of the ids after targets without padding, given the encoded sources.
+
+        It reads the whole target, as a search without a cache does; `start` and `step` keep one.
+        """
+        live = align(source).span
+        x = self.decode(Aligned(target, None, None), context, live)
+        return self._score(x[:, -1])
 
     def encode(
         self, source: torch.Tensor, vectors: torch.Tensor | None = None

@@ -11,6 +11,14 @@ LONE_SURROGATES = re.compile("[\ud800-\udfff]")
 # White space that is not typography.
 ORDINARY_SPACE = re.compile("[\t-\r\x1c-\x20\x85\u2028\u2029]+")
 
+# Scripts without spaces between words: Thai, Lao, Tibetan, Burmese, Khmer; kana; Han. Korean has spaces.
+_UNSPACED_RANGES = (
+    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
+    "\u3040-\u30ff"
+    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+UNSPACED = re.compile(f"[{_UNSPACED_RANGES}]")
+
 # Characters without a sign of their own: soft hyphens, zero-width spaces and joiners, byte order marks. Between letters
 # of scripts without spaces a zero-width space divides words; where letters change their form, joiners are spelling.
 UNSPACED_SCRIPTS = "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"

@@ -10,8 +10,8 @@ from xml.parsers.expat import ExpatError, ParserCreate
 
 from regard.arguments import count_of, of_kind
 from regard.errors import DataError, NotFoundError
+from regard_lab.text.cleaning import UNSPACED
 from regard_lab.text.lines import open_bytes, refuse_packed
-from regard_lab.text.seen_words import UNSPACED
 from regard_lab.text.tables import LineFault, PairTable, TextRow
 
 MEMORY = ".tmx"

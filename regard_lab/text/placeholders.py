@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 from regard.arguments import a_string, count_of
-from regard_lab.text.seen_words import UNSPACED
+from regard_lab.text.cleaning import UNSPACED
 
 # The kinds in the order of their ids, each with the number of its ids: so many of one text can be protected.
 RESERVED = {"variable": 16, "tag": 16, "number": 12, "address": 6, "symbol": 10}

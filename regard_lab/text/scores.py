@@ -6,8 +6,7 @@ from dataclasses import asdict, dataclass
 from regard.arguments import a_list
 from regard.errors import ArgumentError
 from regard.packages import needed
-from regard_lab.text.cleaning import APOSTROPHES, drop_invisible, normalise
-from regard_lab.text.seen_words import UNSPACED
+from regard_lab.text.cleaning import APOSTROPHES, UNSPACED, drop_invisible, normalise
 
 
 @dataclass(frozen=True)

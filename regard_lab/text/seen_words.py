@@ -8,7 +8,6 @@ tokeniser takes a sentence for one word, count letter by letter.
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -20,18 +19,11 @@ from typing import NamedTuple
 from regard.arguments import a_string, each, of_kind, whole
 from regard.errors import ArgumentError, CheckpointError
 from regard.reprs import brief
-from regard_lab.text.cleaning import normalise
+from regard_lab.text.cleaning import UNSPACED, normalise
 from regard_lab.text.vocabularies import word_units
 
 FORMAT = "regard seen words 1"
 
-# Thai, Lao, Tibetan, Burmese, Khmer; kana; Han. Korean has spaces.
-_RANGES = (
-    "\u0e00-\u0fff\u1000-\u109f\u1780-\u17ff"
-    "\u3040-\u30ff"
-    "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
-)
-UNSPACED = re.compile(f"[{_RANGES}]")
 SAMPLED_LINES = 5_000  # whose scripts are looked at
 LEAST_UNSPACED_SHARE = 0.1  # of the lines, from which on there is a remark
 EXAMPLE_CHARACTERS = 12

@@ -15,13 +15,14 @@ from typing import Any, ClassVar
 import torch
 import torch.nn.functional as F
 
-from regard.arguments import count_of
+from regard.arguments import count_of, one_of
 from regard.errors import ArgumentError, UnsupportedError
 from regard.reprs import Described, brief
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
+from regard_lab.models.ctranslate import reason_against
 from regard_lab.models.kinds import TranslationModel, translation_model
 from regard_lab.models.recurrent import RecurrentConfig
 from regard_lab.models.translation_transformer import TranslationConfig
@@ -51,7 +52,7 @@ from regard_lab.training.recipes.choosing import (
     passes,
 )
 from regard_lab.training.recipes.preparation import Preparation
-from regard_lab.training.recipes.recipe import Recipe, Requested, Training
+from regard_lab.training.recipes.recipe import SOME_PIECES, Recipe, Requested, Training
 from regard_lab.training.recipes.run_config import RunConfig
 from regard_lab.training.recipes.run_folder import Samples, reason_of
 
@@ -85,6 +86,7 @@ OF_THE_TRANSFORMER = (
     "gradient_checkpointing",
 )
 OF_THE_RECURRENT = ("cell", "reach", "window", "input_feeding")
+SERVERS = ("ctranslate2",)
 # Validation pairs that samples show, and the characters of a source at most.
 SHOWN_PAIRS = 4
 LONGEST_SHOWN = 120
@@ -140,6 +142,8 @@ class TranslationTraining(Recipe):
             all_translations: learn from each translation in a unit of a .tmx, instead of the first.
             protect: give placeholders such as {0} and %s, tags, numbers, addresses and emoji pieces of their own, and
                 put them into translations as they stand.
+            made_for: ctranslate2: refuse settings that CTranslate2 has no counterpart for, so that `regard export RUN
+                --to ctranslate2` can write the model; the defaults suit it.
             twins: with the embedded corpus: put two sentences that differ in one adjective, and therefore in the
                 pronoun, into one batch.
         """
@@ -174,11 +178,14 @@ class TranslationTraining(Recipe):
         keep_tags: bool = setting(False)
         all_translations: bool = setting(False)
         protect: bool = setting(False)
+        made_for: str | None = setting(None, option="--for", metavar="ctranslate2")
         twins: bool = setting(False)
 
         def __post_init__(self) -> None:
             super().__post_init__()
             check_model(self.model)
+            if self.made_for is not None:
+                one_of("--for", self.made_for, SERVERS)
 
         def model_config(self, vocab_size: int) -> TranslationConfig | RecurrentConfig:
             sizes: dict[str, Any] = {
@@ -296,6 +303,24 @@ class TranslationTraining(Recipe):
         sizes = TRANSFORMER if is_transformer else RECURRENT_TRANSLATOR
         return choose(sizes, amount, budget, requested.given, size=requested.size, more=more)
 
+    def check_early(self, requested: Requested) -> None:
+        super().check_early(requested)
+        self._check_servable(self.config.model_config(SOME_PIECES))
+
+    def _check_servable(self, config: TranslationConfig | RecurrentConfig) -> None:
+        """Raise an UnsupportedError if what the model is made for cannot hold it."""
+        made_for = self.config.made_for
+        if made_for is None:
+            return
+        if isinstance(config, RecurrentConfig):
+            reason = f"it holds Transformers, and --model is {self.config.model}"
+        else:
+            reason = reason_against(config)
+        if reason is not None:
+            raise UnsupportedError(
+                f"--for {made_for} cannot have this model: {reason}; leave out the one or the other"
+            )
+
     def prepare(self, begun: Path | None = None) -> Training:
         data = self._read_data()
         sources = [pair.source for pair in data.train]
@@ -312,6 +337,7 @@ class TranslationTraining(Recipe):
         else:
             tokeniser = start.tokeniser
             model = translation_model(start.saved, start.folder)
+        self._check_servable(model.config)
         _check_lengths(model, data, tokeniser)
 
         task = TranslationTask(

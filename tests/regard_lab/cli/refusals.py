@@ -76,6 +76,51 @@ REFUSALS = {
         --kv-heads 1 --method best -> there are mean, first, random, align
         --kv-heads 1 --uptrain-steps 5 -> --uptrain-steps needs --text
     """,
+    "export": """
+        -> Missing argument
+        {run} -> give one of --to and --onnx
+        {run} --to ctranslate2 -> writes a folder; name it: --out FOLDER
+        {run} --to onnx -> writes a folder; name it: --out FOLDER
+        {run} --to ctranslate -> to is 'ctranslate'; did you mean 'ctranslate2'?
+        {run} --to '' --out {new} -> to is ''
+        {run} --to CTRANSLATE2 --out {new} -> there are ctranslate2, onnx
+        {run} --to ctranslate2 --onnx a.onnx --out {new} -> give one of --to and --onnx
+        {run} --onnx a.onnx --out {new} -> --out goes with --to
+        {run} --onnx a.onnx --weights int8 -> --weights goes with --to
+        {run} --onnx a.onnx --replace -> --replace goes with --to
+        {run} --onnx a.onnx --opset 3 -> --opset is 3; it has to be at least 18
+        {run} --onnx {empty} -> ends in .onnx
+        {run} --to onnx --out {new} --opset 23 -> --opset goes with --onnx
+        {run} --to onnx --out {new} --weights int8 -> ONNX files are written in float32
+        {run} --to ctranslate2 --out {new} --weights int4 -> weights is 'int4'
+        {run} --to ctranslate2 --out {new} --weights '' -> weights is ''
+        {run} --to ctranslate2 --out {run} -> is the folder of the original
+        {run} --to ctranslate2 --out {run}/inside -> contain each other
+        {run} --to ctranslate2 --out {run}/inside --replace -> contain each other
+        {run} --to ctranslate2 --out {writer} -> exists already
+        {run} --to ctranslate2 --out {writer} --replace -> is not an earlier export
+        {run} --to ctranslate2 --out {file} -> exists already
+        {run} --to ctranslate2 --out {file} --replace -> is not an earlier export
+        {run} --to ctranslate2 --out {new} extra -> takes one text, and 'extra' is left over
+        {missing} --to ctranslate2 --out {new} -> does not exist
+        {empty} --to ctranslate2 --out {new} -> {empty}
+        {file} --to ctranslate2 --out {new} -> {file}
+        1: {damaged} --to ctranslate2 --out {new} -> config.json
+        {writer} --to ctranslate2 --out {new} -> language-model
+        {sorter} --to onnx --out {new} -> text-encoder
+        {wordless} --to onnx --out {new} -> tokeniser.json
+    """,
+    "train translation --out {new} --data {pairs} --for": """
+        '' -> --for is ''
+        onnx -> --for is 'onnx'
+        ctranslate -> --for is 'ctranslate'; did you mean 'ctranslate2'?
+        ctranslate2 --attention 'sliding_window(4)' -> the pattern of its encoder (--attention) is sliding_window(4)
+        ctranslate2 --decoder-attention 'causal_window(3)' -> the pattern of its decoder (--decoder-attention)
+        ctranslate2 --cross-attention 'sliding_window(4)' -> the pattern of its cross-attention (--cross-attention)
+        ctranslate2 --mechanism linear -> the mechanism of its encoder (--mechanism) is linear
+        ctranslate2 --model bahdanau -> it holds Transformers, and --model is bahdanau
+        ctranslate2 --attention caual -> there is no pattern 'caual'
+    """,
     "translate": """
         {missing} hello -> does not exist
         {empty} hello -> {empty}
