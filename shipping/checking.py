@@ -99,12 +99,13 @@ def check_sdist(path: Path) -> None:
         check_metadata(stream.read().decode(), path.name)
     expected = files_of_tree() | OUTSIDE
     missing = expected - names
-    require(not missing, f"{path.name} lacks {_some(missing)}")
+    require(not missing, f"{path.name} lacks {some_of(missing)}")
     others = names - expected - OF_HATCH
-    require(not others, f"{path.name} holds {_some(others)}, which git does not know")
+    require(not others, f"{path.name} holds {some_of(others)}, which git does not know")
 
 
-def _some(names: Iterable[str]) -> str:
+def some_of(names: Iterable[str]) -> str:
+    """The first names of some, and how many more there are."""
     listed = sorted(names)
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return ", ".join(listed[:3]) + more
@@ -124,11 +125,11 @@ def check_wheel(path: Path) -> list[str]:
     check_record(contents, f"{info}/RECORD", path.name)
     expected = files_of_tree()
     missing = expected - set(contents)
-    require(not missing, f"{path.name} lacks {_some(missing)}")
+    require(not missing, f"{path.name} lacks {some_of(missing)}")
     libraries = [name for name in contents if LIBRARY.fullmatch(name)]
     others = set(contents) - expected - set(libraries)
     others = {name for name in others if not name.startswith(f"{info}/")}
-    require(not others, f"{path.name} holds {_some(others)}, which git does not know")
+    require(not others, f"{path.name} holds {some_of(others)}, which git does not know")
 
     tag = path.stem.split("-", 2)[2]
     wheel = message_from_string(contents[f"{info}/WHEEL"].decode())
@@ -190,12 +191,12 @@ def check_library(library: Library, tag: str, name: str) -> None:
     oldest = ".".join(map(str, library.oldest))
     require(library.oldest <= promised, f"the kernel of {name} needs version {oldest}")
     others = [need for need in library.needs if not SYSTEM_LIBRARIES[system].fullmatch(need)]
-    require(not others, f"the kernel of {name} links to {_some(others)}")
+    require(not others, f"the kernel of {name} links to {some_of(others)}")
     others = [symbol for symbol in library.exports if not symbol.startswith("rg_")]
-    require(not others, f"the kernel of {name} exports {_some(others)}")
+    require(not others, f"the kernel of {name} exports {some_of(others)}")
     require("GOMP_parallel" in library.optional, f"{name} does not look for PyTorch's threads")
     others = [path for path in library.paths if not path.startswith("@rpath/")]
-    require(not others, f"the kernel of {name} names {_some(others)}")
+    require(not others, f"the kernel of {name} names {some_of(others)}")
     signed = library.signed or system == "linux"
     require(signed, f"the kernel of {name} is not signed, and Apple silicon would not load it")
 

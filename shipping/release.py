@@ -6,6 +6,8 @@
 
 A copy of what git knows is built, in which the top section of CHANGELOG.md has the date. Each archive is checked; those
 that this machine can run are installed into clean environments, where the first call of README.md and a lesson run.
+Archives get to dist/release when all of this is done: an error or an interruption leaves the folder as it was. A dry
+run says which changes are not committed; `--cut` refuses them.
 """
 
 from __future__ import annotations
@@ -20,17 +22,27 @@ import tempfile
 from datetime import date
 from pathlib import Path
 
+from regard.storage.files import replace_file
+
 from . import ROOT
-from .checking import PROJECT, require
+from .checking import PROJECT, require, some_of
 from .trying import CleanEnvironment, is_native
-from .wheels import NAMES, build_all, check_all
+from .wheels import (
+    HASHES,
+    NAMES,
+    TOOLS,
+    build_all,
+    check_all,
+    made_aside,
+    require_tools,
+    run_command,
+)
 
 VERSION = PROJECT["version"]
 UNRELEASED = re.compile(rf"^## {re.escape(VERSION)} \(in development\)$", re.MULTILINE)
 NOT_YET = re.compile(r"^No version has been released yet;.*\n\n", re.MULTILINE)
 FIRST_CALL = re.compile(r"^```python\n(.*?)^```", re.MULTILINE | re.DOTALL)
 LESSON = "causal"
-HASHES = "SHA256SUMS"
 
 
 def dated(changelog: str, day: date) -> str:
@@ -44,6 +56,13 @@ def dated(changelog: str, day: date) -> str:
         f"CHANGELOG.md has no section '## {VERSION} (in development)'; a release needs one",
     )
     return NOT_YET.sub("", UNRELEASED.sub(f"## {VERSION} ({day})", changelog))
+
+
+def uncommitted() -> list[str]:
+    """The files that git knows and that differ from the last commit."""
+    command = ["git", "-C", str(ROOT), "diff", "--name-only", "-z", "HEAD"]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return [name for name in printed.split("\0") if name]
 
 
 def copy_of_tree(folder: Path) -> Path:
@@ -82,8 +101,8 @@ def try_readme(archive: Path, readme: str) -> str:
 
 
 def clear(folder: Path) -> None:
-    """Remove what an earlier release left in a folder, and nothing else."""
-    for path in (*folder.glob(f"{PROJECT['name']}-*"), folder / HASHES):
+    """Remove what an earlier release left in a folder, its hashes first, and nothing else."""
+    for path in (folder / HASHES, *folder.glob(f"{PROJECT['name']}-*")):
         path.unlink(missing_ok=True)
 
 
@@ -107,24 +126,31 @@ def main(words: list[str]) -> None:
     chosen = parser.parse_args(words)
 
     changelog = ROOT / "CHANGELOG.md"
-    text = dated(changelog.read_text("utf-8"), chosen.date)
-    clear(chosen.out)
-    with tempfile.TemporaryDirectory() as folder:
-        tree = copy_of_tree(Path(folder, "tree"))
-        (tree / "CHANGELOG.md").write_text(text, "utf-8")
-        sdist, wheels = build_all(tree, chosen.out, chosen.only)
-    check_all(sdist, wheels)
-    paths = [sdist, *wheels.values()]
-    print(check_with_twine(paths), flush=True)
     readme = (ROOT / "README.md").read_text("utf-8")
-    for archive in paths:
-        if archive == sdist or is_native(archive):
-            print(try_readme(archive, readme), flush=True)
-    (chosen.out / HASHES).write_text(hashes(paths), "utf-8")
+    text = dated(changelog.read_text("utf-8"), chosen.date)
+    require_tools((*TOOLS, "twine"))
+    changed = uncommitted()
+    if changed:
+        require(not chosen.cut, f"a release is of a commit; not committed: {some_of(changed)}")
+        print(f"a dry run with changes that are not committed: {some_of(changed)}", flush=True)
+
+    with made_aside(chosen.out) as partial:
+        with tempfile.TemporaryDirectory() as folder:
+            tree = copy_of_tree(Path(folder, "tree"))
+            (tree / "CHANGELOG.md").write_text(text, "utf-8")
+            sdist, wheels = build_all(tree, partial, chosen.only)
+        check_all(sdist, wheels)
+        paths = [sdist, *wheels.values()]
+        print(check_with_twine(paths), flush=True)
+        for archive in paths:
+            if archive == sdist or is_native(archive):
+                print(try_readme(archive, readme), flush=True)
+        (partial / HASHES).write_text(hashes(paths), "utf-8")
+        clear(chosen.out)
     if chosen.cut:
-        changelog.write_text(text, "utf-8")
+        replace_file(changelog, text.encode())
     print(f"{VERSION} of {chosen.date} lies in {chosen.out.name}; nothing was uploaded")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_command(main, sys.argv[1:])

@@ -11,25 +11,30 @@ runs a library for macOS.
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
 import tarfile
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.backends.native.build import LIBRARY, THIS_MACHINE, Target, build
+from regard.backends.native.build import LIBRARY, THIS_MACHINE, BuildError, Target, build
 
 from . import ROOT
-from .checking import check_sdist, check_wheel
+from .checking import WrongArchiveError, check_sdist, check_wheel
 from .trying import choices_of_pip, try_wheel
 
 PURE = "pure"
 NAMES = ("linux-x86_64", "linux-aarch64", "darwin-arm64", PURE)
 COMPILED = ROOT / "runs" / "native"  # libraries for other machines
+TOOLS = ("pip", "hatchling", "auditwheel", "ziglang")  # modules that are run as programs
+HASHES = "SHA256SUMS"
 
 
 @dataclass(frozen=True)
@@ -40,6 +45,64 @@ class Built:
     path: Path
     remarks: tuple[str, ...]
     tried: str
+
+
+def require_tools(tools: Sequence[str] = TOOLS) -> None:
+    """Say which tools are not installed, before anything is built.
+
+    Raises:
+        SystemExit: one or more are missing.
+    """
+    missing = [name for name in tools if importlib.util.find_spec(name) is None]
+    if missing:
+        raise SystemExit(
+            f"nothing is built: {', '.join(missing)} cannot be imported; "
+            "`pip install 'regard[shipping]'` installs what builds and checks archives"
+        )
+
+
+@contextmanager
+def made_aside(out: Path) -> Iterator[Path]:
+    """A folder in `out` for archives that are not finished; at the end they replace those of earlier builds.
+
+    After an error or an interruption nothing of them is left, and what was in `out` is as before.
+    """
+    partial = out / "partial"
+    shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        # Hashes come last: without them a folder is not a whole release.
+        for path in sorted(partial.iterdir(), key=lambda path: path.name == HASHES):
+            for earlier in out.glob(of_same_machine(path.name)):
+                earlier.unlink()
+            path.replace(out / path.name)
+    finally:
+        shutil.rmtree(partial)
+
+
+def of_same_machine(name: str) -> str:
+    """A pattern for archives that differ from this one in the oldest system alone.
+
+    >>> of_same_machine("regard-0.1.0-py3-none-manylinux_2_18_aarch64.whl")
+    'regard-0.1.0-py3-none-manylinux_*_aarch64.whl'
+    """
+    return re.sub(r"-(manylinux|macosx)_\d+_\d+_", r"-\1_*_", name)
+
+
+def run_command(main: Callable[[list[str]], None], words: list[str]) -> None:
+    """Run a command of this package; what goes wrong is one sentence.
+
+    Raises:
+        SystemExit: with code 1 after an error, and with 130 after an interruption.
+    """
+    try:
+        main(words)
+    except (BuildError, WrongArchiveError) as error:
+        raise SystemExit(str(error)) from None
+    except KeyboardInterrupt:
+        print("\ninterrupted; archives of earlier builds are as they were", file=sys.stderr)
+        raise SystemExit(130) from None
 
 
 def hatchling(tree: Path, kind: str, out: Path, target: str | None = None) -> Path:
@@ -126,9 +189,11 @@ def main(words: list[str]) -> None:
     chosen = parser.parse_args(words)
     if THIS_MACHINE.system != "linux":
         raise SystemExit("the wheels for every machine are built on Linux; `make wheel` builds one")
-    sdist, wheels = build_all(ROOT, chosen.out, chosen.only)
-    check_all(sdist, wheels)
+    require_tools()
+    with made_aside(chosen.out) as partial:
+        sdist, wheels = build_all(ROOT, partial, chosen.only)
+        check_all(sdist, wheels)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    run_command(main, sys.argv[1:])

@@ -22,12 +22,12 @@ from regard.backends.native.build import (
     newest_glibc,
     oldest_macos,
 )
-from shipping import checking, trying
+from shipping import ROOT, checking, release, trying
 from shipping.binaries import Library, read_library
 from shipping.checking import WrongArchiveError, check_library, check_wheel
 from shipping.release import clear, dated
 from shipping.trying import is_for_arm, is_native
-from shipping.wheels import NAMES, PURE
+from shipping.wheels import HASHES, NAMES, PURE, made_aside, require_tools, run_command
 
 built = pytest.mark.skipif(not LIBRARY.is_file(), reason="the native library is not built here")
 
@@ -252,3 +252,90 @@ def test_a_release_needs_a_section_in_development_and_dates_it():
     )
     with pytest.raises(WrongArchiveError, match="no section '## 0"):
         dated("# Changelog\n\n## 0.1.0 (2026-12-01)\n", date(2026, 12, 1))
+
+
+EARLIER = (HASHES, "regard-0.1.0-py3-none-manylinux_2_17_aarch64.whl", "regard-0.1.0.tar.gz")
+
+
+@pytest.fixture
+def shelf(tmp_path: Path) -> Path:
+    """A folder with archives of an earlier build and another file."""
+    for name in (*EARLIER, "notes.txt"):
+        (tmp_path / name).write_text("earlier")
+    return tmp_path
+
+
+def contents(folder: Path) -> dict[str, str]:
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, WrongArchiveError, SystemExit])
+def test_a_build_that_does_not_end_leaves_the_archives_of_the_last_one(shelf, error):
+    def build_half() -> None:
+        with made_aside(shelf) as partial:
+            (partial / "regard-0.1.0.tar.gz").write_text("new")
+            raise error
+
+    before = contents(shelf)
+    with pytest.raises(error):
+        build_half()
+    assert contents(shelf) == before
+
+
+def test_a_finished_archive_replaces_that_of_the_same_machine(shelf):
+    left_by_a_killed_process = shelf / "partial" / "regard-0.1.0-py3-none-any.whl"
+    left_by_a_killed_process.parent.mkdir()
+    left_by_a_killed_process.write_text("half")
+    wheel = "regard-0.1.0-py3-none-manylinux_2_18_aarch64.whl"
+    with made_aside(shelf) as partial:
+        (partial / wheel).write_text("new")
+    assert contents(shelf) == {
+        HASHES: "earlier",
+        wheel: "new",
+        "regard-0.1.0.tar.gz": "earlier",
+        "notes.txt": "earlier",
+    }
+
+
+def test_missing_tools_are_named_before_anything_is_built():
+    require_tools(("pip", "hatchling"))
+    with pytest.raises(SystemExit, match=r"nothing is built: no_tool, nor_this cannot be imported"):
+        require_tools(("pip", "no_tool", "nor_this"))
+
+
+def test_a_command_that_fails_prints_a_sentence_and_an_interrupted_one_ends_with_130(capsys):
+    def main(words: list[str]) -> None:
+        raise KeyboardInterrupt if not words else WrongArchiveError("the wheel is wrong")
+
+    with pytest.raises(SystemExit, match="the wheel is wrong"):
+        run_command(main, ["x"])
+    with pytest.raises(SystemExit) as stopped:
+        run_command(main, [])
+    assert stopped.value.code == 130
+    assert "archives of earlier builds are as they were" in capsys.readouterr().err
+
+
+def test_a_release_is_of_a_commit_and_a_dry_run_says_what_is_not_committed(
+    shelf, monkeypatch, capsys
+):
+    def interrupted(tree: Path, out: Path, names: list[str]) -> None:
+        assert "(2026-12-01)" in (tree / "CHANGELOG.md").read_text("utf-8")
+        (out / "regard-0.1.0.tar.gz").write_text("half")
+        raise KeyboardInterrupt
+
+    before = contents(shelf)
+    changelog = (ROOT / "CHANGELOG.md").read_bytes()
+    monkeypatch.setattr(release, "require_tools", lambda tools: None)
+    monkeypatch.setattr(release, "build_all", interrupted)
+    monkeypatch.setattr(release, "uncommitted", lambda: ["a.py", "b.py"])
+    words = ["--out", str(shelf), "--date", "2026-12-01"]
+    with pytest.raises(KeyboardInterrupt):
+        release.main(words)
+    assert "changes that are not committed: a.py, b.py" in capsys.readouterr().out
+    with pytest.raises(WrongArchiveError, match=r"of a commit; not committed: a\.py, b\.py"):
+        release.main([*words, "--cut"])
+    monkeypatch.setattr(release, "uncommitted", list)
+    with pytest.raises(KeyboardInterrupt):
+        release.main([*words, "--cut"])
+    assert contents(shelf) == before
+    assert (ROOT / "CHANGELOG.md").read_bytes() == changelog
