@@ -145,8 +145,9 @@ def main() -> None:
         "first cache and every jump foreseen. Memory, the softmax and the ends of rows take time besides, so a call is "
         "slower. For the M1, LLVM has the model of an older processor of Apple, which begins 3 products a cycle.",
         "",
-        "A product is one `fmla` instruction: 4 products and sums in float32, 2 in float64. The loop for bfloat16 "
-        "widens its numbers to float32 with other instructions, so that bits are those of x86-64.",
+        "A product is one `fmla` instruction: 4 products and sums in float32, 2 in float64. Numbers in bfloat16 are "
+        "widened to float32 before the loop, whose instructions are the same. The wheel for Linux on Arm is built by "
+        "Zig.",
         "",
         *markdown_table([*columns, "FLOP a cycle"], rows),
     ]

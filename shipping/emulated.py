@@ -137,7 +137,9 @@ class Emulated:
         ]
         environment = dict(os.environ)
         environment["PYTHONPATH"] = os.pathsep.join(map(str, (*paths, self.packages)))
+        # Compiled modules are kept: emulated, compiling those of PyTorch takes most of the time of its start.
         environment["PYTHONPYCACHEPREFIX"] = str(self.folder / "pycache")
+        environment.pop("PYTHONDONTWRITEBYTECODE", None)
         return subprocess.run(
             list(map(str, command)),
             cwd=folder,

@@ -92,21 +92,23 @@ def digest_of(x: torch.Tensor) -> str:
 
 
 class BitRecorder:
-    """Computes native results with 3 threads and with 1, and keeps the hashes of the first time by result."""
+    """Computes native results with 3 threads and with 1, and keeps the hashes of the first time by result.
+
+    The kernel asks PyTorch how many threads it has, and gets `threads`. PyTorch itself has one: on a busy machine each
+    of its many small operations would wait until three threads have run.
+    """
 
     def __init__(self) -> None:
         self.bits: dict[int, dict[str, str]] = {}
+        self.threads = 1
 
     def wrap(self, compute: Callable[..., Any]) -> Callable[..., Any]:
         def recorded(call: Any, backend: str, *options: Any, **named: Any) -> Any:
             if backend != "native":
                 return compute(call, backend, *options, **named)
             for threads in (THREADS, 1):
-                torch.set_num_threads(threads)
-                try:
-                    results = compute(call, backend, *options, **named)
-                finally:
-                    torch.set_num_threads(1)
+                self.threads = threads
+                results = compute(call, backend, *options, **named)
                 bits = {name: digest_of(x) for name, x in results.items()}
                 self.bits.setdefault(threads, bits)
             return results
@@ -152,6 +154,10 @@ def verdict_of(seed: int, recorder: BitRecorder) -> dict[str, Any]:
 
 
 def main(first: int, end: int) -> None:
+    recorder = BitRecorder()
+    torch.set_num_threads(1)
+    # The library keeps this function from the first call on.
+    torch.get_num_threads = lambda: recorder.threads
     library = load()
     assert isinstance(library, Library), library
     if platform.machine() == "x86_64":
@@ -160,7 +166,6 @@ def main(first: int, end: int) -> None:
     warnings.simplefilter("ignore")
     DrawnNumbers.numbers = exact_numbers
     SoftmaxCall.tensor = guarded_tensor(SoftmaxCall.tensor)
-    recorder = BitRecorder()
     judging._compute = recorder.wrap(judging._compute)
     mechanisms._compute = recorder.wrap(mechanisms._compute)
     with suppress(BrokenPipeError):

@@ -79,6 +79,13 @@ def test_tensors_end_before_a_page_that_cannot_be_read():
 
 def test_a_call_is_recorded_with_1_and_with_3_threads(monkeypatch):
     recorder = calls.BitRecorder()
+    given = []
+
+    def threads() -> int:
+        given.append(recorder.threads)
+        return recorder.threads
+
+    monkeypatch.setattr(torch, "get_num_threads", threads)
     monkeypatch.setattr(judging, "_compute", recorder.wrap(judging._compute))
     monkeypatch.setattr(DrawnNumbers, "numbers", calls.exact_numbers)
     monkeypatch.setattr(SoftmaxCall, "tensor", calls.guarded_tensor(SoftmaxCall.tensor))
@@ -86,7 +93,7 @@ def test_a_call_is_recorded_with_1_and_with_3_threads(monkeypatch):
     assert found["outcome"] == "right"
     assert found["threads agree"]
     assert found["bits"]["output"]
-    assert recorder.bits.keys() == {1, calls.THREADS}
+    assert recorder.bits.keys() == set(given) == {1, calls.THREADS}
 
 
 def test_where_emulation_is_missing_the_run_is_skipped_by_a_sentence(tmp_path, monkeypatch, capsys):
@@ -130,3 +137,19 @@ def test_a_folder_without_python_says_what_brings_it_and_how_large_it_is(tmp_pat
     sentence = Emulated(tmp_path).missing
     assert sentence is not None
     assert f"--fetch` brings it ({sum(emulated.SIZES.values())} MB)" in sentence
+
+
+def test_emulated_modules_are_compiled_once(tmp_path, monkeypatch):
+    environments = []
+    arm = Emulated(tmp_path)
+    arm.system.mkdir()
+    arm.packages.mkdir()
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    monkeypatch.setattr(emulated.shutil, "which", lambda name: f"/bin/{Path(name).name}")
+    monkeypatch.setattr(
+        emulated.subprocess, "run", lambda command, **options: environments.append(options["env"])
+    )
+    arm.run("-c", "pass")
+    (environment,) = environments
+    assert "PYTHONDONTWRITEBYTECODE" not in environment
+    assert Path(environment["PYTHONPYCACHEPREFIX"]).is_relative_to(tmp_path)
