@@ -56,7 +56,7 @@ EVERY = (
         "the kernel on emulated 64-bit Arm gives the formula's numbers and the bits of x86-64",
         "calls",
         2_227,
-        543,  # the emulated PyTorch starts as long as a hundred calls take
+        212,
         "arm.work",
         needs="arm.missing",
     ),
