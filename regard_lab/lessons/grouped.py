@@ -80,8 +80,12 @@ with figure("8 query heads share key/value heads", 8.0, 2.5, caption) as drawing
 # \text{query head } h \text{ reads key/value head } \left\lfloor h \cdot \frac{G}{H} \right\rfloor
 # $$
 #
-# The queries still differ, so the heads still attend to different words. PaLM and Falcon 7B use multi-query attention,
-# Llama 2 70B grouped-query attention. In `regard`, `heads` is $H$ and `kv_heads` is $G$:
+# The queries still differ, so the heads still attend to different words, and there are as many scores as before: only
+# what is stored and read becomes less. The cache holds $2 \cdot n \cdot G \cdot d$ numbers for $n$ words: a key and a
+# value of $d$ numbers for each word and group.
+#
+# PaLM and Falcon 7B use multi-query attention, Llama 2 70B grouped-query attention. In `regard`, `heads` is $H$ and
+# `kv_heads` is $G$; each head has $d = 256 / 8 = 32$ numbers, of 4 bytes each:
 
 # %%
 for kv_heads in (8, 4, 2, 1):
@@ -89,7 +93,9 @@ for kv_heads in (8, 4, 2, 1):
     cache = layer.new_cache(batch=1, kind="static", capacity=2048)
     with torch.no_grad():
         layer(torch.randn(1, 12, 256), cache=cache)
-    print(kv_heads, cache.nbytes)
+    print(
+        f"{kv_heads} key/value heads: {cache.nbytes} bytes, {2 * 2048 * kv_heads * 32 * 4} by the formula"
+    )
 
 # %% [markdown]
 # In multi-query attention, keys and values need no axis of heads. Here the letter h is missing in k and v:
@@ -119,7 +125,8 @@ table(
 #
 # A trained model is **converted**: the key and value projections of each group are replaced by their mean, and training
 # goes on for some steps. Here the heads are random and independent, which is the worst case. The mean is still closer
-# to the original than the first head of each group or new random heads.
+# to the original than the first head of each group or new random heads. (The distance is the length of the difference
+# of both outputs, divided by the length of the original output.)
 
 # %% tags=["folded"]
 x = embedded(words_of(TEXT), 256, SEED)  # (1, words, 256)
@@ -167,8 +174,12 @@ table(
 
 # %% [markdown]
 # Trained models show how much quality is lost. Character models with 8 key/value heads were converted by the mean and
-# trained further. The learning rate of this training rises to its peak again, so even the original model becomes
-# slightly worse. The loss of quality is measured against the original before these steps.
+# trained further. Their quality is the number of bits that a model needs to say which character comes next: with one
+# bit less it gives this character twice the probability.
+#
+# The learning rate of this training rises to its peak again, so even the original model becomes slightly worse: in its
+# row the first number is from before these steps, the second from after them. The loss of quality is measured against
+# the first.
 
 # %% tags=["folded"]
 report = read_report("generation")
@@ -210,8 +221,8 @@ print(report.source)
 
 # %% tags=["claims"]
 holds(
-    "The cache shrinks in proportion to kv_heads.",
-    all(nbytes[kv_heads] * 8 == nbytes[8] * kv_heads for kv_heads in NAMES),
+    "The cache shrinks in proportion to kv_heads: it holds 2 · words · kv_heads · head_dim numbers.",
+    all(nbytes[kv_heads] == 2 * CAPACITY * kv_heads * 32 * 4 for kv_heads in NAMES),
     f"{nbytes[8]:,} bytes with 8, {nbytes[1]:,} with 1",
 )
 

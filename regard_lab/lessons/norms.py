@@ -81,6 +81,7 @@ def loss_of(stack, ids):
 DEPTHS = (6, 24)
 DEEP = DEPTHS[-1]
 STACKS = 16
+CHANGE = 0.01  # of a matrix, as a share of the standard deviation of its numbers
 
 
 def measure(place, layers):
@@ -99,7 +100,25 @@ def measure(place, layers):
     return torch.stack(squares).mean(0), torch.stack(lengths).mean(0)
 
 
+def movement(place, layers):
+    """How far the output moves if each number of all matrices changes a little; its length is 1."""
+    moved = []
+    for number in range(STACKS):
+        stack, generator = new_stack(place, layers, SEED + number)
+        ids = torch.randint(WORDS, (TEXTS, LENGTH), generator=generator)
+        with torch.no_grad():
+            before, _ = stack(ids)
+            for weight in stack.layers.parameters():
+                if weight.dim() == 2:
+                    change = torch.randn(weight.shape, generator=generator)
+                    weight += CHANGE * weight.std() * change
+            after, _ = stack(ids)
+        moved.append(float((after - before).norm() / before.norm()))
+    return sum(moved) / STACKS
+
+
 measured = {key: measure(*key) for key in product(PLACES, DEPTHS)}
+moved = {place: movement(place, DEEP) for place in PLACES}
 sizes = {place: measured[place, DEEP][0] for place in PLACES}
 gradients = {key: lengths for key, (_, lengths) in measured.items()}
 
@@ -160,8 +179,9 @@ with figure("The same layers with the norm in two places", 7.8, 3.5, caption) as
 
 # %% [markdown]
 # A layer of a Transformer has two parts, attention and a feed-forward network. What a part returns is added to its
-# input $x$: the [residual connection](encoder.md). A **norm** brings a vector to mean 0 and mean square 1, before two
-# learned vectors $\gamma$ and $\beta$ change that:
+# input $x$; this is the [residual connection](encoder.md). A **norm** brings a vector to mean 0 and mean square 1,
+# before two learned vectors $\gamma$ and $\beta$ change that. (Code also adds a small number below the root, so that
+# nothing is divided by 0.)
 #
 # $$
 # \operatorname{norm}(x) = \frac{x - \operatorname{mean}(x)}{\sqrt{\operatorname{var}(x)}} \, \gamma + \beta
@@ -190,11 +210,11 @@ for _ in range(4):
     part = torch.randn(10_000)  # what a part returns
     pre = pre + part
     post = F.layer_norm(post + part, post.shape)
-    print(f"pre-norm {pre.var():.2f}, post-norm {post.var():.2f}")
+    print(f"pre-norm {pre.square().mean():.2f}, post-norm {post.square().mean():.2f}")
 
 # %% [markdown]
-# In pre-norm, the norm after the last layer divides by the size of $x$. So the larger $x$ is, the smaller is the
-# gradient that it passes back to the layers:
+# In pre-norm, the norm after the last layer divides by the size of $x$, the root of its mean square. So the larger $x$
+# is, the smaller is the gradient that it passes back to the layers:
 
 # %%
 numbers = torch.randn(10_000)
@@ -206,9 +226,13 @@ for size in (1, 2, 4):
 
 # %% [markdown]
 # So a deep pre-norm stack begins with small gradients. In post-norm the gradient of the last layer stays as large,
-# however many layers there are: the first steps are too large for a deep stack, which recovers from them slowly, if at
-# all. **Warm-up** avoids this: the learning rate begins near 0 and rises for some steps. The paper of 2017 uses 4,000
-# such steps.
+# however many layers there are.
+#
+# The size of gradients is not the whole reason why post-norm is hard to train: Adam divides its steps by that size.
+# Liu et al. 2020 found another one: the same change of the weights moves the output further in post-norm. There every
+# layer counts as much as all layers before it together. In pre-norm one layer adds little to a large sum. So the first
+# steps are too large for a deep post-norm stack, which recovers from them slowly, if at all. **Warm-up** avoids this:
+# the learning rate begins near 0 and rises for some steps. The paper of 2017 uses 4,000 such steps.
 #
 # The task of the training is as easy as possible: return each word of the text. At the same learning rate, pre-norm has
 # learned it after 50 steps. Post-norm has hardly begun by then, and needs warm-up.
@@ -251,7 +275,8 @@ drawn = replace(architecture_of_hugging_face(gpt2), title="GPT-2: pre-norm")
 model_drawing(drawn, "Each norm stands before a part, and one more after the last layer.")
 
 # %% [markdown]
-# In regard: `TranslationConfig(norm="post")` or `"pre"`. `regard show FOLDER` draws where the norms of a model stand.
+# `regard train translation --norm post` trains a translator of the one kind, `--norm pre` of the other.
+# `regard show FOLDER` draws where the norms of a model stand.
 #
 # ## Claims
 
@@ -297,6 +322,12 @@ holds(
     "So in a deep stack the last gradient of post-norm is more than twice as long as that of pre-norm.",
     times_as_large > 2,
     f"{times_as_large:.1f} times as long with {DEEP} layers",
+)
+holds(
+    "A small change of all matrices moves the output of a deep post-norm stack further.",
+    moved["post"] > 1.5 * moved["pre"],
+    f"by {moved['post']:.1%} of its length, in pre-norm by {moved['pre']:.1%}; each number changed by about "
+    f"{CHANGE:.0%}",
 )
 holds(
     "Post-norm learns more with warm-up than without.",
@@ -365,4 +396,5 @@ def rates_of_warm_up(rates):
 
 # %% [markdown]
 # Source: Vaswani et al. 2017, sections 3.1 (the norm after each sum) and 5.3 (warm-up); Xiong et al. 2020, section 3
-# (gradients before training; their Theorem 1 has the root of the number of layers).
+# (gradients before training; their Theorem 1 has the root of the number of layers); Liu et al. 2020, section 4
+# (changes of the output).

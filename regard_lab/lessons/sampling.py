@@ -64,7 +64,12 @@ with figure("One model, five ways to draw its next word", 8, 3.0, caption) as dr
 # %% [markdown]
 # A language model gives every word of its vocabulary a **logit** $s_i$. The softmax makes probabilities of the logits,
 # and the next word is drawn from them. Here the model is a table of counts: of 100 texts, 40 go on with *tired*, 25
-# with *hungry* and so on. Three settings change how often each word is drawn.
+# with *hungry* and so on. Its logits are the logarithms of these shares, because the softmax then gives the shares
+# back.
+#
+# Why not always take the most probable word? Then the model writes the same text every time. If words are drawn from
+# all probabilities, improbable ones are drawn too: each of them seldom, but there are many. Three settings choose a
+# point between the two.
 #
 # The **temperature** $T$ divides the logits before the softmax:
 #
@@ -73,21 +78,36 @@ with figure("One model, five ways to draw its next word", 8, 3.0, caption) as dr
 # $$
 #
 # With $T = 1$ the probabilities are those of the model. Below 1, frequent words become more probable; above 1, rare
-# words do. The ratio of two probabilities is raised to the power $1 / T$. At $T = 0$ the most probable word is always
-# taken.
-#
-# **Top-k** keeps the $k$ most probable words. **Top-p** keeps the most probable words until their probabilities add up
-# to $p$: few words where the model is sure, many where it is not. Both then divide the
-# probabilities that are left by their sum.
+# words do. The ratio of two probabilities is raised to the power $1 / T$. Nothing can be divided by $T = 0$; this
+# setting means that the most probable word is always taken.
 
 # %%
-probable = torch.tensor([[0.40, 0.25, 0.15, 0.10, 0.06, 0.03, 0.01]])  # (batch, words)
-print(filtered_probabilities(probable.log(), temperature=0.5).numpy().round(2))
-print(filtered_probabilities(probable.log(), top_k=3).numpy().round(2))
-print(filtered_probabilities(probable.log(), top_p=0.6).numpy().round(2))
+p = torch.tensor([0.40, 0.25, 0.15, 0.10, 0.06, 0.03, 0.01])  # (words,), the most probable first
+s = p.log()
+T = 0.5
+colder = (s / T).softmax(-1)
+print(colder)
 
 # %% [markdown]
-# Top-k and top-p differ most where the model is sure. Here the first word has a probability of 0.9:
+# **Top-k** keeps the $k$ most probable words. **Top-p** keeps the most probable words until their probabilities add up
+# to $p$, the last one that is needed included: few words where the model is sure, many where it is not. Both then
+# divide the probabilities that are left by their sum.
+
+# %%
+k = 3
+top_k = p * (p >= p.topk(k).values[-1])
+top_k = top_k / top_k.sum()
+print(top_k)
+
+sum_before = p.cumsum(0) - p  # of the more probable words
+top_p = p * (sum_before < 0.6)
+top_p = top_p / top_p.sum()
+print(top_p)
+
+# %% [markdown]
+# If several settings are given, the temperature comes first, then top-k, then top-p. One function of regard computes
+# all of them, for logits (batch, words). Top-k and top-p differ most where the model is sure; here the first word has a
+# probability of 0.9:
 
 # %%
 sure = torch.tensor([[0.90, 0.04, 0.03, 0.02, 0.01]])
@@ -118,12 +138,16 @@ def ratio_of(name):
 
 furthest = 0.0  # in standard errors of a share
 for name in SETTINGS:
-    p = probabilities[name]
-    error = (p * (1 - p) / DRAWS).sqrt().clamp(min=1 / DRAWS)
-    furthest = max(furthest, largest((drawn[name] - p) / error))
+    expected = probabilities[name]
+    error = (expected * (1 - expected) / DRAWS).sqrt().clamp(min=1 / DRAWS)
+    furthest = max(furthest, largest((drawn[name] - expected) / error))
 kept = {name: int((drawn[name] > 0).sum()) for name in SETTINGS}
 words_of_top_p = {"the table": int((probabilities["top-p 0.6"] > 0).sum())}
 words_of_top_p["a sure model"] = int((filtered_probabilities(sure.log(), top_p=0.6) > 0).sum())
+written_out = {"temperature 0.5": colder, "top-k 3": top_k, "top-p 0.6": top_p}
+from_formulas = max(
+    largest(computed - probabilities[name]) for name, computed in written_out.items()
+)
 always = Sampling(temperature=0.0).choose(logits.expand(100, -1), torch.arange(100), place=0)
 by_hand = counts[:3] / counts[:3].sum()
 
@@ -137,8 +161,13 @@ holds(
     "A temperature of 0.5 squares the ratio of two words, one of 2 takes its root.",
     abs(ratio_of("temperature 0.5") / 1.6**2 - 1) < 0.1
     and abs(ratio_of("temperature 2") / 1.6**0.5 - 1) < 0.1,
-    f"tired to hungry: {ratio_of('temperature 0.5'):.2f}, counted {40 / 25:.2f}, "
-    f"{ratio_of('temperature 2'):.2f}",
+    f"“tired” is drawn {ratio_of('temperature 0.5'):.2f} times as often as “hungry” at 0.5, "
+    f"{ratio_of('temperature 2'):.2f} times at 2; counted {40 / 25:.2f}",
+)
+holds(
+    "The lines above compute the probabilities from which regard draws.",
+    from_formulas < 1e-6,
+    f"{len(written_out)} settings, {ROUNDING}",
 )
 holds(
     "At a temperature of 0 the most probable word is always taken.",

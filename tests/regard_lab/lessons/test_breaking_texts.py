@@ -41,6 +41,11 @@ def test_sampling_that_draws_from_other_probabilities():
     )
 
 
+def test_sampling_by_formulas_of_another_model():
+    equal = torch.full((7,), 1 / 7)
+    assert starting(failing("sampling", p=equal), "The lines above compute")
+
+
 def test_sampling_of_a_model_that_is_never_sure():
     equal = torch.full((1, 5), 0.2)
     assert starting(failing("sampling", sure=equal), "Top-p keeps fewer words")

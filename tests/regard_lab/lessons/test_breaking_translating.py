@@ -49,6 +49,9 @@ def test_norms_in_the_other_place():
     def exchange_sizes(sizes):
         return {"post": sizes["pre"], "pre": sizes["post"]}
 
+    def exchange_movement(moved):
+        return {"post": moved["pre"], "pre": moved["post"]}
+
     def exchange_gradients(gradients):
         other = {"post": "pre", "pre": "post"}
         return {(other[place], layers): found for (place, layers), found in gradients.items()}
@@ -62,6 +65,7 @@ def test_norms_in_the_other_place():
         "norms",
         sizes=Computed(exchange_sizes),
         gradients=Computed(exchange_gradients),
+        moved=Computed(exchange_movement),
         TRAININGS=trainings,
     )
     assert starting(
@@ -71,6 +75,7 @@ def test_norms_in_the_other_place():
         "So the last of many",
         "With four times as many layers",
         "So in a deep stack the last gradient",
+        "A small change of all matrices",
         "Post-norm learns more",
         "A Transformer cannot be trained",
     )
