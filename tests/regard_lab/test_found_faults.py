@@ -84,7 +84,7 @@ def attach_without_a_look(patch: pytest.MonkeyPatch) -> None:
     from regard.integrations.transformers import attaching
 
     nothing = attaching.Checked((), {})
-    patch.setattr(attaching, "check_equal", lambda model, callers, own: nothing)
+    patch.setattr(attaching, "check_equal", lambda model, callers, exchanged: nothing)
     patch.setattr(attaching, "outside_of", lambda model, exchanged=None: {})
 
 

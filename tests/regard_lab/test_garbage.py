@@ -115,32 +115,36 @@ def public_names() -> Iterator[tuple[str, str, Any]]:
 
 def methods(name: str, kind: type) -> Iterator[tuple[str, Callable[[], Any]]]:
     """The public methods of a class with where to take them from: an instance, or the class for a class method."""
-    for own in dir(kind):
+    for method in dir(kind):
         taken = (
-            own.startswith("_")
-            or (hasattr(torch.nn.Module, own) and own != "forward")
-            or hasattr(tuple, own)
+            method.startswith("_")
+            or (hasattr(torch.nn.Module, method) and method != "forward")
+            or hasattr(tuple, method)
         )
-        how = inspect.getattr_static(kind, own, None)
-        if taken or not callable(getattr(kind, own, None)) or inspect.isclass(getattr(kind, own)):
+        how = inspect.getattr_static(kind, method, None)
+        if (
+            taken
+            or not callable(getattr(kind, method, None))
+            or inspect.isclass(getattr(kind, method))
+        ):
             continue
         if isinstance(how, classmethod | staticmethod):
-            yield f"{name}.{own}", lambda own=own: getattr(kind, own)
+            yield f"{name}.{method}", lambda method=method: getattr(kind, method)
         elif name in INSTANCES:
-            yield f"{name}.{own}", lambda own=own: getattr(INSTANCES[name](), own)
+            yield f"{name}.{method}", lambda method=method: getattr(INSTANCES[name](), method)
 
 
 def targets(package: str) -> dict[str, Callable[[], Any]]:
-    found: dict[str, Callable[[], Any]] = {}
+    callables: dict[str, Callable[[], Any]] = {}
     for home, name, thing in public_names():
         if home == package:
-            found[name] = lambda thing=thing: thing
+            callables[name] = lambda thing=thing: thing
             if inspect.isclass(thing):
-                found |= methods(name, thing)
+                callables |= methods(name, thing)
     inner = PROTOCOL if package == "regard.patterns" else ()
     return {
         name: get
-        for name, get in found.items()
+        for name, get in callables.items()
         if name not in LEFT_OUT
         and name.split(".")[0] not in TYPES
         and name.split(".")[-1] not in inner
@@ -163,8 +167,8 @@ def arguments(
     positional = []
     named = {}
     for p in parameters_of(function):
-        own = (f"{name}.{p.name}", *([p.name] if p.default is p.empty else []))
-        made = next((SENSIBLE[key] for key in own if key in SENSIBLE), None)
+        keys = (f"{name}.{p.name}", *([p.name] if p.default is p.empty else []))
+        made = next((SENSIBLE[key] for key in keys if key in SENSIBLE), None)
         value = garbage(p, made is None and p.default is p.empty and p.kind is not p.VAR_POSITIONAL)
         if value is p.empty and made is not None:
             value = made()
@@ -181,11 +185,13 @@ def calls(name: str, function: Any) -> Iterator[tuple[str, Callable[[], Any]]]:
         for label, garbage in GARBAGE.items():
 
             def call(chosen: str = chosen.name, garbage: Any = garbage) -> Any:
-                own = copy(garbage)  # a function may write into a dict
-                given = arguments(
-                    name, function, lambda p, needed: own if needed or p.name == chosen else p.empty
+                copied = copy(garbage)  # a function may write into a dict
+                arguments_of_call = arguments(
+                    name,
+                    function,
+                    lambda p, needed: copied if needed or p.name == chosen else p.empty,
                 )
-                return function(*given[0], **given[1])
+                return function(*arguments_of_call[0], **arguments_of_call[1])
 
             yield f"{name}({chosen.name}={label})", call
 

@@ -36,8 +36,8 @@ def test_arguments_that_mean_a_number_take_any_kind_of_number():
         config = LanguageConfig(vocab_size=50, dim=16, heads=2, hidden_dim=n(24))
         assert type(config.hidden_dim) is int
         assert config.hidden_dim == 24
-        found = SpecialIds(n(2), n(3), [n(0), n(1)])
-        assert (found, repr(found)) == (special, repr(special))
+        made = SpecialIds(n(2), n(3), [n(0), n(1)])
+        assert (made, repr(made)) == (special, repr(special))
         assert a_list("rows", [n(0), n(1)], int, "whole numbers") == [0, 1]
         assert of_kind("max_words", n(3), int, "a whole number") == 3
     for x in REAL:

@@ -30,20 +30,22 @@ LONGEST = 240
 def public_classes() -> dict[str, type]:
     """All classes that a package or module exports, by name."""
     names = [*modules("regard"), *modules("regard_lab")]
-    found = {}
+    classes = {}
     for module in map(
         importlib.import_module,
         (name for name in names if "__main__" not in name and ".cli" not in name),
     ):
         for name in getattr(module, "__all__", ()):
-            one = getattr(module, name)
+            cls = getattr(module, name)
             if (
-                inspect.isclass(one)
-                and not issubclass(one, BaseException)
-                and not getattr(one, "_is_protocol", False)
+                inspect.isclass(cls)
+                and not issubclass(cls, BaseException)
+                and not getattr(cls, "_is_protocol", False)
             ):
-                found[f"{one.__module__}.{one.__qualname__}"] = one
-    return {name: one for name, one in found.items() if name.startswith(("regard.", "regard_lab."))}
+                classes[f"{cls.__module__}.{cls.__qualname__}"] = cls
+    return {
+        name: cls for name, cls in classes.items() if name.startswith(("regard.", "regard_lab."))
+    }
 
 
 def test_every_public_class_has_a_repr_of_its_own_that_prints_no_tensor_and_no_corpus():
@@ -60,19 +62,19 @@ def test_every_public_class_has_a_repr_of_its_own_that_prints_no_tensor_and_no_c
         "Frame",
         "Rotary",
     }
-    for name, one in public_classes().items():
-        assert one.__repr__ is not object.__repr__, name
-        if dataclasses.is_dataclass(one) and not issubclass(one, torch.nn.Module):
+    for name, cls in public_classes().items():
+        assert cls.__repr__ is not object.__repr__, name
+        if dataclasses.is_dataclass(cls) and not issubclass(cls, torch.nn.Module):
             long = [
                 field.name
-                for field in dataclasses.fields(one)
+                for field in dataclasses.fields(cls)
                 if field.repr and LONG.search(str(field.type))
             ]
             generated = (
-                one.__repr__.__module__ != "regard.reprs"
-                and "__repr__" not in inspect.getsource(one)
+                cls.__repr__.__module__ != "regard.reprs"
+                and "__repr__" not in inspect.getsource(cls)
             )
-            assert not (long and generated) or one.__name__ in few, name
+            assert not (long and generated) or cls.__name__ in few, name
 
 
 def given() -> dict[str, object]:

@@ -90,7 +90,7 @@ print(json.dumps(found))
 
 
 @pytest.fixture(scope="module")
-def found() -> dict[str, object]:
+def answers() -> dict[str, object]:
     # The library of Linux would not be there.
     environment = {**os.environ, "REGARD_NATIVE": "off"}
     command = [sys.executable, "-W", "ignore", "-c", PROGRAM]
@@ -101,15 +101,15 @@ def found() -> dict[str, object]:
     return json.loads(done.stdout.splitlines()[-1])
 
 
-def test_without_posix_all_modules_are_imported_and_calls_caches_and_pages_work(found):
-    assert isinstance(found["imports"], int), found["imports"]
-    assert found["imports"] > 250
-    assert found["attention"] == [1, 2, 37, 16]
-    assert found["cache"] == 5
-    assert (found["show"], found["lesson"]) == (0, 0)
+def test_without_posix_all_modules_are_imported_and_calls_caches_and_pages_work(answers):
+    assert isinstance(answers["imports"], int), answers["imports"]
+    assert answers["imports"] > 250
+    assert answers["attention"] == [1, 2, 37, 16]
+    assert answers["cache"] == 5
+    assert (answers["show"], answers["lesson"]) == (0, 0)
 
 
-def test_without_posix_training_refuses_with_a_sentence_that_names_the_way_out(found):
+def test_without_posix_training_refuses_with_a_sentence_that_names_the_way_out(answers):
     sentence = "training locks its folder with fcntl, which this system lacks"
-    assert sentence in str(found["train"])
-    assert "WSL" in str(found["train"])
+    assert sentence in str(answers["train"])
+    assert "WSL" in str(answers["train"])

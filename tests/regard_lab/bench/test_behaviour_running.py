@@ -98,24 +98,24 @@ def test_training_is_a_function_of_weights_and_seed_and_learns():
         train(model, draw, UpdatePlan(60, 1e-2), seed, "a test")
         return score(model, draw)
 
-    found = trained(0, 0)
-    assert found == trained(0, 0)
-    assert found != trained(1, 0)
-    assert found != trained(0, 1)
-    assert found["loss"] < math.log(3) - 0.3
+    scores = trained(0, 0)
+    assert scores == trained(0, 0)
+    assert scores != trained(1, 0)
+    assert scores != trained(0, 1)
+    assert scores["loss"] < math.log(3) - 0.3
 
 
-@pytest.mark.parametrize("at", range(4))
-def test_each_experiment_trains_a_contender_and_measures_its_columns(at: int):
-    tried = running.EXPERIMENTS[at]
+@pytest.mark.parametrize("index", range(4))
+def test_each_experiment_trains_a_contender_and_measures_its_columns(index: int):
+    tried = running.EXPERIMENTS[index]
     record = tried.run(tried.contenders[0], 0, True)
     assert {*tried.columns, "cpu_seconds"} <= set(record)
     assert json.loads(json.dumps(record)) == record
 
 
-@pytest.mark.parametrize("at", range(4))
-def test_each_experiment_judges_what_its_columns_hold(at: int, tmp_path: Path):
-    tried = running.EXPERIMENTS[at]
+@pytest.mark.parametrize("index", range(4))
+def test_each_experiment_judges_what_its_columns_hold(index: int, tmp_path: Path):
+    tried = running.EXPERIMENTS[index]
     results = BehaviourResults()
     for contender, seed in results.missing(tried):
         measured = dict.fromkeys(tried.columns, 0.5)

@@ -22,14 +22,14 @@ def test_a_batch_depends_on_the_seed_alone(name: str):
 
 
 def test_the_second_word_is_the_first_and_alone_is_scored():
-    tokens, targets = one(DRAWS["duplication"])
+    tokens, targets = first_of(DRAWS["duplication"])
     assert (tokens[:, [0, 8]] == 0).all()
     assert torch.equal(targets[:, 8:], tokens[:, 1:8])
     assert (targets[:, :8] == UNSCORED).all()
 
 
 def test_a_key_that_returns_is_answered_by_its_value():
-    tokens, targets = one(DRAWS["recall"])
+    tokens, targets = first_of(DRAWS["recall"])
     for text, wanted in zip(tokens.tolist(), targets.tolist(), strict=True):
         value_of = dict(zip(text[:10:2], text[1:10:2], strict=True))
         answers = {key: value for key, value in zip(text, wanted, strict=True) if value != UNSCORED}
@@ -38,7 +38,7 @@ def test_a_key_that_returns_is_answered_by_its_value():
 
 
 def test_a_key_that_was_written_again_is_answered_by_its_last_value():
-    tokens, targets = one(DRAWS["overwriting"])
+    tokens, targets = first_of(DRAWS["overwriting"])
     for text, wanted in zip(tokens.tolist(), targets.tolist(), strict=True):
         written = text[:24:2]
         last = dict(zip(text[:24:2], text[1:24:2], strict=True))
@@ -48,5 +48,5 @@ def test_a_key_that_was_written_again_is_answered_by_its_last_value():
         } == last
 
 
-def one(draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
+def first_of(draw: Draw) -> tuple[torch.Tensor, torch.Tensor]:
     return draw(torch.Generator().manual_seed(5))

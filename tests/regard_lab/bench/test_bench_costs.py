@@ -26,9 +26,9 @@ def test_a_figure_is_measured_beside_its_value_and_text_and_json_name_the_proces
     assert said == ["measuring STREAMED_START"]
     assert processor() in describe_costs([figure])
     assert "| STREAMED_START |" in describe_costs([figure])
-    found = json.loads(costs_to_json([figure]))
-    assert found["environment"]["processor"] == processor()
-    assert found["figures"][0]["name"] == "STREAMED_START"
+    record = json.loads(costs_to_json([figure]))
+    assert record["environment"]["processor"] == processor()
+    assert record["figures"][0]["name"] == "STREAMED_START"
 
 
 def test_a_figure_that_does_not_exist_is_named_with_those_that_do():

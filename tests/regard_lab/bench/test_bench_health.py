@@ -33,8 +33,8 @@ class Spoiled:
 
 def examined(monkeypatch, backend):
     monkeypatch.setitem(BACKENDS, "spoiled", backend)
-    found = examine()
-    return found, next(one for one in found.findings if one.backend == "spoiled")
+    health = examine()
+    return health, next(finding for finding in health.findings if finding.backend == "spoiled")
 
 
 @pytest.fixture(scope="module")
@@ -44,27 +44,29 @@ def sound():
 
 def test_every_backend_here_is_sound(sound):
     assert sound.sound
-    assert [found.backend for found in sound.findings if found.device == "cpu"] == list(BACKENDS)
-    reference = next(found for found in sound.findings if found.backend == "reference")
+    assert [finding.backend for finding in sound.findings if finding.device == "cpu"] == list(
+        BACKENDS
+    )
+    reference = next(finding for finding in sound.findings if finding.backend == "reference")
     problems = {probe.name for probe in PROBES}
     assert set(reference.errors) == problems | WORKS.keys() == set(reference.gradients)
-    for found in sound.findings:
-        told = found.errors.keys() | found.refused.keys()
+    for finding in sound.findings:
+        told = finding.errors.keys() | finding.refused.keys()
         assert told - WORKS.keys() in (problems, set())
         assert told
 
 
 def test_wrong_values_are_caught(monkeypatch):
-    found, spoiled = examined(monkeypatch, Spoiled(lambda output, operands: output * 1.001))
-    assert not found.sound
+    health, spoiled = examined(monkeypatch, Spoiled(lambda output, operands: output * 1.001))
+    assert not health.sound
     assert "the error of output" in spoiled.wrong["full"]
-    assert any("WRONG full" in line for line in describe_health(found))
+    assert any("WRONG full" in line for line in describe_health(health))
 
 
 def test_wrong_gradients_are_caught(monkeypatch):
     change = lambda output, operands: output + 1e-3 * (operands.k.sum() - operands.k.sum().detach())  # noqa: E731
-    found, spoiled = examined(monkeypatch, Spoiled(change))
-    assert not found.sound
+    health, spoiled = examined(monkeypatch, Spoiled(change))
+    assert not health.sound
     assert "the error of dk" in spoiled.wrong["full"]
 
 
@@ -84,8 +86,8 @@ def test_a_backend_that_refuses_everything_is_no_mistake(monkeypatch):
         def assess(self, problem):
             return Refusal("it is tired")
 
-    found, spoiled = examined(monkeypatch, Refusing())
-    assert found.sound
+    health, spoiled = examined(monkeypatch, Refusing())
+    assert health.sound
     assert spoiled.status == "refused"
     assert spoiled.refused == {probe.name: "it is tired" for probe in PROBES}
 

@@ -76,8 +76,8 @@ def verdict(work, contender=REGARD):
 def spoiled(change, work):
     """The verdict on regard with its output changed."""
 
-    def prepare(given, tensors):
-        attend = REGARD.prepare(given, tensors)
+    def prepare(work_given, tensors):
+        attend = REGARD.prepare(work_given, tensors)
         return lambda: change(attend(), tensors)
 
     return verdict(work, Contender("spoiled", prepare))
@@ -91,20 +91,20 @@ def test_regard_is_right(name):
         *([WORKS[name].as_long_as(600)] if name in MECHANISMS else []),
     ):
         for contender in (REGARD, *([PLAN_RUN] if name in SOFTMAX else [])):
-            found = verdict(work, contender)
-            assert found.right, found
+            judged = verdict(work, contender)
+            assert judged.right, judged
             gradients = {"dq", "dv"} if "hashed" in name else {"dq", "dk", "dv"}
-            gradients |= {f"d{one}" for one in make_tensors(work).parameters}
+            gradients |= {f"d{parameter}" for parameter in make_tensors(work).parameters}
             gradients |= {"dbias"} if work.learned_bias else set()
-            assert set(found.errors) == {"output"} | (gradients if work.backward else set())
+            assert set(judged.errors) == {"output"} | (gradients if work.backward else set())
 
 
 @pytest.mark.parametrize("want", ["log_sum_exp", "entropy", "received", top_keys(3)])
 @pytest.mark.parametrize("length", [70, 600])
 def test_statistics_are_judged(want, length):
-    found = verdict(SMALL.as_long_as(length), with_statistic(want))
-    assert found.right, found
-    assert len(found.errors) == 2
+    judged = verdict(SMALL.as_long_as(length), with_statistic(want))
+    assert judged.right, judged
+    assert len(judged.errors) == 2
 
 
 @pytest.mark.parametrize("name", ["gradients", *MECHANISMS])
@@ -114,9 +114,9 @@ def test_wrong_values_and_gradients_are_found(name):
         output[0, 1, -1, 3] += 1e-3
         return output
 
-    found = spoiled(one_number, WORKS[name])
-    assert found.errors["output"] > 1
-    assert "output" in str(found)
+    judged = spoiled(one_number, WORKS[name])
+    assert judged.errors["output"] > 1
+    assert "output" in str(judged)
     pulled = spoiled(
         lambda output, tensors: output + 1e-2 * (tensors.v - tensors.v.detach()), WORKS[name]
     )
@@ -133,8 +133,8 @@ def test_wrong_statistics_are_found():
             name: x * 1.001 if name == "received" else x for name, x in attend().items()
         }
 
-    found = verdict(SMALL, Contender("spoiled", prepare))
-    assert found.errors["output"] <= 1 < found.errors["received"]
+    judged = verdict(SMALL, Contender("spoiled", prepare))
+    assert judged.errors["output"] <= 1 < judged.errors["received"]
 
 
 @pytest.mark.parametrize(
@@ -149,10 +149,10 @@ def test_wrong_statistics_are_found():
     ],
 )
 def test_another_pattern_or_mechanism_is_found_out(name, changes):
-    other = replace(
+    contender = replace(
         REGARD, prepare=lambda work, tensors: REGARD.prepare(replace(work, **changes), tensors)
     )
-    assert verdict(WORKS[name], other).errors["output"] > 1
+    assert verdict(WORKS[name], contender).errors["output"] > 1
 
 
 def test_parameters_get_their_gradients_checked():
@@ -160,8 +160,8 @@ def test_parameters_get_their_gradients_checked():
         energy = tensors.parameters["energy"]
         return output + 1e-2 * (energy.sum() - energy.sum().detach())
 
-    found = spoiled(pull, WORKS["additive"])
-    assert found.errors["output"] <= 1 < found.errors["denergy"]
+    judged = spoiled(pull, WORKS["additive"])
+    assert judged.errors["output"] <= 1 < judged.errors["denergy"]
 
 
 def test_own_dropout_is_judged_without():

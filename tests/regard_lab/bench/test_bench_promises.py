@@ -13,7 +13,7 @@ ANSWERS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "bound", "found", "kept"),
+    ("kind", "bound", "measured", "holds"),
     [
         ("faster", 2.5, 2.5, True),
         ("faster", 2.6, 2.5, False),
@@ -23,18 +23,18 @@ ANSWERS = {
         ("slower by", -3001, -3000, False),
     ],
 )
-def test_each_kind_divides_the_right_way(kind, bound, found, kept):
+def test_each_kind_divides_the_right_way(kind, bound, measured, holds):
     promise = Promise(kind, "regard", "peer", bound)
-    assert promise.measured(ANSWERS) == pytest.approx(found)
-    assert promise.kept(found) is kept
-    assert promise.sentence(found).endswith(": kept" if kept else ": missed")
+    assert promise.measured(ANSWERS) == pytest.approx(measured)
+    assert promise.kept(measured) is holds
+    assert promise.sentence(measured).endswith(": kept" if holds else ": missed")
 
 
 @pytest.mark.parametrize(
-    ("kind", "ours", "other"), [("faster", "regard", "absent"), ("slower", "absent", "peer")]
+    ("kind", "ours", "peer"), [("faster", "regard", "absent"), ("slower", "absent", "peer")]
 )
-def test_what_was_not_measured_is_neither_kept_nor_missed(kind, ours, other):
-    promise = Promise(kind, ours, other, 2.0)
+def test_what_was_not_measured_is_neither_kept_nor_missed(kind, ours, peer):
+    promise = Promise(kind, ours, peer, 2.0)
     assert promise.measured(ANSWERS) is None
     assert promise.sentence(None).endswith("was not measured")
 

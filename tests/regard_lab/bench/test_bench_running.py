@@ -45,7 +45,7 @@ def record(case, n=1, status="measured"):
 @pytest.fixture
 def cases(monkeypatch):
     """Two cases of two contests, and the list of what was held."""
-    found = {name: Case(name, f"Case {name}", (1, 2), (1,)) for name in ("first", "second")}
+    named_cases = {name: Case(name, f"Case {name}", (1, 2), (1,)) for name in ("first", "second")}
     done = []
 
     def hold(case, contest, *, quick, tell):
@@ -54,7 +54,7 @@ def cases(monkeypatch):
         done.append(f"{case.name} {contest}")
         return record(case.name, contest)
 
-    monkeypatch.setattr(running, "cases_on", lambda device: found)
+    monkeypatch.setattr(running, "cases_on", lambda device: named_cases)
     monkeypatch.setattr(
         running, "contests_of", lambda case, quick: case.quick if quick else case.contests
     )

@@ -25,7 +25,7 @@ def test_contenders_take_turns_and_each_begins_a_round():
     times = take_turns(runners.calls, runners.clock, STEADY)
     timed = "".join(runners.order[6:])  # two calls of each warm up
     assert timed == "abcbcacab" * 2
-    assert {name: found.samples for name, found in times.items()} == {
+    assert {name: timing.samples for name, timing in times.items()} == {
         "a": (1.0,) * 6,
         "b": (2.0,) * 6,
         "c": (3.0,) * 6,

@@ -29,8 +29,8 @@ def test_sides_with_equal_outputs_are_timed_and_others_are_wrong():
         side("own", ONES + 7, note="weights of its own"),
     )
     assert record["ours"] == "regard"
-    found = {name: one["status"] for name, one in record["contenders"].items()}
-    assert found == {
+    statuses = {name: contender["status"] for name, contender in record["contenders"].items()}
+    assert statuses == {
         "regard": "measured",
         "equal": "measured",
         "other": "wrong",
@@ -70,7 +70,7 @@ def test_labels_tell_the_whole_contests_of_a_case_apart():
 @pytest.mark.parametrize("name", ["layer-step", "training", "translating"])
 def test_what_needs_no_other_package_is_computed(name):
     (contest,) = WHOLE_CASES[name].quick
-    outputs = [one.prepare()() for one in contest.sides if not one.package]
+    outputs = [contender.prepare()() for contender in contest.sides if not contender.package]
     assert all(output.isfinite().all() for output in outputs)
     if name == "layer-step":
         assert relative_error(*outputs) < contest.largest_error

@@ -8,7 +8,7 @@ from regard_lab.teaching import read_report
 
 def test_the_transformer_has_as_many_parameters_as_bahdanaus_model_within_one_percent():
     sizes = {
-        name: sum(one.numel() for one in new_model(name, StoryRecipe()).parameters())
+        name: sum(parameter.numel() for parameter in new_model(name, StoryRecipe()).parameters())
         for name in MODELS
     }
     assert abs(sizes["transformer"] / sizes["bahdanau"] - 1) < 0.01

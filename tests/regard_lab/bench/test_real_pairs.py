@@ -30,12 +30,12 @@ def test_a_catalogue_is_read_in_both_byte_orders_as_gettext_reads_it(order):
     header, entries = read_catalogue(content)
     assert {"": header} | dict(entries) == ENTRIES
     pairs = [catalogue_pairs(*entry, PluralForms()) for entry in entries]
-    found = dict(pair for some in pairs for pair in some)
+    targets = dict(pair for pairs_of_entry in pairs for pair in pairs_of_entry)
     peer = gettext.GNUTranslations(io.BytesIO(content))
-    assert peer.gettext("open %s") == found["open %s"]
-    assert peer.pgettext("menu", "Close it") == found["Close it"]
-    assert peer.ngettext("%d file", "%d files", 1) == found["%d file"]
-    assert peer.ngettext("%d file", "%d files", 7) == found["%d files"]
+    assert peer.gettext("open %s") == targets["open %s"]
+    assert peer.pgettext("menu", "Close it") == targets["Close it"]
+    assert peer.ngettext("%d file", "%d files", 1) == targets["%d file"]
+    assert peer.ngettext("%d file", "%d files", 7) == targets["%d files"]
 
 
 def test_a_catalogue_is_read_as_pairs_and_another_file_names_the_way_out(tmp_path):
@@ -212,9 +212,9 @@ def test_messages_are_long_or_short_and_lists_of_names_are_left_out(tmp_path):
         "%d": "%d",
     }
     (tmp_path / "tool.mo").write_bytes(catalogue(lines))
-    kept = {(one.source, one.target, one.short) for one in messages.read_messages(tmp_path)}
+    read = {(pair.source, pair.target, pair.short) for pair in messages.read_messages(tmp_path)}
     long = {("two lines", "zwei Zeilen", False), ("--all show all", "--all alles", False)}
-    assert kept == {("one line", "eine Zeile", True), *long}
+    assert read == {("one line", "eine Zeile", True), *long}
 
 
 def test_no_program_and_no_message_of_the_test_is_in_the_training():
@@ -228,7 +228,7 @@ def test_no_program_and_no_message_of_the_test_is_in_the_training():
         messages.ProgramMessage("git", "out of memory", "x", True),
     ]
     parts = messages.split_by_program(made)
-    programs = {part: {one.program for one in chosen} for part, chosen in parts.items()}
+    programs = {part: {message.program for message in chosen} for part, chosen in parts.items()}
     assert programs == {
         "train": {"git"},
         "valid": {"apt"},
@@ -236,4 +236,4 @@ def test_no_program_and_no_message_of_the_test_is_in_the_training():
         "long": {"tar", "sed"},
     }
     assert {len(parts["short"]), len(parts["long"])} == {10, 8}
-    assert "Out of Memory." not in {one.source for one in parts["short"]}  # git says it too
+    assert "Out of Memory." not in {message.source for message in parts["short"]}  # git says it too

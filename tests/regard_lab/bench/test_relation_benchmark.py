@@ -59,9 +59,9 @@ def test_models_are_scored_from_text_to_figures(monkeypatch, kind):
     figures = relation_figures(gathered, gathered)
     assert figures["noun to article"]["links"] == 6
     assert ("article to noun" in figures) == (kind == "encoder")
-    for one in figures.values():
-        assert one["baselines"]["untrained"] == one["share"]  # the same weights
-        assert not one["beyond"]
+    for figure in figures.values():
+        assert figure["baselines"]["untrained"] == figure["share"]  # the same weights
+        assert not figure["beyond"]
     it = it_figures(model, TOKENISER)
     assert it["heads"] == QUICK.layers * QUICK.heads
     assert (it["largest_change"] == 0) == (kind == "causal")  # what decides comes after *it*

@@ -153,10 +153,10 @@ class Forked:
         self.returncode: int | None = None
         self.pid = os.fork()
         if self.pid == 0:
-            given = {stream: pipe[stream > 0] for stream, pipe in enumerate(pipes)} | {
+            descriptors = {stream: pipe[stream > 0] for stream, pipe in enumerate(pipes)} | {
                 **(streams or {})
             }
-            self._be_regard([str(word) for word in words], given, prepare, environment)
+            self._be_regard([str(word) for word in words], descriptors, prepare, environment)
         for stream, (reading, writing) in zip(STREAMS, pipes, strict=True):
             os.close(reading if stream == 0 else writing)
         self.stdin = os.fdopen(pipes[0][1], "wb")
@@ -223,7 +223,7 @@ class Forked:
         while words not in self.stderr.readline():
             assert self.poll() is None
 
-    def communicate(self, given: bytes = b"", timeout: float = 120) -> tuple[bytes, bytes]:
+    def communicate(self, content: bytes = b"", timeout: float = 120) -> tuple[bytes, bytes]:
         """Write `given`, read both streams to their ends, and wait for the process; it is killed at the timeout."""
         written: dict[str, bytes] = {"stdout": b"", "stderr": b""}
 
@@ -238,7 +238,7 @@ class Forked:
         for thread in reading:
             thread.start()
         with contextlib.suppress(BrokenPipeError):  # it has left without reading everything
-            self.stdin.write(given)
+            self.stdin.write(content)
             self.stdin.close()
         end = time.monotonic() + timeout
         while self.poll() is None:

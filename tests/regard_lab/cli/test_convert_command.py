@@ -64,9 +64,9 @@ def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
     ):
         assert part in answer.err
     assert LanguageModel.load(tmp_path / "two").config.kv_heads == 2
-    found, said = converted(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight")
+    report, said = converted(tmp_path / "two", "--kv-heads", 8, "--out", tmp_path / "eight")
     # no output has changed
-    assert (found["method"], "train" in said, "quality" in said) == (
+    assert (report["method"], "train" in said, "quality" in said) == (
         "repeat",
         False,
         False,
@@ -79,14 +79,14 @@ def test_a_model_is_converted_and_the_savings_are_a_table(files, tmp_path):
 def test_heads_are_aligned_and_measured_and_training_brings_loss_back(files, tmp_path, model, text):
     out = tmp_path / "one"
     arguments = (files / model, "--kv-heads", 1, "--out", out, "--text", files / text, *SMALL)
-    found, said = converted(*arguments, "--uptrain-steps", 10, "--learning-rate", 0.01)
-    losses = found["losses"]
-    assert (found["method"], losses["steps"]) == ("align", 10)
+    report, said = converted(*arguments, "--uptrain-steps", 10, "--learning-rate", 0.01)
+    losses = report["losses"]
+    assert (report["method"], losses["steps"]) == ("align", 10)
     assert losses["uptrained"] < losses["converted"]
-    assert found["invariance"] <= 1e-6
-    assert (model == "reader") or found["predictions"]["divergence"] > 0
+    assert report["invariance"] <= 1e-6
+    assert (model == "reader") or report["predictions"]["divergence"] > 0
     assert "rely on its outputs" not in said
-    for change in found["kv_bytes"].values():
+    for change in report["kv_bytes"].values():
         assert change["before"] == 8 * change["after"]
     loaded = load_converted(out, 8)  # the best model of the run, as any command reads it
     assert loaded.report.heads == 8
@@ -105,10 +105,10 @@ def test_the_rows_are_as_long_as_those_of_the_training(files, tmp_path):
     ]
     for number, block in enumerate(((), ("--block", 48))):
         out = ("--out", tmp_path / f"two{number}")
-        found, _ = converted(
+        report, _ = converted(
             run, "--kv-heads", 2, "--text", files / "text.txt", "--cpu", *block, *out
         )
-        assert (found["losses"]["before"] == pytest.approx(last, rel=1e-5)) == (not block)
+        assert (report["losses"]["before"] == pytest.approx(last, rel=1e-5)) == (not block)
 
 
 def test_an_interrupted_training_goes_on_with_the_same_command(files, tmp_path, monkeypatch):
@@ -198,9 +198,12 @@ def test_a_hugging_face_folder_is_calibrated_and_measured_on_a_text(files, tmp_p
         tokenizer_object=tokeniser, unk_token="<unk>"
     ).save_pretrained(tmp_path / "in")
     arguments = ("--kv-heads", 2, "--text", files / "text.txt", "--out", tmp_path / "out")
-    found, _ = converted(tmp_path / "in", *arguments)
-    assert (found["method"], found["kv_bytes"]["token"]) == ("align", {"before": 256, "after": 128})
-    assert found["predictions"]["ids"] > 10
+    report, _ = converted(tmp_path / "in", *arguments)
+    assert (report["method"], report["kv_bytes"]["token"]) == (
+        "align",
+        {"before": 256, "after": 128},
+    )
+    assert report["predictions"]["ids"] > 10
     assert transformers.AutoTokenizer.from_pretrained(tmp_path / "out")("the bird")[
         "input_ids"
     ] == [1, 2]

@@ -66,7 +66,7 @@ def test_an_exported_model_is_computed_by_onnxruntime(kind, tmp_path):
     session = runtime.InferenceSession(file)
     ids = [torch.randint(1, 20, (3, 7)) for _ in session.get_inputs()]
     ids[0][0, :3] = 0
-    given = {one.name: x.numpy() for one, x in zip(session.get_inputs(), ids, strict=True)}
+    inputs = {read.name: x.numpy() for read, x in zip(session.get_inputs(), ids, strict=True)}
     torch.testing.assert_close(
-        torch.from_numpy(session.run(["scores"], given)[0]), model(*ids), rtol=0, atol=1e-5
+        torch.from_numpy(session.run(["scores"], inputs)[0]), model(*ids), rtol=0, atol=1e-5
     )

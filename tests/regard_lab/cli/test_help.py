@@ -49,7 +49,9 @@ MODULES = {
     for name, module in table.MODULES.items()
 }
 EXPORTED = (getattr(recipes, name) for name in recipes.__all__)
-CONFIGS = {f"train {one.COMMAND}": one.Config for one in EXPORTED if hasattr(one, "COMMAND")}
+CONFIGS = {
+    f"train {recipe.COMMAND}": recipe.Config for recipe in EXPORTED if hasattr(recipe, "COMMAND")
+}
 CONFIGS["convert kv-heads"] = Uptraining.Config
 # All in one process: torch stays in `sys.modules` once it is imported, so the first command that imports it fails.
 ASK = """
@@ -136,8 +138,8 @@ def test_help_loads_the_parser_and_little_else_so_that_it_is_instant():
     assert "Learn attention:" in text
     names = set(loaded.split())
     assert not {"torch", "numpy", "rich", "tokenizers", "matplotlib"} & names
-    own = {name for name in names - set(parser.split()) if not name.startswith("regard")}
-    assert len(own) <= len(parser.split()) / 2, sorted(own)
+    beside = {name for name in names - set(parser.split()) if not name.startswith("regard")}
+    assert len(beside) <= len(parser.split()) / 2, sorted(beside)
 
 
 @pytest.mark.parametrize("words", [["lesson"], ["lesson", "--list"], ["lesson", "--json"]])
@@ -151,8 +153,8 @@ def test_the_lessons_are_listed_with_the_parser_and_little_else(words):
         assert name in text
     names = set(loaded.split())
     assert not {"torch", "numpy", "matplotlib", *HEAVY} & names
-    own = {name for name in names - set(parser.split()) if not name.startswith("regard")}
-    assert len(own) <= len(parser.split()), sorted(own)
+    beside = {name for name in names - set(parser.split()) if not name.startswith("regard")}
+    assert len(beside) <= len(parser.split()), sorted(beside)
 
 
 def test_the_help_of_every_command_needs_no_torch_also_after_arguments():
@@ -179,10 +181,12 @@ def test_the_stored_help_is_that_of_the_commands_in_every_width():
             group, info_name="regard", terminal_width=width, **group.context_settings
         )
         for place, command, inner in loaded_commands(group, ctx):
-            kept = Unloaded(command.name, place)
-            own = kept.context_class(kept, info_name=inner.info_name, parent=inner.parent)
-            assert kept.get_help(own) == command.get_help(inner)
-            assert kept.help, f"write a sentence about {place} as its docstring"
+            unloaded = Unloaded(command.name, place)
+            context = unloaded.context_class(
+                unloaded, info_name=inner.info_name, parent=inner.parent
+            )
+            assert unloaded.get_help(context) == command.get_help(inner)
+            assert unloaded.help, f"write a sentence about {place} as its docstring"
 
 
 def test_the_first_head_of_the_first_layer_is_0_everywhere(run_folder):
@@ -226,8 +230,8 @@ def test_commands_and_options_are_completed_without_torch():
         ),
         ("regard translate runs/de", set()),  # files are left to the shell
     ):
-        found, modules = complete(line)
-        assert set(found) == offered
+        offered_here, modules = complete(line)
+        assert set(offered_here) == offered
         assert "regard_lab.cli.app" in modules
         assert not {"torch", "rich", "numpy"} & modules
 
@@ -314,8 +318,8 @@ def test_every_setting_is_an_option_with_its_sentence_and_its_default(command, m
         assert (
             squeezed(f"{sentence_of(config, field.name)} {default_text(field, variants)}") in text
         ), name
-    for own in variants.values():
-        assert all(getattr(config, name) != value for name, value in own.items())
+    for values in variants.values():
+        assert all(getattr(config, name) != value for name, value in values.items())
     with pytest.raises(LookupError, match="write one under Args"):
         sentence_of(config, "speed")
 
@@ -343,7 +347,7 @@ CHECKED = (
 
 
 @pytest.mark.parametrize(
-    "config", [one for name, one in CONFIGS.items() if name.startswith("train ")]
+    "config", [config for name, config in CONFIGS.items() if name.startswith("train ")]
 )
 def test_the_least_number_of_an_option_is_the_least_that_python_takes(config):
     for field in fields(config):

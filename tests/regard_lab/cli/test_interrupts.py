@@ -108,9 +108,9 @@ def interrupt():
 def before_the_page_is_made():
     def interrupted(*arguments, **named):
         interrupt()
-        return own(*arguments, **named)
+        return original(*arguments, **named)
 
-    own, view.ExplorerServer = view.ExplorerServer, interrupted
+    original, view.ExplorerServer = view.ExplorerServer, interrupted
 
 
 def while_an_object_is_freed():
@@ -122,14 +122,14 @@ def while_an_object_is_freed():
 
     def interrupted(*arguments, **named):
         Freed()
-        return own(*arguments, **named)
+        return original(*arguments, **named)
 
-    own, view.open_run = view.open_run, interrupted
+    original, view.open_run = view.open_run, interrupted
 
 
 def while_a_sentence_is_read():
     """A thread of the server is inside PyTorch, and comes back to Python while that ends."""
-    own = view.ExplorerServer.serve_forever
+    original = view.ExplorerServer.serve_forever
 
     def read(body):
         threading.Timer(0.1, interrupt).start()
@@ -145,7 +145,7 @@ def while_a_sentence_is_read():
     def serve(server):
         server.asks["walk"] = read
         threading.Thread(target=ask, args=(server,), daemon=True).start()
-        own(server)
+        original(server)
 
     view.ExplorerServer.serve_forever = serve
 
@@ -249,8 +249,8 @@ def test_a_report_counts_as_kept_if_it_was_written_now_whatever_the_clock_says(
     monkeypatch.setattr(evaluate.comparing, "compare_runs", compare)
     runs = f"{run_folder},{run_folder}"
     answer = regard("compare", "--runs", runs, "--data", data / "text.txt", "--out", tmp_path)
-    kept = f"; {tmp_path} has the report of what was evaluated" if writes else ""
-    assert (answer.returncode, answer.last) == (130, f"regard: interrupted{kept}")
+    ending = f"; {tmp_path} has the report of what was evaluated" if writes else ""
+    assert (answer.returncode, answer.last) == (130, f"regard: interrupted{ending}")
 
 
 @pytest.mark.parametrize(
@@ -259,10 +259,10 @@ def test_a_report_counts_as_kept_if_it_was_written_now_whatever_the_clock_says(
 def test_ctrl_c_in_a_beam_search_prints_the_first_lines_that_were_done(
     lines, printed, monkeypatch, run_folder
 ):
-    own = translator.batches_in_order
+    original = translator.batches_in_order
 
     def all_but_the_last(encoded, _):
-        yield from own(encoded, 1)[:-1]
+        yield from original(encoded, 1)[:-1]
         raise KeyboardInterrupt
 
     whole = regard("translate", run_folder, "--beam", "2", *lines).out.splitlines()
@@ -279,20 +279,20 @@ def test_ctrl_c_in_a_beam_search_prints_the_first_lines_that_were_done(
 def test_ctrl_c_in_an_evaluation_keeps_the_sentences_that_were_done(
     named, tmp_path, monkeypatch, run_folder, data
 ):
-    own = translator.batches_in_order
+    original = translator.batches_in_order
     pairs = data / "pairs.tsv"
     out = tmp_path / "rows.tsv"
 
     def first(encoded, _):
-        yield next(iter(own(encoded, 60)))
+        yield next(iter(original(encoded, 60)))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(translator, "batches_in_order", first)
     answer = regard("evaluate", run_folder, pairs, *(["--out", out] if named else []))
     count, total = map(int, re.findall(r"(\d+) of (\d+) sentences done", answer.last)[0])
     assert (answer.returncode, answer.out, 0 < count < total) == (130, "", True)
-    kept = f", and {out} has them with their scores" if named else ""
-    assert answer.last == f"regard: interrupted; {count} of {total} sentences done{kept}"
+    ending = f", and {out} has them with their scores" if named else ""
+    assert answer.last == f"regard: interrupted; {count} of {total} sentences done{ending}"
     if named:
         header, *rows = (line.split("\t") for line in out.read_text().splitlines())
         done = [f"{row[0]}\t{row[1]}" for row in rows]
@@ -358,20 +358,20 @@ def test_ctrl_c_after_the_training_of_the_demo_keeps_the_model(tmp_path, monkeyp
 
 def test_ctrl_c_ends_the_program_only_while_nothing_is_to_be_saved_and_only_in_the_main_thread():
     usual = signal.default_int_handler
-    found = []
+    heard = []
 
     def work():
         for heeded in (False, True):
             with quiet_interrupts():
                 if heeded:
                     heed_interrupts()
-                found.append(signal.getsignal(signal.SIGINT) is usual)
-            found.append(signal.getsignal(signal.SIGINT) is usual)
+                heard.append(signal.getsignal(signal.SIGINT) is usual)
+            heard.append(signal.getsignal(signal.SIGINT) is usual)
 
     work()
-    assert found == [False, True, True, True]
-    found.clear()
+    assert heard == [False, True, True, True]
+    heard.clear()
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert found == [True] * 4
+    assert heard == [True] * 4

@@ -81,8 +81,8 @@ def test_an_interruption_of_bench_names_how_to_go_on(held, tmp_path):
 def test_one_real_case_from_start_to_end(tmp_path):
     answer = succeeded("bench", "overhead", "--quick", "--out", tmp_path, "--json")
     contest = json.loads(answer.out)["cases"]["overhead"]["contests"][0]
-    assert {one["status"] for one in contest["contenders"].values()} == {"measured"}
-    assert all(one["cpu"]["median"] > 0 for one in contest["contenders"].values())
+    assert {contender["status"] for contender in contest["contenders"].values()} == {"measured"}
+    assert all(contender["cpu"]["median"] > 0 for contender in contest["contenders"].values())
 
 
 # --- doctor
@@ -99,7 +99,7 @@ class Negative:
             return Refusal("it sends no gradients")
         return replace(
             offer,
-            run=lambda operands: (found := offer.run(operands))._replace(output=-found.output),
+            run=lambda operands: (result := offer.run(operands))._replace(output=-result.output),
         )
 
 
@@ -111,8 +111,8 @@ def test_doctor_shows_versions_and_backends_and_fails_where_one_is_wrong(monkeyp
     status = {row["backend"]: row["status"] for row in rows if row["device"] == "cpu"}
     assert status.keys() == BACKENDS.keys()
     absent = {"flex", "fla", *(["native"] if isinstance(load(), str) else [])}
-    assert {name for name, found in status.items() if found == "refused"} == absent
-    assert {found for name, found in status.items() if name not in absent} == {"ok"}
+    assert {name for name, said in status.items() if said == "refused"} == absent
+    assert {said for name, said in status.items() if name not in absent} == {"ok"}
     monkeypatch.setitem(BACKENDS, "negative", Negative())
     for option in ([], ["--json"]):
         answer = regard("doctor", *option)

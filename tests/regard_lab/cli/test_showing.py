@@ -338,14 +338,14 @@ def test_a_command_that_is_silent_says_what_it_does(monkeypatch):
     with console.counting("evaluating"), console.counting("translating", 60) as progress:
         progress(7)
         while (
-            not any(one.startswith("  translating 7 of 60, ") for one in notes)
+            not any(note.startswith("  translating 7 of 60, ") for note in notes)
             and time.monotonic() < end
         ):
             time.sleep(0.01)
     begun = notes.index("translating 60")
     last = notes[-1]
     assert last.startswith("  translating 7 of 60, 0:")
-    assert not [one for one in notes[begun:] if "evaluating" in one]  # the innermost alone
+    assert not [note for note in notes[begun:] if "evaluating" in note]  # the innermost alone
 
 
 def test_what_an_encoding_lacks_is_remarked_once(monkeypatch):
@@ -416,7 +416,11 @@ def hostile_models(monkeypatch):
         protects=False,
     )
     written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
-    translate = lambda lines, kept, **_: kept.update({at: [written] for at in range(len(lines))})  # noqa: E731
+
+    def translate(lines, done, **_):
+        for index in range(len(lines)):
+            done[index] = [written]
+
     translator = SimpleNamespace(n_best=translate, words=words, tokeniser=tokeniser)
     monkeypatch.setattr(Translator, "load", lambda run: translator)
 
@@ -484,7 +488,10 @@ def test_every_command_names_what_it_was_given_with_escapes(tmp_path):
     path = tmp_path / f"{HOSTILE.replace('/', '')}\nregard: done"
     path.write_text("")
     for command, arguments in PLACES.items():
-        words = [one.format(path=path, folder=tmp_path) if "{" in one else one for one in arguments]
+        words = [
+            argument.format(path=path, folder=tmp_path) if "{" in argument else argument
+            for argument in arguments
+        ]
         answer = regard(*command.split(), *words, terminal=True)
         assert answer.returncode in (1, 2), command
         assert_harmless(answer.out, answer.err)

@@ -424,12 +424,12 @@ INTO = {
 
 @pytest.mark.parametrize("command", INTO)
 def test_a_folder_with_own_files_is_refused_by_name(tmp_path, monkeypatch, command):
-    own = INTO[command]
-    (tmp_path / own).write_text("{}")
+    written = INTO[command]
+    (tmp_path / written).write_text("{}")
     monkeypatch.chdir(tmp_path)
     said = refusal(*command.split(), "--out", ".")
-    assert own in said or command.startswith("convert")
-    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {own: "{}"}
+    assert written in said or command.startswith("convert")
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {written: "{}"}
 
 
 @pytest.mark.slow

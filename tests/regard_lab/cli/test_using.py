@@ -50,10 +50,10 @@ def test_each_line_in_is_one_line_out(run_folder):
 
 def test_sentences_json_and_beams_give_the_same_texts(run_folder):
     records = printed("translate", run_folder, *LINES)
-    assert [one["text"] for one in records] == succeeded(
+    assert [record["text"] for record in records] == succeeded(
         "translate", run_folder, *LINES
     ).out.splitlines()
-    assert [one["source"] for one in records] == LINES
+    assert [record["source"] for record in records] == LINES
     succeeded(
         "translate", run_folder, "--beam", "3", "--normalisation", "average", stdin=b"a street\n"
     )
@@ -66,16 +66,19 @@ def test_n_best_lists_constraints_word_scores_and_word_pairs_are_printed(run_fol
         for line in succeeded("translate", run_folder, *LINES, *search).out.splitlines()
     ]
     best = [
-        (at, one)
-        for at, record in enumerate(printed("translate", run_folder, *LINES, *search))
-        for one in record["n_best"]
+        (number, hypothesis)
+        for number, record in enumerate(printed("translate", run_folder, *LINES, *search))
+        for hypothesis in record["n_best"]
     ]
-    assert rows == [[str(at), one["text"], f"{one['score']:.6f}"] for at, one in best]
-    assert [at for at, _ in best] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
+    assert rows == [
+        [str(number), hypothesis["text"], f"{hypothesis['score']:.6f}"]
+        for number, hypothesis in best
+    ]
+    assert [number for number, _ in best] == [0, 0, 0, 1, 1, 1, 2, 2, 2]
     assert best == sorted(best, key=lambda pair: (pair[0], -pair[1]["score"]))
-    for _, one in best:
-        assert sum(word["log_probability"] for word in one["words"]) == pytest.approx(
-            one["log_probability"]
+    for _, hypothesis in best:
+        assert sum(word["log_probability"] for word in hypothesis["words"]) == pytest.approx(
+            hypothesis["log_probability"]
         )
     lengths = ("--min-length", 5, "--max-length", 9)
     rules = (
@@ -106,7 +109,7 @@ def test_n_best_lists_constraints_word_scores_and_word_pairs_are_printed(run_fol
     files = ("--input", tmp_path / "in.txt", "--out", tmp_path / "out.jsonl")
     succeeded("translate", run_folder, *files, *search, "--json")
     written = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [len(one["n_best"]) for one in written] == [3, 1, 3]
+    assert [len(record["n_best"]) for record in written] == [3, 1, 3]
 
 
 def test_evaluate_scores_a_file(run_folder, tmp_path):
@@ -130,7 +133,11 @@ def asked(run_folder):
         words = [word for word, _ in tokeniser.words(ids)]
         lowered = [word.lower() for word in words]
         for word in words:
-            others = [one for one in ("animal", "street", "old", "sleeps") if one[0] != word[0]][:2]
+            others = [
+                candidate
+                for candidate in ("animal", "street", "old", "sleeps")
+                if candidate[0] != word[0]
+            ][:2]
             if lowered.count(word.lower()) == 1 and word.isalpha():
                 return line, word, ",".join(others)
     raise AssertionError("no translation has a word that occurs once")
@@ -248,8 +255,10 @@ def test_lines_of_standard_input_are_prompts_and_each_draws_for_itself(writer):
     assert records[0]["settings"]["seed"] == 5
     assert {"text", "ids", "log_probability", "ended"} <= records[0].keys()
     together = Generator.load(writer).generate(prompts, max_tokens=12, sampling=Sampling(seed=5))
-    assert [record["ids"] for record in records] == [list(one.ids) for (one,) in together]
-    assert len({tuple(records[at]["ids"]) for at in (0, 3, 4)}) == 3
+    assert [record["ids"] for record in records] == [
+        list(translation.ids) for (translation,) in together
+    ]
+    assert len({tuple(records[index]["ids"]) for index in (0, 3, 4)}) == 3
 
     for row in (-1, 2**32, 1.0, True):
         with pytest.raises(ArgumentError, match="first_row is"):
@@ -264,7 +273,7 @@ def test_every_kind_of_cache_writes_the_same(writer, monkeypatch):
     monkeypatch.setattr(
         MultiHeadAttention,
         "new_cache",
-        lambda self, *given: kinds.append(given[1]) or new_cache(self, *given),
+        lambda self, *arguments: kinds.append(arguments[1]) or new_cache(self, *arguments),
     )
     for kind in ("static", "paged"):
         assert succeeded(*greedy, "--cache", kind) == expected
@@ -308,12 +317,14 @@ def test_compiled_steps_write_the_same_and_one_graph_serves_all_lengths(
             RecurrentTranslator(RecurrentTranslator.Config(vocab_size=9, dim=4, hidden=4))
         )
 
-    monkeypatch.setattr(torch, "compile", lambda step, **options: lambda *given: torch.zeros(1, 16))
+    monkeypatch.setattr(
+        torch, "compile", lambda step, **options: lambda *arguments: torch.zeros(1, 16)
+    )
     compile_steps(model := TranslationTransformer(config).eval())
     with pytest.raises(ShapeError, match="this table has 0 to 19"), torch.inference_mode():
         model._through_layers(torch.ones(1, 1, dtype=torch.int64), torch.tensor([20]))
 
-    def refused(*given):
+    def refused(*arguments):
         raise TorchDynamoException("no compiler\nand more")
 
     monkeypatch.setattr(torch, "compile", lambda step, **options: refused)
@@ -390,8 +401,8 @@ def test_a_stop_and_a_beam_are_heeded(writer, monkeypatch):
     assert (stop in record["text"], record["settings"]) == (False, {"beam": 2})
     stops = []
 
-    def begin(stream, given=(), begins=False):
-        stops.extend(given)
+    def begin(stream, others=(), begins=False):
+        stops.extend(others)
         raise ArgumentError("the stops are known")
 
     monkeypatch.setattr("regard_lab.decoding.streaming.TextStream.__init__", begin)
@@ -449,7 +460,9 @@ def translator_that(ends):
     step = model.step
     favoured = torch.zeros(tokeniser.vocab_size)
     favoured[END] = 1e4 if ends else -1e4
-    object.__setattr__(model, "step", lambda *given, **more: step(*given, **more) + favoured)
+    object.__setattr__(
+        model, "step", lambda *arguments, **more: step(*arguments, **more) + favoured
+    )
     return Translator(model, tokeniser)
 
 
@@ -463,7 +476,7 @@ def test_translations_that_are_empty_or_endless_are_counted_and_remarked(
     )
     text = "\n".join(RunScores("some pairs", result).lines())
     counts = {name: result.to_dict()[name] for name in ("empty", "unfinished")}
-    low, high = sorted(len(one.ids) for one in result.translations)
+    low, high = sorted(len(hypothesis.ids) for hypothesis in result.translations)
     remark = f"reached the limits of {low} to {high} ids without an end"
     remark = f"2 of 2 translations {'are empty' if ends else remark}"
     assert counts == ({"empty": 2, "unfinished": 0} if ends else {"empty": 0, "unfinished": 2})
@@ -502,12 +515,12 @@ def test_a_wide_beam_and_a_long_text_are_announced_as_slow(monkeypatch, tmp_path
     )
     assert "hypotheses" not in regard("translate", tmp_path, "a", "--beam", 4).err
 
-    def opened(*given):
+    def opened(*arguments):
         raise ArgumentError("the work begins")
 
     monkeypatch.setattr(view_command.OpenedRun, "read", opened)
     monkeypatch.setattr(
-        view_command, "open_run", lambda *given: view_command.OpenedRun(tmp_path, None, None)
+        view_command, "open_run", lambda *arguments: view_command.OpenedRun(tmp_path, None, None)
     )
     long = "a bird " * 120
     page = ("--export", tmp_path / "page.html")
@@ -541,11 +554,11 @@ def runs(data, tmp_path_factory):
 @pytest.fixture
 def planned(runs):
     """Writes other numbers into the last checkpoint of a run, which come back after the test."""
-    kept = {}
+    contents = {}
 
     def plan(kind, state, config):
         path = runs / kind / read_checkpoints(runs / kind).last / STATE_FILE
-        kept.setdefault(path, path.read_bytes())
+        contents.setdefault(path, path.read_bytes())
         content = {
             key: value for key, value in read_training(path.parent).items() if key != "sha256"
         }
@@ -554,7 +567,7 @@ def planned(runs):
         path.write_bytes(render_sealed(content))
 
     yield plan
-    for path, content in kept.items():
+    for path, content in contents.items():
         path.write_bytes(content)
 
 
@@ -596,7 +609,10 @@ def test_a_training_has_ended_when_its_patience_or_its_minutes_are_used_up(runs,
 def test_words_without_quotes_and_empty_arguments_are_remarked(runs):
     run = runs / "translation"
     assert f'regard translate {run} "The bird"' in succeeded("translate", run, "The", "bird").err
-    assert [one["source"] for one in printed("translate", run, "The", "bird")] == ["The", "bird"]
+    assert [record["source"] for record in printed("translate", run, "The", "bird")] == [
+        "The",
+        "bird",
+    ]
     assert "quotes" not in succeeded("translate", run, "the bird", "the bird sang").err
     assert remark_on_arguments("a b", ["it's", "$5"]).endswith(
         """regard translate 'a b' 'it'"'"'s $5'"""
@@ -647,8 +663,8 @@ def test_unknown_words_are_named_once_and_in_the_record(runs):
         "not in the training of this model: A; the translation of such words is a guess",
         "not in the training of this model: street, elephants; the translation of such words is a guess",
     ]
-    found = [json.loads(line)["unknown_words"] for line in answer.out.splitlines()]
-    assert found == [["zebra"], ["A", "zebra"], ["street", "elephants"]]
+    unknown = [json.loads(line)["unknown_words"] for line in answer.out.splitlines()]
+    assert unknown == [["zebra"], ["A", "zebra"], ["street", "elephants"]]
     assert remarks(succeeded("translate", run, "the bird sang.")) == []
     answer = succeeded(
         "translate",
@@ -668,12 +684,12 @@ def test_a_classifier_is_evaluated_with_its_baseline_confusions_and_calibration(
     record = printed("evaluate", run, data / "labels.tsv", "--out", out)
     header, *rows = [line.split("\t") for line in out.read_text().splitlines()]
     assert header == ["text", "label", "given", "probability"]
-    right = sum(label == given for _, label, given, _ in rows)
+    right = sum(label == answered for _, label, answered, _ in rows)
     assert (record["accuracy"], record["majority_baseline"]) == (right / 80, 0.5)
     assert record["trained_on"] == len((run / "trained-pairs.hashes").read_bytes()) // 8
     assert (
         sum(map(sum, record["confusion"]))
-        == sum(one["count"] for one in record["calibration"])
+        == sum(bin["count"] for bin in record["calibration"])
         == 80
     )
     text = succeeded("evaluate", run).out
@@ -731,7 +747,10 @@ def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(run
     record = printed("evaluate", run, new)
     assert (record["trained_on"], record["line_count"]) == (1, 2)
     assert "1 of these lines was trained on" in succeeded("evaluate", run, new).out
-    scores = [f"{one['log_probability']:.6f}\t{one['text']}" for one in printed("score", run, new)]
+    scores = [
+        f"{record['log_probability']:.6f}\t{record['text']}"
+        for record in printed("score", run, new)
+    ]
     assert succeeded("score", run, new).out.splitlines() == scores
     assert "--out" in regard("evaluate", run, new, "--out", tmp_path / "a.tsv").last
 
@@ -739,7 +758,7 @@ def test_a_language_model_knows_which_lines_it_learned_from_and_scores_lines(run
 def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, planned, data, tmp_path):
     # as runs begun by an earlier version
     planned("translation", {"skipped": 1}, {"parallel": "ddp"})
-    both = f"{runs / 'translation'},{runs / 'translation'}"
+    twice = f"{runs / 'translation'},{runs / 'translation'}"
     (tmp_path / "new.tsv").write_text("a street\teine Straße\n")
     files = (
         "--data",
@@ -749,7 +768,7 @@ def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, planned, da
         "--out",
         tmp_path / "out",
     )
-    record = printed("compare", "--runs", both, *files)
+    record = printed("compare", "--runs", twice, *files)
     alone = printed("evaluate", runs / "translation", data / "pairs.tsv")
     assert [row["test"] for row in record["rows"]] == [str(data / "pairs.tsv")] * 2 + [
         str(tmp_path / "new.tsv")
@@ -757,7 +776,7 @@ def test_runs_are_compared_on_each_file_and_nothing_is_trained(runs, planned, da
     assert {name: record["rows"][0][name] for name in alone} == alone
     assert (tmp_path / "out/compare.md").read_text().count("| ") > 10
     parameters = sum(
-        one.numel() for one in Translator.load(runs / "translation").model.parameters()
+        parameter.numel() for parameter in Translator.load(runs / "translation").model.parameters()
     )
     (trained,) = record["training"]
     assert (trained["parameters"], trained["steps"], trained["run"]) == (
@@ -921,7 +940,7 @@ def whole_text(run, path) -> tuple[float, int]:
     saved, tokeniser = load_with_tokeniser(run)
     model = LanguageModel.from_saved(saved, "here").eval()
     ids = [*tokeniser.encode(path.read_text()), END]
-    blocks = [ids[at : at + 256] for at in range(0, len(ids), 256)]
+    blocks = [ids[start : start + 256] for start in range(0, len(ids), 256)]
     with torch.no_grad():
         rows = [
             (model(torch.tensor([[BEGIN, *block[:-1]]]))[0].double().log_softmax(-1), block)

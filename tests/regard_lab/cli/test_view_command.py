@@ -107,49 +107,51 @@ def exported(runs, tmp_path):
 
 @pytest.mark.parametrize("kind", ["transformer", "bahdanau", "language-model", "encoder"])
 def test_every_kind_of_model_is_exported(exported, kind):
-    found, _ = exported(kind, SHORT, "--no-model")
+    page, _ = exported(kind, SHORT, "--no-model")
     names = {
         "transformer": ["Cross-attention", "Encoder self-attention", "Decoder self-attention"],
         "bahdanau": ["Cross-attention"],
     }.get(kind, ["Self-attention"])
-    assert [one["name"] for one in found["attentions"]] == names
-    assert (found["live"], len(found["patterns"])) == (None, len(names))
-    assert bool(found["explained"]) == bool(found["changes"]) == (kind != "encoder")
+    assert [attention["name"] for attention in page["attentions"]] == names
+    assert (page["live"], len(page["patterns"])) == (None, len(names))
+    assert bool(page["explained"]) == bool(page["changes"]) == (kind != "encoder")
     # what a random model writes may not read back
-    assert found["walk"]["steps"] or found["walk"]["note"]
-    assert kind == "transformer" or bool(found["walk"]["steps"]) == (kind != "bahdanau")
+    assert page["walk"]["steps"] or page["walk"]["note"]
+    assert kind == "transformer" or bool(page["walk"]["steps"]) == (kind != "bahdanau")
 
 
 @pytest.mark.parametrize("kind", ["transformer", "language-model", "encoder"])
 def test_a_page_contains_its_model_and_the_command_says_what_is_published(exported, kind):
-    found, said = exported(kind, SHORT, "--int8")
+    page, said = exported(kind, SHORT, "--int8")
     assert re.search("publishes its .* parameters in int8, its tokeniser", said)
-    assert (found["attentions"], found["model"]["precision"]) == ([], "int8")
-    assert found["walk"]["steps"] or found["walk"]["note"]
-    assert "int8 rounds the weights" in found["notes"][1]
+    assert (page["attentions"], page["model"]["precision"]) == ([], "int8")
+    assert page["walk"]["steps"] or page["walk"]["note"]
+    assert "int8 rounds the weights" in page["notes"][1]
 
 
 def test_a_hugging_face_folder_is_exported_between_its_words_and_without_its_model(exported):
-    found, said = exported("pretrained", SENTENCE)
+    page, said = exported("pretrained", SENTENCE)
     assert re.search(
         "the page is written without its model: pages compute .* one of Hugging Face", said
     )
-    assert found["model"] is None
-    assert found["texts"]["text"][:4] == ["The", "animal", "didn't", "cross"]
-    assert found["attentions"][0]["shape"][:2] == [2, 4]
-    assert found["changes"]["follows"] == "words"
-    assert len(found["changes"]["erased"]) == len(found["texts"]["text"])
+    assert page["model"] is None
+    assert page["texts"]["text"][:4] == ["The", "animal", "didn't", "cross"]
+    assert page["attentions"][0]["shape"][:2] == [2, 4]
+    assert page["changes"]["follows"] == "words"
+    assert len(page["changes"]["erased"]) == len(page["texts"]["text"])
 
 
 def test_two_runs_and_two_sentences_are_compared(runs, exported):
-    found, _ = exported("transformer", SENTENCE, "--with", runs / "bahdanau")
-    assert found["second"]["said"] == str(runs / "bahdanau")
+    page, _ = exported("transformer", SENTENCE, "--with", runs / "bahdanau")
+    assert page["second"]["said"] == str(runs / "bahdanau")
     # it reads the same translation
-    assert found["second"]["header"]["texts"]["target"] == found["texts"]["target"]
-    assert [one["name"] for one in found["second"]["header"]["attentions"]] == ["Cross-attention"]
-    found, _ = exported("language-model", SENTENCE, "--second", "The street.")
-    assert found["second"]["header"]["texts"]["text"] == ["<begin>", "The", "street", "."]
-    assert "apart" in found["attentions"][0]["statistics"]
+    assert page["second"]["header"]["texts"]["target"] == page["texts"]["target"]
+    assert [attention["name"] for attention in page["second"]["header"]["attentions"]] == [
+        "Cross-attention"
+    ]
+    page, _ = exported("language-model", SENTENCE, "--second", "The street.")
+    assert page["second"]["header"]["texts"]["text"] == ["<begin>", "The", "street", "."]
+    assert "apart" in page["attentions"][0]["statistics"]
 
 
 @pytest.mark.parametrize("kind", ["transformer", "pretrained"])
@@ -182,12 +184,12 @@ def test_a_hybrid_shows_the_layers_with_weights_and_names_the_others(runs, expor
     assert attention["shape"][:2] == [1, 2]
     assert remark in attention["says"]
     assert any(remark in note for note in header["notes"])
-    lenses = {one["lens"] for lenses in header["explained"].values() for one in lenses}
+    lenses = {lens["lens"] for lenses in header["explained"].values() for lens in lenses}
     assert lenses == {"erase", "gradients", "attention"}  # not all layers can be rolled out
     drawn = succeeded("view", runs / "hybrid", SENTENCE, "--png", tmp_path / "map.png")
     assert remark in drawn.err
     scored = printed("heads", runs / "hybrid", SENTENCE)["heads"]
-    assert {one["name"] for one in scored if one.get("previous") is not None} == {
+    assert {token["name"] for token in scored if token.get("previous") is not None} == {
         "self 1.0",
         "self 1.1",
     }
@@ -254,18 +256,18 @@ def test_a_word_that_was_written_twice_is_chosen_by_its_place(runs, exported):
     assert "'es' was written 2 times, at places 0, 2 of the written words" in refused
     assert "(--place in a command)" in refused
     for place, others in ((0, ["er"]), (2, None)):
-        found, _ = exported(
+        page, _ = exported(
             "transformer", *words, "--place", place, *(["--instead", "er"] if others else [])
         )
-        assert found["model"]["asked"] == {
+        assert page["model"]["asked"] == {
             "word": "es",
             "place": place,
             "others": others,
             "source": SENTENCE,
         }
-    found, _ = exported("transformer", *words, "--place", 2, "--second", "The street.")
-    assert (found["chosen"], found["texts"]["target"]) == (2, ["es", "weil", "es", "<end>"])
-    assert found["second"]["header"]["texts"]["target"] == ["das", "Tier", "<end>"]
+    page, _ = exported("transformer", *words, "--place", 2, "--second", "The street.")
+    assert (page["chosen"], page["texts"]["target"]) == (2, ["es", "weil", "es", "<end>"])
+    assert page["second"]["header"]["texts"]["target"] == ["das", "Tier", "<end>"]
     assert "is not 'es'; it is at places 0, 2" in refusal(
         "view", runs / "transformer", *words, "--place", 1
     )
@@ -285,8 +287,8 @@ def test_the_only_pronoun_is_asked_about_where_the_run_learned_pronouns(runs, tm
         ("weil es es-es", False),
     ):
         ids = tokeniser.encode(text)
-        found = view.OpenedTranslator(learned, None, tokeniser).pronoun(text, ids)
-        assert found == ({"of": "es"} if asked else {}), text
+        asked_for = view.OpenedTranslator(learned, None, tokeniser).pronoun(text, ids)
+        assert asked_for == ({"of": "es"} if asked else {}), text
         assert view.OpenedTranslator(tmp_path, None, tokeniser).pronoun(text, ids) == {}
 
 
@@ -304,13 +306,13 @@ def test_heads_are_printed_by_their_effect_and_drawn(runs, tmp_path):
         in succeeded("heads", runs / "pretrained", "the bird was tired", "--why", "tired").out
     )
     answer = printed("heads", runs / "transformer", "the bird", "--head", "cross 0.1")
-    assert [one["name"] for one in answer["heads"]] == ["cross 0.1"]
+    assert [head["name"] for head in answer["heads"]] == ["cross 0.1"]
 
 
 def test_interrupted_heads_print_what_is_done(runs, monkeypatch):
     effects = {Head("self", 0, 0): Effect(0.5)}
 
-    def interrupted(*given, progress, **options):
+    def interrupted(*arguments, progress, **options):
         progress(
             HeadEffects(measure="loss", by="mean", value=1.0, texts=1, asked=2, effects=effects)
         )

@@ -114,7 +114,7 @@ def test_the_lens_of_view_sends_a_translator_to_the_command_that_explains(run_fo
     refused = refusal("view", run_folder, "the animal sleeps", "--lens", "erase")
     assert "--why WORD --lens erase" in refused
     written = succeeded("translate", run_folder, "the animal sleeps").out.split()
-    word = next(one for one in written if written.count(one) == 1 and one.isalnum())
+    word = next(piece for piece in written if written.count(piece) == 1 and piece.isalnum())
     answer = succeeded(
         "translate", run_folder, "the animal sleeps", "--why", word, "--lens", "erase"
     )

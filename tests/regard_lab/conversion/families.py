@@ -83,8 +83,8 @@ CONFIGS = {"Gemma3": "Gemma3TextConfig"}
 
 
 def drawn(transformers: Any, family: str, **settings: Any) -> Any:
-    kind, own = FAMILIES[family]
-    sizes = {**SIZES, "num_key_value_heads": HEADS, **own, **settings}
+    kind, sizes_of_family = FAMILIES[family]
+    sizes = {**SIZES, "num_key_value_heads": HEADS, **sizes_of_family, **settings}
     config = getattr(transformers, CONFIGS.get(kind, f"{kind}Config"))(**sizes)
     torch.manual_seed(0)
     return shaken(getattr(transformers, f"{kind}ForCausalLM")(config))
@@ -114,8 +114,8 @@ def _output(weight: torch.Tensor) -> torch.Tensor:
 
 def _of_llama(attention: Any) -> Heads:
     q, k, v = (
-        [part.unflatten(0, (-1, HEAD_DIM)) for part in _parts(getattr(attention, f"{one}_proj"))]
-        for one in "qkv"
+        [part.unflatten(0, (-1, HEAD_DIM)) for part in _parts(getattr(attention, f"{letter}_proj"))]
+        for letter in "qkv"
     )
     output = next(
         getattr(attention, name) for name in ("o_proj", "dense") if hasattr(attention, name)

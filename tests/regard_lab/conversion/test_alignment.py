@@ -71,7 +71,7 @@ def test_a_rotation_that_mixes_rotary_pairs_would_be_noticed():
     layer, _ = new_layer()
     turned = align(layer, 2, None, KeySpace()).applied(layer)  # any orthogonal matrix
     x = torch.randn(1, 9, DIM, dtype=torch.float64)
-    outputs = [each.outputs(x, KeySpace(Rotary())) for each in (turned, layer)]
+    outputs = [attention.outputs(x, KeySpace(Rotary())) for attention in (turned, layer)]
     assert largest_difference(*outputs) > 0.01
 
 
@@ -127,8 +127,8 @@ KINDS = {
 
 
 def new_model(kind, **settings):
-    made, own = KINDS[kind]
-    return own_model(made, **{**own, **settings})
+    made, defaults = KINDS[kind]
+    return own_model(made, **{**defaults, **settings})
 
 
 def scrambled(model, groups):
@@ -151,8 +151,12 @@ def change(layer, groups, step, moves):
     size = layer.head_dim
     members = layer.heads // layer.kv_heads
     views = [
-        [part.data.unflatten(0, (-1, size)) for part in (one.weight, one.bias) if part is not None]
-        for one in (layer.to_q, layer.to_k, layer.to_v)
+        [
+            part.data.unflatten(0, (-1, size))
+            for part in (projection.weight, projection.bias)
+            if part is not None
+        ]
+        for projection in (layer.to_q, layer.to_k, layer.to_v)
     ]
     output = layer.to_output.weight.data.T.unflatten(0, (-1, size))
     if step == "copy":
@@ -185,7 +189,7 @@ def change(layer, groups, step, moves):
 
 
 @pytest.mark.parametrize(
-    ("kind", "with_text"), [(kind, at % 2 == 0) for at, kind in enumerate(KINDS)]
+    ("kind", "with_text"), [(kind, index % 2 == 0) for index, kind in enumerate(KINDS)]
 )
 def test_copies_in_other_bases_are_merged_without_loss(kind, with_text):
     model, expected = scrambled(new_model(kind), 2)
@@ -240,7 +244,9 @@ def test_keys_of_another_size_than_their_queries_are_rotated_with_the_matrix_bet
     model = new_model("learned", mechanism="softmax(general(6, 5))")
     rotated = own_models.turned(model, 2, outputs)
     torch.testing.assert_close(outputs(rotated), outputs(model), rtol=1e-9, atol=1e-9)
-    assert not torch.equal(*(one.blocks[0].attention.to_k.weight for one in (rotated, model)))
+    assert not torch.equal(
+        *(converted.blocks[0].attention.to_k.weight for converted in (rotated, model))
+    )
 
 
 def test_the_moments_are_those_of_the_inputs_of_each_layer():
@@ -248,12 +254,12 @@ def test_the_moments_are_those_of_the_inputs_of_each_layer():
     inputs = []
     name = next(
         name
-        for name, one in model.named_modules()
-        if isinstance(one, MultiHeadAttention) and "cross" in name
+        for name, module in model.named_modules()
+        if isinstance(module, MultiHeadAttention) and "cross" in name
     )
     layer = model.get_submodule(name)
     with layer.to_v.register_forward_pre_hook(
-        lambda module, given: inputs.append(given[0].detach().flatten(0, 1))
+        lambda module, inputs_of_layer: inputs.append(inputs_of_layer[0].detach().flatten(0, 1))
     ):
         moment = moments_of({name: layer.to_k}, lambda: outputs(model))[name]
     x = torch.cat([torch.cat(inputs), torch.ones(sum(map(len, inputs)), 1)], 1)

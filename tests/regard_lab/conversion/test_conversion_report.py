@@ -23,8 +23,8 @@ def logits_and_targets(model, batch):
     inputs = (
         (batch.source, batch.target) if isinstance(model, TranslationTransformer) else (batch.ids,)
     )
-    kept = batch.next != PAD
-    return model(*inputs)[kept], batch.next[kept]
+    scored = batch.next != PAD
+    return model(*inputs)[scored], batch.next[scored]
 
 
 @pytest.mark.parametrize("kind", [LanguageModel, TextEncoder, TranslationTransformer])
@@ -32,30 +32,30 @@ def test_agreement_is_that_of_the_predictions(kind, tmp_path):
     text = tmp_path / "text.tsv"
     text.write_text(PAIRS if kind is TranslationTransformer else TEXT)
     tokeniser = Tokeniser.train([TEXT, PAIRS], 300, verbatim=kind is LanguageModel)
-    model, other = (
+    model, changed = (
         kind(kind.Config(vocab_size=tokeniser.vocab_size, dim=32, heads=4)).eval() for _ in range(2)
     )
     config = Uptraining.Config(texts=(str(text),), block=32, batch_tokens=256)
     task = held_out_task(model, {TOKENISER_FILE: tokeniser.to_json()}, config)
     with torch.no_grad():
         pairs = [
-            (*logits_and_targets(model, batch), logits_and_targets(other, batch)[0])
+            (*logits_and_targets(model, batch), logits_and_targets(changed, batch)[0])
             for batch in task.validation_batches()
         ]
     first, targets, second = (torch.cat(parts) for parts in zip(*pairs, strict=True))
-    found = agreement_on_task(model, other, task)
-    assert found.ids == len(targets)
-    assert found.loss == pytest.approx(
-        [float(F.cross_entropy(each, targets)) for each in (first, second)], rel=1e-5
+    measured = agreement_on_task(model, changed, task)
+    assert measured.ids == len(targets)
+    assert measured.loss == pytest.approx(
+        [float(F.cross_entropy(logits, targets)) for logits in (first, second)], rel=1e-5
     )
     expected = F.kl_div(
         second.log_softmax(-1), first.log_softmax(-1), reduction="batchmean", log_target=True
     )
-    assert found.divergence == pytest.approx(float(expected), rel=1e-4)
-    assert found.agreement == pytest.approx(
+    assert measured.divergence == pytest.approx(float(expected), rel=1e-4)
+    assert measured.agreement == pytest.approx(
         float((first.argmax(-1) == second.argmax(-1)).float().mean())
     )
-    assert found.to_dict()["perplexity"][1] == pytest.approx(math.exp(found.loss[1]))
+    assert measured.to_dict()["perplexity"][1] == pytest.approx(math.exp(measured.loss[1]))
     assert agreement([(first, first, targets)]).divergence == 0
 
 
@@ -74,7 +74,9 @@ def test_a_folder_that_holds_something_else_is_refused_before_any_work(
 ):
     for name in ("load_original", "convert_kv_heads"):
         monkeypatch.setattr(
-            uptraining, name, lambda *given, **options: pytest.fail("it worked before it refused")
+            uptraining,
+            name,
+            lambda *arguments, **options: pytest.fail("it worked before it refused"),
         )
     out = tmp_path / "out"
     out.mkdir()

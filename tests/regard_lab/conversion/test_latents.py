@@ -20,8 +20,8 @@ def model(**options) -> LanguageModel:
     sizes = {"vocab_size": 50, "dim": 24, "heads": 6, "kv_heads": 3, "layers": 2, "head_dim": 4}
     made = LanguageModel(LanguageModel.Config(**{**sizes, **options})).double().eval()
     with torch.no_grad():
-        for one in made.parameters():
-            one.add_(torch.randn_like(one) / 10)
+        for parameter in made.parameters():
+            parameter.add_(torch.randn_like(parameter) / 10)
     return made
 
 
@@ -50,14 +50,14 @@ WHOLE = {  # options, latent_dim and rope_dim with which nothing is lost
 def test_with_all_numbers_the_model_is_the_same(name, calibrated):
     options, latent_dim, rope_dim = WHOLE[name]
     made = model(**options)
-    other = with_latents(
+    again = with_latents(
         made, latent_dim, rope_dim, calibration=calibration if calibrated else None
     )
-    assert difference(other, made) < 1e-12
+    assert difference(again, made) < 1e-12
     assert difference(with_latents(made, latent_dim - 1, rope_dim), made) > 1e-4
     narrow = made.float()
-    found = with_latents(narrow, latent_dim, rope_dim)
-    assert (found(IDS) - narrow(IDS)).abs().max() < 1e-5 * narrow(IDS).abs().max()
+    latent = with_latents(narrow, latent_dim, rope_dim)
+    assert (latent(IDS) - narrow(IDS)).abs().max() < 1e-5 * narrow(IDS).abs().max()
 
 
 def test_it_is_saved_trained_and_continued_and_keeps_half_the_bytes(tmp_path):
@@ -80,7 +80,10 @@ def test_it_is_saved_trained_and_continued_and_keeps_half_the_bytes(tmp_path):
         loaded.train()(IDS[:, :-1]).flatten(0, 1), IDS[:, 1:].flatten()
     )
     loss.backward()
-    assert all(one.grad is not None and one.grad.isfinite().all() for one in loaded.parameters())
+    assert all(
+        parameter.grad is not None and parameter.grad.isfinite().all()
+        for parameter in loaded.parameters()
+    )
 
 
 def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
@@ -96,8 +99,8 @@ def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
     mix = torch.complex(
         rows[:, :, 0].unflatten(-1, (3, 4))[..., :2], rows[:, :, 1].unflatten(-1, (3, 4))[..., :2]
     )
-    kept = torch.tensor([[True, False, False], [True, False, True]])
-    weights = factorised(layer, moment, axes, kept, 18)
+    seen = torch.tensor([[True, False, False], [True, False, True]])
+    weights = factorised(layer, moment, axes, seen, 18)
     x, y = torch.randn(2, 25, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
     # angles between positions 9 and 2
     turns = (9 - 2) * torch.tensor([1.0, 0.01], dtype=torch.float64)
@@ -110,7 +113,7 @@ def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
             keys = torch.complex(layer.k[:, c] @ y, layer.k[:, c + 2] @ y)
             for axis in range(3):
                 of_axis = mix[c, axis, :, c]
-                angle = turns[c] if kept[c, axis] else torch.zeros_like(turns[c])
+                angle = turns[c] if seen[c, axis] else torch.zeros_like(turns[c])
                 wanted += float(
                     (
                         q.conj() * of_axis[group].conj() * (of_axis @ keys) * torch.exp(1j * angle)
@@ -118,8 +121,10 @@ def test_numbers_that_are_not_kept_lose_their_rotation_and_nothing_else():
                 )
         mine = weights["to_q"].unflatten(0, (6, 10))[head] @ x
         plain = mine[:4] @ weights["to_k"].unflatten(0, (6, 4))[head] @ latents[:18]
-        one, other = (torch.complex(each[:3], each[3:]) for each in (mine[4:], latents[18:]))
-        rotated = (one.conj() * other * torch.exp(1j * turns[[0, 1, 1]])).real.sum()
+        query, key = (
+            torch.complex(vectors[:3], vectors[3:]) for vectors in (mine[4:], latents[18:])
+        )
+        rotated = (query.conj() * key * torch.exp(1j * turns[[0, 1, 1]])).real.sum()
         assert float((plain + rotated) * 10**-0.5) == pytest.approx(wanted / 2, abs=1e-12)
 
 
@@ -132,10 +137,10 @@ def test_the_numbers_that_stay_rotated_are_those_that_are_large_and_read():
     layer = headed(made.get_submodule("blocks.0.attention")).read()
     moment = torch.eye(25, dtype=torch.float64)
     axes = principal_axes(layer, moment, KeySpace(attention.positions))
-    found = contributions(layer, moment, axes.rotated)
+    measured = contributions(layer, moment, axes.rotated)
     pairs = [[0, 2], [1, 3]]
     wanted = [layer.k[0, pair].square().sum() * layer.q[:, pair].square().sum() for pair in pairs]
-    torch.testing.assert_close(found[:, 0], torch.stack(wanted))
+    torch.testing.assert_close(measured[:, 0], torch.stack(wanted))
     assert with_latents(made, 4, 2).config.rope_frequencies == (0.01,)
 
 
@@ -151,8 +156,8 @@ def test_latents_have_the_least_weighted_error_of_all_of_their_size():
         weights.append(root @ root.T)
     parts = rows.split([4, 5])
     scaled = [
-        one / (one @ part @ moment @ part.T).trace()
-        for one, part in zip(weights, parts, strict=True)
+        weight / (weight @ part @ moment @ part.T).trace()
+        for weight, part in zip(weights, parts, strict=True)
     ]
     of_both = torch.block_diag(*scaled)
     values = torch.linalg.svdvals(
@@ -171,7 +176,9 @@ def test_a_text_chooses_better_latents_than_none():
     made = model(layers=1)
     with torch.no_grad():
         made.embedding.weight[:, 6:] = 0  # inputs fill a quarter of the dimensions
-    calibrated, blind = (with_latents(made, 8, 12, calibration=one) for one in (calibration, None))
+    calibrated, blind = (
+        with_latents(made, 8, 12, calibration=moments) for moments in (calibration, None)
+    )
     assert difference(calibrated, made) < 1e-12  # 6 dimensions need no more latents
     assert difference(blind, made) > 1e-3
 

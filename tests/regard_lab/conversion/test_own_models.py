@@ -53,10 +53,10 @@ def by_loops(tensor, before, after, method):
 def test_each_new_head_is_what_its_query_heads_read_before(after, times, more, method, dtype, axes):
     before, after = (after, after * times) if more else (after * times, after)
     tensor = torch.randn(before * SIZE, *axes, generator=torch.Generator().manual_seed(1)).to(dtype)
-    found = resized(tensor, before, after, method)
-    assert (found.dtype, found.shape) == (dtype, (after * SIZE, *axes))
+    grouped = resized(tensor, before, after, method)
+    assert (grouped.dtype, grouped.shape) == (dtype, (after * SIZE, *axes))
     torch.testing.assert_close(
-        found, by_loops(tensor, before, after, method), rtol=2**-52, atol=2**-52
+        grouped, by_loops(tensor, before, after, method), rtol=2**-52, atol=2**-52
     )
 
 
@@ -129,7 +129,7 @@ def pooled_in_place(model, groups, method):
 
 
 @pytest.mark.parametrize(
-    ("kind", "method"), [(kind, ("mean", "first")[at % 2]) for at, kind in enumerate(KINDS)]
+    ("kind", "method"), [(kind, ("mean", "first")[index % 2]) for index, kind in enumerate(KINDS)]
 )
 @pytest.mark.parametrize("groups", [1, 2])
 def test_the_new_model_computes_what_the_old_one_does_with_pooled_heads_repeated(
@@ -187,11 +187,11 @@ def test_eight_heads_made_fewer_keep_exactly_so_many_times_fewer_bytes(tmp_path,
 
 
 def test_what_each_kind_of_model_keeps_is_told_apart():
-    kept = {kind: own_models.kept_of_one(new_model(kind)).keys() for kind in KINDS}
-    assert kept["language"] == {"token"}
-    assert kept["linear"] == kept["gated"] == {"state"}
-    assert kept["encoder"] == set()
-    assert kept["translator"] == {"source token", "target token"}
+    kinds_kept = {kind: own_models.kept_of_one(new_model(kind)).keys() for kind in KINDS}
+    assert kinds_kept["language"] == {"token"}
+    assert kinds_kept["linear"] == kinds_kept["gated"] == {"state"}
+    assert kinds_kept["encoder"] == set()
+    assert kinds_kept["translator"] == {"source token", "target token"}
 
 
 def test_files_stay_and_tell_where_the_model_comes_from(tmp_path):
@@ -203,9 +203,9 @@ def test_files_stay_and_tell_where_the_model_comes_from(tmp_path):
     again = load_converted(tmp_path / "eight", 2, "first").files[PROVENANCE_FILE]
     assert again == saved.extra_files[PROVENANCE_FILE]
     with torch.no_grad():
-        other = LanguageModel.load(tmp_path / "eight")
-        other.embedding.weight[3, 5] += 1
-        other.save(tmp_path / "other")
+        different = LanguageModel.load(tmp_path / "eight")
+        different.embedding.weight[3, 5] += 1
+        different.save(tmp_path / "other")
     assert load_converted(tmp_path / "other", 2, "first").files[PROVENANCE_FILE] != again
 
 
@@ -236,7 +236,7 @@ def test_a_model_that_fails_its_oracle_is_not_written(tmp_path, monkeypatch):
     honest = own_models.resized
     for wrong in (lambda heads: heads.roll(1, 0), lambda heads: heads * 0):
         monkeypatch.setattr(
-            own_models, "resized", lambda *given, wrong=wrong: wrong(honest(*given))
+            own_models, "resized", lambda *arguments, wrong=wrong: wrong(honest(*arguments))
         )
         with pytest.raises(RegardError, match=r"differ by .* nothing was written"):
             convert_kv_heads(tmp_path / "eight", tmp_path / "two", 2)
@@ -268,16 +268,16 @@ def test_a_difference_is_relative_to_outputs_larger_than_1(factor):
     model = new_model("language")
     with torch.no_grad():
         model.embedding.weight.mul_(factor)
-    other = deepcopy(model)
+    perturbed = deepcopy(model)
     with torch.no_grad():
-        for parameter in other.parameters():
+        for parameter in perturbed.parameters():
             parameter.add_(1e-3)
     # as `difference` draws
     ids = torch.randint(1, 23, (2, 3, 11), generator=torch.Generator().manual_seed(0))[0]
     output = model(ids).detach()
-    expected = other(ids).detach()
+    expected = perturbed(ids).detach()
     largest = expected.abs().max()
     assert largest > 1.5
-    found = own_models.difference(model, other)
-    assert found == pytest.approx(float((output - expected).abs().max() / largest), rel=1e-9)
+    difference = own_models.difference(model, perturbed)
+    assert difference == pytest.approx(float((output - expected).abs().max() / largest), rel=1e-9)
     assert own_models.difference(model, deepcopy(model)) == 0

@@ -80,12 +80,12 @@ def test_a_converted_folder_gives_the_logits_of_the_repeated_heads(tmp_path, fam
     assert (before - expected).abs().max() > 0.05
     converted = loaded(tmp_path / "out")
     with torch.no_grad():
-        found = converted(IDS, use_cache=True)
+        outputs = converted(IDS, use_cache=True)
     close = 1e-5 if family in LOOSE else 1e-10
-    torch.testing.assert_close(found.logits, expected, rtol=close, atol=close)
-    kept = sum(
+    torch.testing.assert_close(outputs.logits, expected, rtol=close, atol=close)
+    cached = sum(
         x.numel() * x.element_size()
-        for layer in found[CACHE].layers
+        for layer in outputs[CACHE].layers
         for x in (layer.keys, layer.values)
     )
     # whose cache drops what the window has passed
@@ -94,11 +94,11 @@ def test_a_converted_folder_gives_the_logits_of_the_repeated_heads(tmp_path, fam
         "gemma2",
         "gemma3_text",
     ):
-        assert kept == 3 * 11 * report.kv_bytes["token"].after
+        assert cached == 3 * 11 * report.kv_bytes["token"].after
     assert report.kv_bytes["token"] == tuple(
         2 * LAYERS * heads * HEAD_DIM * 8 for heads in (HEADS, groups)
     )
-    assert report.parameters.after == sum(one.numel() for one in converted.parameters())
+    assert report.parameters.after == sum(parameter.numel() for parameter in converted.parameters())
     assert report.difference <= 1e-6
 
 
@@ -111,8 +111,8 @@ def turn_pairs(size, dims, generator, signs):
             angle = torch.pi * (angle > 3.14).double()
         cos = angle.cos()
         sin = angle.sin()
-        other = c + dims // 2
-        turn[c, c], turn[c, other], turn[other, c], turn[other, other] = cos, -sin, sin, cos
+        partner = c + dims // 2
+        turn[c, c], turn[c, partner], turn[partner, c], turn[partner, partner] = cos, -sin, sin, cos
     if size > dims:
         rest = torch.randn(size - dims, size - dims, generator=generator, dtype=torch.float64)
         turn[dims:, dims:] = torch.linalg.qr(rest)[0]
@@ -173,14 +173,14 @@ def test_all_but_keys_and_values_stays_bit_for_bit_and_the_config_records_the_co
     saved(model, tmp_path / "in", "20KB")
     convert_kv_heads(tmp_path / "in", tmp_path / "out", 2)
     before = tensors_of(tmp_path / "in")
-    found = tensors_of(tmp_path / "out")
-    assert found.keys() == before.keys()
+    after = tensors_of(tmp_path / "out")
+    assert after.keys() == before.keys()
     for name, tensor in before.items():
-        assert found[name].dtype == torch.bfloat16
+        assert after[name].dtype == torch.bfloat16
         if "k_proj" in name or "v_proj" in name:
             heads = tensor.unflatten(0, (2, HEADS // 2, HEAD_DIM)).double().mean(1).flatten(0, 1)
             tensor = heads.to(torch.bfloat16)
-        assert torch.equal(found[name], tensor), name
+        assert torch.equal(after[name], tensor), name
     old, new = (json.loads((tmp_path / name / "config.json").read_text()) for name in ("in", "out"))
     recorded = new.pop("regard_conversion")
     assert new == {**old, "num_key_value_heads": 2}
@@ -220,12 +220,12 @@ def test_tokenisers_and_licences_are_copied_and_programs_are_not_and_links_are_f
     (tmp_path / "in").mkdir()
     for path in llama.iterdir():  # a hub's local folders are made of links
         (tmp_path / "in" / path.name).symlink_to(path)
-    kept = ("tokenizer.json", "tokenizer.model", "merges.txt", "chat_template.jinja", "LICENSE")
-    for name in (*kept, "modeling.py", "pytorch_model.bin", "README.md"):
+    copied = ("tokenizer.json", "tokenizer.model", "merges.txt", "chat_template.jinja", "LICENSE")
+    for name in (*copied, "modeling.py", "pytorch_model.bin", "README.md"):
         (tmp_path / "in" / name).write_text(name)
     convert_kv_heads(tmp_path / "in", tmp_path / "out", 2)
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {*kept, "config.json", "generation_config.json", "model.safetensors"}
+    assert names == {*copied, "config.json", "generation_config.json", "model.safetensors"}
     assert not any(path.is_symlink() for path in (tmp_path / "out").iterdir())
 
 
@@ -471,14 +471,17 @@ def test_a_text_groups_the_heads_that_it_makes_alike(tmp_path):
             bias.zero_()
     model.save_pretrained(tmp_path / "in")
     expected = model(IDS).logits
-    found = {}
-    for out, calibration in (("text", lambda one: one(IDS)), ("none", None)):
+    errors = {}
+    for out, calibration in (
+        ("text", lambda model_calibrated: model_calibrated(IDS)),
+        ("none", None),
+    ):
         report = convert_kv_heads(
             tmp_path / "in", tmp_path / out, 2, method="align", calibration=calibration
         )
-        found[out] = float((logits(loaded(tmp_path / out)) - expected).abs().max())
+        errors[out] = float((logits(loaded(tmp_path / out)) - expected).abs().max())
         assert report.method == "align"
-    assert found["text"] < 1e-6 < 1e-2 < found["none"]
+    assert errors["text"] < 1e-6 < 1e-2 < errors["none"]
 
 
 def test_numbers_of_heads_that_cannot_be_and_what_cannot_be_calibrated_are_refused(llama, tmp_path):

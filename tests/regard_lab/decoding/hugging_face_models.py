@@ -157,18 +157,18 @@ def marian(transformers: Any, deviation: float = 0.3) -> tuple[Any, TranslationT
     return theirs, filled(ours, theirs.state_dict(), names)
 
 
-def attention(own: str, there: str, letters: tuple[str, ...]) -> dict[str, str]:
+def attention(ours: str, there: str, letters: tuple[str, ...]) -> dict[str, str]:
     """The names of our projections, and of theirs."""
     return {
-        f"{own}.{part}": f"{there}.{letter}" for part, letter in zip(PARTS, letters, strict=True)
+        f"{ours}.{part}": f"{there}.{letter}" for part, letter in zip(PARTS, letters, strict=True)
     }
 
 
-def in_each_layer(own: str, there: str, names: dict[str, str]) -> dict[str, str]:
+def in_each_layer(ours: str, there: str, names: dict[str, str]) -> dict[str, str]:
     return {
-        f"{own}.{n}.{name}": f"{there}.{n}.{other}"
+        f"{ours}.{n}.{name}": f"{there}.{n}.{theirs}"
         for n in range(LAYERS)
-        for name, other in names.items()
+        for name, theirs in names.items()
     }
 
 
@@ -186,9 +186,9 @@ def drawn(model: Any, deviation: float) -> Any:
 
 def filled(ours: Any, state: dict[str, torch.Tensor], names: dict[str, str]) -> Any:
     """Our model with their weights: every one of ours must have a place there."""
-    found = {}
+    weights = {}
     for name, tensor in ours.state_dict().items():
         module, _, kind = name.rpartition(".")
-        found[name] = state[f"{names[module]}.{kind}"].reshape(tensor.shape)
-    ours.load_state_dict(found)
+        weights[name] = state[f"{names[module]}.{kind}"].reshape(tensor.shape)
+    ours.load_state_dict(weights)
     return ours.eval()

@@ -18,12 +18,12 @@ NEVER = [
 
 
 @pytest.fixture(scope="module", params=MAKERS)
-def both(request):
+def models(request):
     return getattr(hugging_face_models, request.param)(pytest.importorskip("transformers"))
 
 
 @pytest.fixture(scope="module")
-def texts(both):
+def texts(models):
     """Ids of unequal lengths. Their prompts are padded on the left; on the right their sources, for their encoder
     counts what stands on the left as places."""
     ids = torch.randint(
@@ -31,12 +31,12 @@ def texts(both):
     )
     for row, padding in enumerate((0, 3, 1, 5, 0)):
         ids[row, :padding] = PAD
-    return ids.flip(1) if both[0].config.is_encoder_decoder else ids
+    return ids.flip(1) if models[0].config.is_encoder_decoder else ids
 
 
 def theirs_of(model, texts, **options):
     """What they generate: new ids of each row up to END, and scores if asked."""
-    found = model.generate(
+    outputs = model.generate(
         texts,
         attention_mask=(texts != PAD).long(),
         max_new_tokens=20,
@@ -47,38 +47,38 @@ def theirs_of(model, texts, **options):
         **options,
     )
     begin = 1 if model.config.is_encoder_decoder else texts.shape[1]
-    rows = [row[begin:].tolist() for row in found.sequences]
+    rows = [row[begin:].tolist() for row in outputs.sequences]
     return [
         tuple(row[: row.index(END)] if END in row else [i for i in row if i != PAD]) for row in rows
-    ], found
+    ], outputs
 
 
-def test_scores_are_the_same(both, texts):
-    theirs, ours = both
+def test_scores_are_the_same(models, texts):
+    theirs, ours = models
     whole = texts[:1]  # without padding, whose own scores mean nothing
     if theirs.config.is_encoder_decoder:
         target = torch.cat([torch.tensor([[BEGIN]]), whole], 1)
         expected = theirs(input_ids=whole, decoder_input_ids=target).logits
-        found = ours(whole, target)
+        scores = ours(whole, target)
     else:
         expected = theirs(whole).logits
-        found = ours(whole)
+        scores = ours(whole)
     assert expected.std() > 0.3
-    torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(scores, expected, rtol=1e-5, atol=1e-5)
 
 
-def test_greedy_search_gives_their_tokens(both, texts):
-    theirs, ours = both
+def test_greedy_search_gives_their_tokens(models, texts):
+    theirs, ours = models
     expected, _ = theirs_of(theirs, texts, do_sample=False)
-    assert [one.ids for one in greedy_search(ours, texts, 20)] == expected
+    assert [hypothesis.ids for hypothesis in greedy_search(ours, texts, 20)] == expected
     assert len(set(expected)) >= 3
 
 
 @pytest.mark.parametrize(("normalisation", "penalty"), [("none", 0.0), ("average", 1.0)])
 @pytest.mark.parametrize("count", [1, 4])
-def test_beam_search_gives_their_tokens_and_scores(both, texts, normalisation, penalty, count):
-    theirs, ours = both
-    expected, found = theirs_of(
+def test_beam_search_gives_their_tokens_and_scores(models, texts, normalisation, penalty, count):
+    theirs, ours = models
+    expected, outputs = theirs_of(
         theirs,
         texts,
         do_sample=False,
@@ -88,23 +88,23 @@ def test_beam_search_gives_their_tokens_and_scores(both, texts, normalisation, p
         num_return_sequences=count,
     )
     rows = beam_search(ours, texts, 4, count=count, normalisation=normalisation, max_tokens=20)
-    assert [one.ids for row in rows for one in row] == expected
-    scores = torch.tensor([one.score for row in rows for one in row])
-    torch.testing.assert_close(scores, found.sequences_scores, rtol=1e-4, atol=1e-4)
+    assert [hypothesis.ids for row in rows for hypothesis in row] == expected
+    scores = torch.tensor([hypothesis.score for row in rows for hypothesis in row])
+    torch.testing.assert_close(scores, outputs.sequences_scores, rtol=1e-4, atol=1e-4)
 
 
-def test_draws_are_made_from_their_filtered_probabilities(both, texts):
+def test_draws_are_made_from_their_filtered_probabilities(models, texts):
     """Their drawn ids are fed to our model: at each step both would draw the next from the same probabilities."""
-    theirs, ours = both
+    theirs, ours = models
     torch.manual_seed(3)
     filters = {"temperature": 0.7, "top_k": 17, "top_p": 0.8, "min_p": 0.05}
-    _, found = theirs_of(theirs, texts, do_sample=True, **filters)
+    _, outputs = theirs_of(theirs, texts, do_sample=True, **filters)
     first = 1 if theirs.config.is_encoder_decoder else texts.shape[1]
-    new = found.sequences[:, first:]
+    new = outputs.sequences[:, first:]
     state = ours.start(texts)
     scores = getattr(state, "next_scores", None)
     scores = ours.step(torch.full((len(texts),), BEGIN), state) if scores is None else scores
-    for place, expected in enumerate(found.scores):
+    for place, expected in enumerate(outputs.scores):
         going = ~(new[:, :place] == END).any(1)
         scores = scores.detach().clone()
         scores[:, NEVER] = -torch.inf

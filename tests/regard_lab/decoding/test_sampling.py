@@ -80,10 +80,10 @@ def test_a_temperature_near_nought_draws_the_likeliest_id():
         assert torch.equal(
             Sampling(temperature=temperature).choose(scores, torch.arange(3), 0), scores.argmax(-1)
         )
-        found = filtered_probabilities(
+        probabilities = filtered_probabilities(
             scores, temperature=temperature if temperature < 1e-37 else 0
         )
-        assert found.tolist() == torch.nn.functional.one_hot(scores.argmax(-1), 9).tolist()
+        assert probabilities.tolist() == torch.nn.functional.one_hot(scores.argmax(-1), 9).tolist()
 
 
 SETTINGS = st.fixed_dictionaries(
@@ -111,12 +111,12 @@ def by_definition(scores, temperature, top_k, top_p, min_p):
         weights = {i: weight for i, weight in weights.items() if weight >= least}
     if top_p is not None:
         whole = sum(weights.values())
-        kept = {}
+        nucleus = {}
         for i in sorted(weights, key=lambda i: -weights[i]):
-            if kept and sum(kept.values()) >= top_p * whole:
+            if nucleus and sum(nucleus.values()) >= top_p * whole:
                 break
-            kept[i] = weights[i]
-        weights = kept
+            nucleus[i] = weights[i]
+        weights = nucleus
     if min_p is not None:
         weights = {
             i: weight for i, weight in weights.items() if weight >= min_p * max(weights.values())
@@ -133,8 +133,8 @@ def test_the_filters_are_their_definitions_in_the_order_that_is_said_and_hugging
     expected = torch.tensor(
         [by_definition(row, **settings) for row in scores.tolist()], dtype=torch.float64
     )
-    found = filtered_probabilities(scores, **settings)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+    probabilities = filtered_probabilities(scores, **settings)
+    torch.testing.assert_close(probabilities, expected, rtol=1e-9, atol=1e-12)
     processes = pytest.importorskip("transformers").generation.logits_process
     expected = random_scores(seed)
     for name, process in (
@@ -145,11 +145,11 @@ def test_the_filters_are_their_definitions_in_the_order_that_is_said_and_hugging
     ):
         if settings[name] is not None:
             expected = getattr(processes, f"{process}LogitsWarper")(settings[name])(None, expected)
-    torch.testing.assert_close(found, expected.softmax(-1), rtol=1e-9, atol=1e-12)
+    torch.testing.assert_close(probabilities, expected.softmax(-1), rtol=1e-9, atol=1e-12)
 
 
 @pytest.mark.parametrize(
-    ("settings", "kept"),
+    ("settings", "count"),
     [
         ({"top_k": 1}, 4),  # those as likely as the last of them stay
         ({"top_k": 3}, 4),
@@ -159,18 +159,18 @@ def test_the_filters_are_their_definitions_in_the_order_that_is_said_and_hugging
         ({"min_p": 1.0}, 4),  # at least as likely as the likeliest
     ],
 )
-def test_a_filter_met_exactly_keeps_what_its_definition_keeps(settings, kept):
+def test_a_filter_met_exactly_keeps_what_its_definition_keeps(settings, count):
     """Four ids of probability 1/4: no operation rounds before the comparison."""
-    found = filtered_probabilities(torch.zeros(1, 4), **settings)
-    assert (found[0] > 0).tolist() == [True] * kept + [False] * (4 - kept)
+    probabilities = filtered_probabilities(torch.zeros(1, 4), **settings)
+    assert (probabilities[0] > 0).tolist() == [True] * count + [False] * (4 - count)
 
 
 def test_extreme_scores_and_temperatures_stay_numbers():
     scores = torch.tensor([[3e38, -3e38, 0.0, -torch.inf]])
     for temperature in (1e-30, 1.0, 1e30):
-        found = filtered_probabilities(scores, temperature=temperature, top_p=0.9)
-        assert found.sum().item() == pytest.approx(1)
-        assert found[0, 0] >= found[0, 2] >= found[0, 1]
+        probabilities = filtered_probabilities(scores, temperature=temperature, top_p=0.9)
+        assert probabilities.sum().item() == pytest.approx(1)
+        assert probabilities[0, 0] >= probabilities[0, 2] >= probabilities[0, 1]
 
 
 @pytest.mark.parametrize(
@@ -199,9 +199,9 @@ def test_the_best_are_those_of_a_full_sort(vocab):
         scores[:, : vocab // 3] = -torch.inf
         order = scores.sort(-1, descending=True)
         values, ids = likeliest(scores, count)
-        kept = min(count, vocab)
-        assert values.shape == ids.shape == (3, kept)
-        assert torch.equal(values, order.values[:, :kept])
+        most = min(count, vocab)
+        assert values.shape == ids.shape == (3, most)
+        assert torch.equal(values, order.values[:, :most])
         assert torch.equal(scores.gather(1, ids), values)
     scores = torch.zeros(2, 2111)
     scores[0, [300, 301, 2110]] = scores[1, 2110] = 1.0
@@ -213,6 +213,6 @@ def test_the_total_is_the_logarithm_of_the_sum_of_exponents(rows, vocab):
     # whose exponents alone would overflow in float32
     scores = 3 * torch.randn(rows, vocab, dtype=torch.float64) + 700
     scores[:, 0] = -torch.inf
-    found = log_total(scores)
-    assert found.shape == (rows, 1)
-    torch.testing.assert_close(found, (scores - 700).exp().sum(-1, keepdim=True).log() + 700)
+    totals = log_total(scores)
+    assert totals.shape == (rows, 1)
+    torch.testing.assert_close(totals, (scores - 700).exp().sum(-1, keepdim=True).log() + 700)

@@ -29,7 +29,9 @@ def smaller(generator, seed=1):
 
 
 def texts(written):
-    return [[(one.ids, one.text, one.ended) for one in row] for row in written]
+    return [
+        [(generated.ids, generated.text, generated.ended) for generated in row] for row in written
+    ]
 
 
 @pytest.mark.parametrize(
@@ -48,14 +50,14 @@ def test_the_texts_are_those_without_it(generator, options):
     heard = []
     for speculate in ("lookup", smaller(generator), generator):
         how = {"speculate": speculate, "proposals": 3, "on_text": lambda *part: heard.append(part)}
-        found = generator.generate(PROMPTS, max_tokens=25, **how, **options)
-        assert texts(found) == texts(plain)
-        for one, other in zip(chain(*found), chain(*plain), strict=True):
-            assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
-            assert other.tokens_per_step is None
-            assert 1 <= one.tokens_per_step <= 4
+        speculated = generator.generate(PROMPTS, max_tokens=25, **how, **options)
+        assert texts(speculated) == texts(plain)
+        for fast, slow in zip(chain(*speculated), chain(*plain), strict=True):
+            assert fast.log_probability == pytest.approx(slow.log_probability, abs=1e-9)
+            assert slow.tokens_per_step is None
+            assert 1 <= fast.tokens_per_step <= 4
         spoken = "".join(more for prompt, text, more in heard if (prompt, text) == (2, 0))
-        assert spoken == found[2][0].text
+        assert spoken == speculated[2][0].text
         heard.clear()
 
 
@@ -92,10 +94,10 @@ def test_every_memory_gives_the_texts_of_decoding_without_proposals(kind):
     for options in ways:
         plain = model.generate(prompts, **options)
         for speculate in ("lookup", model, smaller(model)):
-            found = model.generate(prompts, speculate=speculate, proposals=3, **options)
-            assert texts(found) == texts(plain)
-            for one, other in zip(chain(*found), chain(*plain), strict=True):
-                assert one.log_probability == pytest.approx(other.log_probability, abs=1e-9)
+            speculated = model.generate(prompts, speculate=speculate, proposals=3, **options)
+            assert texts(speculated) == texts(plain)
+            for fast, slow in zip(chain(*speculated), chain(*plain), strict=True):
+                assert fast.log_probability == pytest.approx(slow.log_probability, abs=1e-9)
 
 
 @pytest.mark.parametrize(
@@ -112,31 +114,31 @@ def test_a_cache_that_cannot_go_back_reads_accepted_ids_again(cache, settings):
     [[plain]] = generate(model, prompt, max_tokens=29, cache=cache)
     read = []
     extend = model.extend
-    model.extend = lambda ids, *given: read.append(ids.shape[1]) or extend(ids, *given)
+    model.extend = lambda ids, *options: read.append(ids.shape[1]) or extend(ids, *options)
 
     def right_then_wrong(ids, count, branches):
         right = plain.ids[len(ids) - 4 :][:count]
         return [[*right[:1], PAD, PAD, PAD][:count]]
 
     options = SearchOptions(cache=cache, max_tokens=29)
-    [[one]] = speculate_texts(model, prompt, options, None, Proposals(right_then_wrong, 4))
-    assert one.ids == plain.ids
-    assert one.gains == pytest.approx(plain.gains, abs=1e-9)
+    [[fast]] = speculate_texts(model, prompt, options, None, Proposals(right_then_wrong, 4))
+    assert fast.ids == plain.ids
+    assert fast.gains == pytest.approx(plain.gains, abs=1e-9)
     goes_back = cache == "dynamic"
     assert max(read) <= (5 if goes_back else 4 + 2 + 4 + 1)  # what is read again stays short
-    assert one.calls == 1 + len(read) < 29
+    assert fast.calls == 1 + len(read) < 29
 
 
 def test_a_draft_that_is_the_model_itself_is_always_right(generator):
-    ((one,),) = generator.generate(["the animal"], max_tokens=21, speculate=generator, proposals=4)
-    assert (len(one.ids), one.ended) == (21, "length")
-    assert one.tokens_per_step == 21 / 5  # the prompt gives 1, then four calls give 5
+    ((fast,),) = generator.generate(["the animal"], max_tokens=21, speculate=generator, proposals=4)
+    assert (len(fast.ids), fast.ended) == (21, "length")
+    assert fast.tokens_per_step == 21 / 5  # the prompt gives 1, then four calls give 5
     bad = smaller(generator)
     with torch.no_grad():
         bad.model.norm.weight.neg_()
-    ((other,),) = generator.generate(["the animal"], max_tokens=21, speculate=bad, proposals=4)
-    assert other.ids == one.ids
-    assert other.tokens_per_step < 2
+    ((misled,),) = generator.generate(["the animal"], max_tokens=21, speculate=bad, proposals=4)
+    assert misled.ids == fast.ids
+    assert misled.tokens_per_step < 2
 
 
 @pytest.mark.parametrize(
@@ -159,9 +161,9 @@ def test_a_tree_is_as_good_as_its_right_branch(cache, positions):
         (1, 21),
     ):
         proposals = Proposals(propose, 4, branches)
-        [[one]] = speculate_texts(model, prompt, options, DRAWN, proposals)
-        assert (one.ids, one.calls) == (plain.ids, calls)
-        assert one.gains == pytest.approx(plain.gains, abs=1e-9)
+        [[fast]] = speculate_texts(model, prompt, options, DRAWN, proposals)
+        assert (fast.ids, fast.calls) == (plain.ids, calls)
+        assert fast.gains == pytest.approx(plain.gains, abs=1e-9)
 
 
 def test_lookup_takes_the_longest_match_and_the_latest_place():
@@ -197,10 +199,11 @@ def test_a_draft_reads_on_where_the_text_went_another_way(settings, goes_back, m
 
 
 def test_what_cannot_be_speculated_is_refused(generator):
-    other = Tokeniser.train([*LINES, "zebras zigzag zealously, zebras zigzag"], 310)
+    other_tokeniser = Tokeniser.train([*LINES, "zebras zigzag zealously, zebras zigzag"], 310)
     torch.manual_seed(0)
     draft = Generator(
-        LanguageModel(LanguageConfig(vocab_size=other.vocab_size, dim=8, heads=1)), other
+        LanguageModel(LanguageConfig(vocab_size=other_tokeniser.vocab_size, dim=8, heads=1)),
+        other_tokeniser,
     )
     short = new_generator(positions="learned", max_length=8)
     for options, error, message in (

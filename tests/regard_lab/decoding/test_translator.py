@@ -51,12 +51,12 @@ def translator():
 
 @pytest.mark.parametrize("beam", [1, 3])
 def test_each_line_has_one_translation_in_its_place(translator, beam):
-    found = translator.translate(LINES, beam=beam, max_tokens=12)
-    assert [one.source for one in found] == LINES
-    assert [one.text == "" for one in found][1] is True
-    assert found[4].text == ""
+    translations = translator.translate(LINES, beam=beam, max_tokens=12)
+    assert [translation.source for translation in translations] == LINES
+    assert [translation.text == "" for translation in translations][1] is True
+    assert translations[4].text == ""
     alone = [translator.translate([line], beam=beam, max_tokens=12)[0].ids for line in LINES]
-    assert [one.ids for one in found] == alone
+    assert [translation.ids for translation in translations] == alone
 
 
 def test_options_in_one_object_and_by_name_are_the_same_search(translator):
@@ -74,8 +74,8 @@ def test_options_in_one_object_and_by_name_are_the_same_search(translator):
 def test_small_batches_change_nothing_and_every_line_is_counted(translator):
     counted = []
     many = translator.translate(LINES, max_tokens=10, batch_tokens=4, progress=counted.append)
-    assert [one.ids for one in many] == [
-        one.ids for one in translator.translate(LINES, max_tokens=10)
+    assert [translation.ids for translation in many] == [
+        translation.ids for translation in translator.translate(LINES, max_tokens=10)
     ]
     assert sum(counted) == len(LINES)
 
@@ -86,12 +86,12 @@ def test_a_saved_translator_of_either_kind_translates_the_same(translator, tmp_p
         vocab_size=translator.tokeniser.vocab_size, dim=12, hidden=14
     )
     recurrent = Translator(RecurrentTranslator(config), translator.tokeniser)
-    for number, one in enumerate((translator, recurrent)):
-        one.model.save(tmp_path / f"run{number}", {TOKENISER_FILE: translator.tokeniser.to_json()})
+    for number, made in enumerate((translator, recurrent)):
+        made.model.save(tmp_path / f"run{number}", {TOKENISER_FILE: translator.tokeniser.to_json()})
         loaded = Translator.load(tmp_path / f"run{number}")
-        assert type(loaded.model) is type(one.model)
+        assert type(loaded.model) is type(made.model)
         for beam in (1, 3):
-            assert loaded.translate(LINES, beam=beam, max_tokens=9) == one.translate(
+            assert loaded.translate(LINES, beam=beam, max_tokens=9) == made.translate(
                 LINES, beam=beam, max_tokens=9
             )
 
@@ -122,12 +122,12 @@ def encoded(translator, pair):
 
 def by_hand(model, ids, source=None):
     """The log-probabilities of ids, one pass of the model for each of them."""
-    found = []
+    log_probs = []
     for place, identifier in enumerate(ids):
         read = torch.tensor([[BEGIN, *ids[:place]]])
         logits = model(read) if source is None else model(source, read)
-        found.append(float(logits[0, -1].detach().double().log_softmax(-1)[identifier]))
-    return found
+        log_probs.append(float(logits[0, -1].detach().double().log_softmax(-1)[identifier]))
+    return log_probs
 
 
 def test_scores_of_translations_and_texts_are_the_sums_of_a_loop(translator):

@@ -23,6 +23,6 @@ def test_there_is_one_version():
 
 
 def test_versions_of_the_changelog_fall():
-    numbers = [tuple(map(int, one.split("."))) for one in versions_of(CHANGELOG)]
+    numbers = [tuple(map(int, version.split("."))) for version in versions_of(CHANGELOG)]
     assert numbers == sorted(set(numbers), reverse=True)
     assert versions_of("## 0.2.0\n\n## 0.1.0 (x)\n### 3.0.0\n") == ["0.2.0", "0.1.0"]

@@ -61,10 +61,10 @@ def translation():
         of="es",
         instead_of=("er", "sie"),
     )
-    other = explore_translation(
+    renamed = explore_translation(
         translator(seed=1), TOKENISER, OTHER, TOKENISER.encode(TARGET), title="the other"
     )
-    return replace(compared(plain, other, "another model"), walk=shown_walk(walked()))
+    return replace(compared(plain, renamed, "another model"), walk=shown_walk(walked()))
 
 
 @cache

@@ -24,15 +24,15 @@ def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_cho
 ):
     with Opened(browser, translated) as opened:
         page = opened.page
-        one = translation().explained[translation().chosen][0]
+        lens = translation().explained[translation().chosen][0]
         panels = page.locator(".panel")
-        assert [panels.nth(at).get_attribute("data-lens") for at in range(2)] == [
+        assert [panels.nth(panel).get_attribute("data-lens") for panel in range(2)] == [
             "erase",
             "attention",
         ]
         shown = panels.first.locator(".scored").all_inner_texts()
-        scores = [*one.source_scores, *one.written_scores]
-        words = [*one.source_words, *one.written_words]
+        scores = [*lens.source_scores, *lens.written_scores]
+        words = [*lens.source_words, *lens.written_words]
         for text, word, score in zip(shown, words, scores, strict=True):
             label, number = text.split("\n")
             assert label == word
@@ -44,10 +44,10 @@ def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_cho
         page.locator(".written").get_by_text("Tier", exact=True).click()
         page.get_by_role("combobox", name="Lens", exact=True).select_option("gradients")
         place = translation().texts["target"].index("Tier")
-        one = next(one for one in translation().explained[place] if one.lens == "gradients")
+        lens = next(lens for lens in translation().explained[place] if lens.lens == "gradients")
         assert "Why Tier rather than" in page.locator(".question").inner_text()
         first = page.locator(".panel").first.locator(".scored small").first.inner_text()
-        assert float(first.replace("−", "-")) == pytest.approx(one.source_scores[0], abs=0.0051)
+        assert float(first.replace("−", "-")) == pytest.approx(lens.source_scores[0], abs=0.0051)
 
 
 def test_every_view_fits_the_screen_without_a_request_or_a_complaint(browser, translated):
@@ -72,10 +72,10 @@ def pixels(page, row, column):
 
 
 def test_pixels_are_those_of_the_python_table(browser, page_of):
-    given = weights(1, 1, 12, seed=3)
-    given[0, 0, 0] = torch.eye(12)[0]  # both ends of the scale
-    expected = colours()(given[0, 0].numpy(), bytes=True)
-    with Opened(browser, f"{page_of(show(given))}#view=map") as opened:
+    attention_weights = weights(1, 1, 12, seed=3)
+    attention_weights[0, 0, 0] = torch.eye(12)[0]  # both ends of the scale
+    expected = colours()(attention_weights[0, 0].numpy(), bytes=True)
+    with Opened(browser, f"{page_of(show(attention_weights))}#view=map") as opened:
         opened.settle()
         shown = np.array(
             [[pixels(opened.page, row, column) for column in range(12)] for row in range(12)],
@@ -85,7 +85,9 @@ def test_pixels_are_those_of_the_python_table(browser, page_of):
 
 
 def test_heads_are_sorted_by_their_measures(browser, page_of):
-    given = torch.stack([torch.eye(8), torch.full((8, 8), 1 / 8), torch.eye(8)[[0] * 8]])
+    attention_weights = torch.stack(
+        [torch.eye(8), torch.full((8, 8), 1 / 8), torch.eye(8)[[0] * 8]]
+    )
     orders = {
         "layer": "012",
         "entropy": "021",
@@ -93,7 +95,7 @@ def test_heads_are_sorted_by_their_measures(browser, page_of):
         "first": "012",
         "received": "012",
     }
-    with Opened(browser, f"{page_of(show(given))}#view=heads") as opened:
+    with Opened(browser, f"{page_of(show(attention_weights))}#view=heads") as opened:
         opened.page.locator(".twin summary").click()
         for sort, order in orders.items():
             opened.page.get_by_role("combobox", name="Sort by", exact=True).select_option(sort)
@@ -106,7 +108,7 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_o
     browser, tmp_path
 ):
     path = tmp_path / "large.html"
-    show(weights(12, 12, 512, causal=True), [f"word{at}" for at in range(512)]).save(path)
+    show(weights(12, 12, 512, causal=True), [f"word{word}" for word in range(512)]).save(path)
     assert path.stat().st_size <= 20e6
     with Opened(browser, f"{path.as_uri()}#view=heads", fresh=True) as opened:
         assert opened.cpu_seconds() <= 2
@@ -135,10 +137,10 @@ def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_o
 
 
 def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browser):
-    other = explore_translation(translator(), TOKENISER, OTHER, TOKENISER.encode(TARGET))
+    next_sentence = explore_translation(translator(), TOKENISER, OTHER, TOKENISER.encode(TARGET))
     with (
         ExplorerServer(
-            translation(), lambda text: other, text=SOURCE, label="Sentence"
+            translation(), lambda text: next_sentence, text=SOURCE, label="Sentence"
         ).start() as server,
         Opened(browser, server.url) as opened,
     ):
@@ -150,14 +152,17 @@ def test_words_that_were_chosen_in_one_sentence_are_not_those_of_the_next(browse
         page.get_by_role("button", name="Read this text").click()
         page.locator(".given").get_by_text("road", exact=True).wait_for()
         least = min(
-            (at for at in other.changes if at is not None),
-            key=lambda at: other.changes[at].probabilities[0],
+            (place for place in next_sentence.changes if place is not None),
+            key=lambda place: next_sentence.changes[place].probabilities[0],
         )
-        assert other.chosen == 0
+        assert next_sentence.chosen == 0
         chosen = without.locator("option:checked").inner_text().strip()
-        assert chosen == other.texts["source"][least]
+        assert chosen == next_sentence.texts["source"][least]
         opened.view("Reader")
-        assert f"Why {other.texts['target'][0]} rather" in page.locator(".question").inner_text()
+        assert (
+            f"Why {next_sentence.texts['target'][0]} rather"
+            in page.locator(".question").inner_text()
+        )
         assert not opened.complaints
 
 
@@ -194,7 +199,9 @@ def test_a_layer_of_heads_begins_at_the_left(browser, page_of):
 
 @pytest.mark.parametrize(("view", "count"), [("map", 24), ("compare", 600)])
 def test_maps_and_their_words_are_not_wider_than_the_page(browser, page_of, view, count):
-    address = page_of(show(weights(1, 2, count), [f"word number {at}" for at in range(count)]))
+    address = page_of(
+        show(weights(1, 2, count), [f"word number {place}" for place in range(count)])
+    )
     sizes = """(count) => {
         const canvas = document.querySelector("main canvas"), {left, cell} = canvas.place;
         return [left + count * cell, canvas.offsetWidth, canvas.parentElement.clientWidth];

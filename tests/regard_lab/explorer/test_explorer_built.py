@@ -115,8 +115,8 @@ def test_an_example_opens_without_a_request_or_a_complaint(browser, page_of, nam
     }
     with Opened(browser, page_of(example_page(name)) + view) as opened:
         buttons = opened.page.locator("nav button")
-        for at in range(buttons.count()):
-            buttons.nth(at).click()
+        for index in range(buttons.count()):
+            buttons.nth(index).click()
             opened.settle()
         assert len([url for url in opened.requests if not url.startswith("blob:")]) == 1
         assert not opened.complaints
@@ -128,17 +128,17 @@ def test_the_reaction_has_the_weights_of_the_committed_report():
     )
     answer = stored("reaction")
     words = answer["header"]["texts"]["text"]
-    one = answer["header"]["attentions"][0]
-    assert one["shape"][:2] == [12, 8]
-    packed = unpacked(answer["arrays"], one["bytes"][report["layer"]][report["head"]])
+    attention = answer["header"]["attentions"][0]
+    assert attention["shape"][:2] == [12, 8]
+    packed = unpacked(answer["arrays"], attention["bytes"][report["layer"]][report["head"]])
     arrow = words.index(">>")
     atoms = [
-        at
-        for at, word in enumerate(words)
+        place
+        for place, word in enumerate(words)
         if word.strip("[]").isalpha() and word not in ("[CLS]", "[SEP]")
     ]
-    reactants = [at for at in atoms if at < arrow]
-    product = [at for at in atoms if at > arrow]
+    reactants = [place for place in atoms if place < arrow]
+    product = [place for place in atoms if place > arrow]
     shown = [
         [(packed[row * len(words) + column] / 255) ** 2 for column in reactants] for row in product
     ]

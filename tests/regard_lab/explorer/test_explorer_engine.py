@@ -123,10 +123,10 @@ ENCODERS = {
 def seeded(kind, settings, seed=0):
     """A model whose weights are large enough that its weights of attention differ."""
     torch.manual_seed(seed)
-    own = {"hidden": 12} if kind is RecurrentTranslator else {"heads": 2}
+    size = {"hidden": 12} if kind is RecurrentTranslator else {"heads": 2}
     model = kind(
         kind.Config(
-            vocab_size=TOKENISER.vocab_size, **{"dim": 16, "dropout": 0.0, **own, **settings}
+            vocab_size=TOKENISER.vocab_size, **{"dim": 16, "dropout": 0.0, **size, **settings}
         )
     )
     for parameter in model.parameters():
@@ -175,23 +175,23 @@ def array(attention):
     return np.array(attention["weights"], dtype=np.float32).reshape(attention["shape"])
 
 
-def assert_same_lens(found, record):
+def assert_same_lens(lens, record):
     """A lens of the page is that of the library: words, relevances, and the most important word."""
-    assert [word for word, _ in found["source"]] == list(record.source_words)
+    assert [word for word, _ in lens["source"]] == list(record.source_words)
     # attention of a recurrent translator has none
     written = record.written_words if record.written_scores else ()
-    assert [word for word, _ in found["written"]] == list(written)
-    scores = [score for _, score in [*found["source"], *found["written"]]]
+    assert [word for word, _ in lens["written"]] == list(written)
+    scores = [score for _, score in [*lens["source"], *lens["written"]]]
     expected = [*record.source_scores, *record.written_scores]
     assert scores == pytest.approx(expected, abs=5e-4)
-    assert found["others"] == list(record.others)
-    assert found["log_odds"] == pytest.approx(record.log_odds, abs=1e-4)
+    assert lens["others"] == list(record.others)
+    assert lens["log_odds"] == pytest.approx(record.log_odds, abs=1e-4)
     assert expected[int(np.argmax(scores))] == pytest.approx(max(expected), abs=1e-6)
 
 
 @torch.no_grad()
 def assert_translates(opened, model, tokeniser, sources, lenses):
-    runs = asked(opened, "run", [{"source": one} for one in sources])
+    runs = asked(opened, "run", [{"source": source} for source in sources])
     for source, run in zip(sources, runs, strict=True):
         ids = run["ids"]["target"]
         changes = without_each(model, tokeniser, source, ids, 40)
@@ -207,10 +207,10 @@ def assert_translates(opened, model, tokeniser, sources, lenses):
         contrasts = alternatives(model, tokeniser, source, ids, {0, last // 2, last})
         changes = without_each(model, tokeniser, source, ids, 40)
         answers = assert_explains(opened, model, tokeniser, {"source": source}, contrasts)
-        for at, one in enumerate(answers[-1]["changes"]):
-            assert one["probabilities"] == pytest.approx(changes[at].probabilities, abs=1e-4)
-            word, chance = changes[at].likeliest[0][0]
-            assert one["likeliest"][0][0] == [word, pytest.approx(chance, abs=1e-4)]
+        for place, change in enumerate(answers[-1]["changes"]):
+            assert change["probabilities"] == pytest.approx(changes[place].probabilities, abs=1e-4)
+            word, chance = changes[place].likeliest[0][0]
+            assert change["likeliest"][0][0] == [word, pytest.approx(chance, abs=1e-4)]
 
 
 def assert_explains(opened, model, tokeniser, question, contrasts, shift=0):
@@ -227,8 +227,8 @@ def assert_explains(opened, model, tokeniser, question, contrasts, shift=0):
             explain_contrasts(model, tokeniser, list(contrasts.values()), name),
             strict=True,
         ):
-            (found,) = [one for one in answer["lenses"] if one["lens"] == name]
-            assert_same_lens(found, record)
+            (shown,) = [lens for lens in answer["lenses"] if lens["lens"] == name]
+            assert_same_lens(shown, record)
     assert all(len(answer["lenses"]) == len(names) for answer in answers)
     return answers
 
@@ -256,15 +256,15 @@ def test_a_language_model_reads_and_continues_as_the_library_does(page_with, nam
     )
     changes = text_without_each(model, TOKENISER, text, 40)
     assert run["probabilities"] == pytest.approx(changes[None].probabilities, rel=1e-3)
-    assert [one[0][0] for one in said["likeliest"]] == [
-        one[0][0] for one in changes[None].likeliest
+    assert [candidates[0][0] for candidates in said["likeliest"]] == [
+        candidates[0][0] for candidates in changes[None].likeliest
     ]
     contrasts = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {1, 3})
     # after "<begin>"
     answers = assert_explains(opened, model, TOKENISER, {"source": text}, contrasts, 1)
-    for at, one in enumerate(answers[-1]["changes"]):
-        assert one["probabilities"] == pytest.approx(
-            changes[at + 1].probabilities, rel=2e-3, abs=1e-6
+    for place, change in enumerate(answers[-1]["changes"]):
+        assert change["probabilities"] == pytest.approx(
+            changes[place + 1].probabilities, rel=2e-3, abs=1e-6
         )
     (written,) = asked(opened, "written", [{"source": text, "most": 12}])
     ((expected,),) = Generator(model, TOKENISER).generate([text], max_tokens=12)
@@ -295,7 +295,9 @@ def test_an_encoder_masks_sorts_and_looks_as_the_library_does(page_with, name):
         assert run["probabilities"][0] == pytest.approx(float(best), abs=1e-5)
     (answer,) = asked(opened, "lens", [{"source": text, "place": 0}])
     assert all(
-        -1 <= one <= 1.000001 for change in answer["changes"] for one in change["similarities"]
+        -1 <= similarity <= 1.000001
+        for change in answer["changes"]
+        for similarity in change["similarities"]
     )
 
 
@@ -306,8 +308,8 @@ def without_heads(model, off, scale=1.0):
     for kind, layer, head in off:
         size = layers[kind, layer].head_dim
         layers[kind, layer].to_output.weight.data[:, head * size : (head + 1) * size] = 0
-    for one in layers.values() if scale != 1 else ():
-        one.options["scale"] = scale / one.head_dim**0.5
+    for layer in layers.values() if scale != 1 else ():
+        layer.options["scale"] = scale / layer.head_dim**0.5
     return changed
 
 
@@ -361,7 +363,7 @@ def assert_effects(opened, model, question, place, contrast):
         )
         return float(torch.logit(shares[contrast[1]]))
 
-    layers = {layer: one.heads for layer, one in attention_layers(model).items()}
+    layers = {layer: attention.heads for layer, attention in attention_layers(model).items()}
     first = (*next(iter(layers)), 0)
     (answer,) = asked(opened, "effects", [{**question, "place": place}])
     ablated = (
@@ -370,14 +372,14 @@ def assert_effects(opened, model, question, place, contrast):
         else ablate(model, TOKENISER, [contrast], by="zero").by_layer()
     )
     for (name, layer), heads in layers.items():
-        found = answer["kinds"]["text" if name == "self" else name]
-        every = [(name, layer, one) for one in range(heads)]
-        assert found["layers"][layer] == pytest.approx(odds([]) - odds(every), abs=1e-4)
-        assert found["heads"][layer] == pytest.approx(
-            [odds([]) - odds([one]) for one in every], abs=1e-4
+        effects = answer["kinds"]["text" if name == "self" else name]
+        every = [(name, layer, head) for head in range(heads)]
+        assert effects["layers"][layer] == pytest.approx(odds([]) - odds(every), abs=1e-4)
+        assert effects["heads"][layer] == pytest.approx(
+            [odds([]) - odds([head]) for head in every], abs=1e-4
         )
         if ablated:
-            assert found["heads"][layer] == pytest.approx(
+            assert effects["heads"][layer] == pytest.approx(
                 ablated[name]["effect on log odds"][layer].tolist(), abs=1e-4
             )
 
@@ -386,11 +388,11 @@ def test_effects_of_heads_are_those_of_ablation_by_zeros(page_with):
     model = seeded(TranslationTransformer, TRANSLATORS["grouped"])
     off = [["encoder", 0, 1], ["cross", 1, 0]]
     opened = page_with(model)
-    for heads, one in (([], model), (off, without_heads(model, off))):
+    for heads, changed in (([], model), (off, without_heads(model, off))):
         question = {"source": SOURCE, "off": heads}
         (run,) = asked(opened, "run", [question])
-        place, contrast = alternatives(one, TOKENISER, SOURCE, run["ids"]["target"]).popitem()
-        assert_effects(opened, one, question, place, contrast)
+        place, contrast = alternatives(changed, TOKENISER, SOURCE, run["ids"]["target"]).popitem()
+        assert_effects(opened, changed, question, place, contrast)
     model = seeded(LanguageModel, LANGUAGE_MODELS["llama"])
     text = "The animal didn't cross"
     contrast = alternatives(model, TOKENISER, None, TOKENISER.encode(text), {3})[3]
@@ -410,14 +412,14 @@ def test_heads_show_their_effects_on_the_word_that_is_chosen(page_with):
         words.nth(place).click()
         word = words.nth(place).inner_text().replace("end", "<end>")
         note.filter(has_text=f"does for “{word}” rather than").wait_for()
-        (found,) = asked(opened, "effects", [{"source": SOURCE, "place": place}])
+        (effects,) = asked(opened, "effects", [{"source": SOURCE, "place": place}])
         page.get_by_role("combobox", name="Sort by").select_option("effect")
-        largest = np.unravel_index(np.argmax(found["kinds"]["cross"]["heads"]), (2, 2))
+        largest = np.unravel_index(np.argmax(effects["kinds"]["cross"]["heads"]), (2, 2))
         assert f"without {largest[0]}.{largest[1]} its log odds" in note.inner_text()
         row = page.locator(".twin tbody tr").first.locator("td, th").all_text_contents()
-        assert [one.strip() for one in row[:2]] == [str(one) for one in largest]
+        assert [cell.strip() for cell in row[:2]] == [str(cell) for cell in largest]
         assert float(row[-1].replace("−", "-")) == pytest.approx(
-            np.max(found["kinds"]["cross"]["heads"]), abs=6e-4
+            np.max(effects["kinds"]["cross"]["heads"]), abs=6e-4
         )
 
 
@@ -453,11 +455,9 @@ def test_every_pattern_that_a_text_can_hold_is_that_of_the_library(page_with):
     text = " ".join(["animal"] * (count - 2))
     for written in WRITTEN.values():
         (run,) = asked(opened, "run", [{"source": text, "patterns": {"text": written}}])
-        found = array(run["attention"]["text"])[0] > 0
+        seen = array(run["attention"]["text"])[0] > 0
         dense = parse(written).dense(count, count).numpy()
-        assert (found == np.broadcast_to(dense.reshape(-1, count, count), found.shape)).all(), (
-            written
-        )
+        assert (seen == np.broadcast_to(dense.reshape(-1, count, count), seen.shape)).all(), written
 
 
 def texts_of_any_letters(count):
@@ -488,9 +488,9 @@ def test_texts_become_the_ids_and_words_of_the_tokeniser(page_with, kind):
     if kind == "byte":  # as lists of earlier versions are
         seen = replace(seen, symbols=None)
     opened = page_with(model, tokeniser, "a", seen)
-    own = [SOURCE, "Animal crossings: the street didn't cross the Zebra. «the»", "我有3只cats"]
-    own += ["≠$👍🏽🏽👎🏽 🇩🇪🇩🇫🇷 👩\u200d🚀\ufe0f≠\u0301 5€"]
-    texts = [*texts_of_any_letters(120), *own]
+    hard = [SOURCE, "Animal crossings: the street didn't cross the Zebra. «the»", "我有3只cats"]
+    hard += ["≠$👍🏽🏽👎🏽 🇩🇪🇩🇫🇷 👩\u200d🚀\ufe0f≠\u0301 5€"]
+    texts = [*texts_of_any_letters(120), *hard]
     for text, run in zip(
         texts, asked(opened, "words", [{"source": text} for text in texts]), strict=True
     ):
@@ -515,18 +515,20 @@ def test_a_page_in_int8_computes_the_rounded_model_and_states_its_difference(pag
         r"differ from those in float32 by at most (\d\.\d+)",
         opened.page.locator("footer").inner_text(),
     )
-    one, other = (look(each, TOKENISER, SOURCE, translation.ids) for each in (model, rounded))
-    apart = (getattr(one, kind) - getattr(other, kind) for kind in ("cross", "encoder", "decoder"))
-    farthest = max(float(each.abs().max()) for each in apart)
+    before, after = (look(read, TOKENISER, SOURCE, translation.ids) for read in (model, rounded))
+    apart = (
+        getattr(before, kind) - getattr(after, kind) for kind in ("cross", "encoder", "decoder")
+    )
+    farthest = max(float(difference.abs().max()) for difference in apart)
     assert 0 < farthest <= float(said[1]) < farthest + 1e-3
 
 
 @pytest.mark.parametrize("part", ["model", "tensors"])
 def test_a_changed_byte_of_the_model_is_refused_with_a_sentence(browser, tmp_path, part):
     html = to_page(explore_model(translator(), TOKENISER, SOURCE)).html
-    at = html.index(f'id="regard-{part}">') + 400
+    byte = html.index(f'id="regard-{part}">') + 400
     path = tmp_path / "page.html"
-    path.write_text(html[:at] + ("a" if html[at] != "a" else "b") + html[at + 1 :])
+    path.write_text(html[:byte] + ("a" if html[byte] != "a" else "b") + html[byte + 1 :])
     with Opened(browser, path.as_uri()) as opened:
         said = opened.page.locator("[role=alert]").inner_text()
         assert said.startswith("The model in this page was changed or damaged")
@@ -538,7 +540,7 @@ def test_hostile_texts_stay_text(page_with):
     opened = page_with(
         model, words=words, text="</script><script>window.ran=1</script> <b>&lt;", asked=None
     )
-    for text in [one for one in PAYLOADS[:-1] if one.strip()][:16]:
+    for text in [payload for payload in PAYLOADS[:-1] if payload.strip()][:16]:
         opened.write(text)
         opened.page.wait_for_timeout(30)
     opened.view("What if")
@@ -556,16 +558,18 @@ def drag(page, begin, end):
     """Draw with the mouse from one pair of the pattern's map to another."""
     canvas = page.locator("canvas.pattern")
     canvas.scroll_into_view_if_needed()
-    place = canvas.evaluate("(one) => one.place")
+    place = canvas.evaluate("(map) => map.place")
     box = canvas.bounding_box()
-    middle = lambda at, begins: begins + (at + 0.5) * place["cell"]  # noqa: E731
-    (first, last) = (
-        (middle(column, box["x"] + place["left"]), middle(row, box["y"] + place["top"]))
-        for row, column in (begin, end)
-    )
-    page.mouse.move(*first)
+    left = box["x"] + place["left"]
+    top = box["y"] + place["top"]
+
+    def middle(pair):
+        row, column = pair
+        return left + (column + 0.5) * place["cell"], top + (row + 0.5) * place["cell"]
+
+    page.mouse.move(*middle(begin))
     page.mouse.down()
-    page.mouse.move(*last, steps=5)
+    page.mouse.move(*middle(end), steps=5)
     page.mouse.up()
 
 
@@ -633,13 +637,13 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
             "patterns": {"encoder": "causal"},
         },
     )
-    with Opened(browser, link) as other:
-        shown = other.page.locator(".written .t").all_inner_texts()
+    with Opened(browser, link) as reopened:
+        shown = reopened.page.locator(".written .t").all_inner_texts()
         assert shown == [word.replace("<end>", "end") for word in run["target"]]
-        other.page.get_by_text("Change the model", exact=True).click()
-        other.page.get_by_role("button", name="Undo all changes").click()
-        other.page.wait_for_function("() => location.hash.includes('off=&')")
-        assert not other.complaints
+        reopened.page.get_by_text("Change the model", exact=True).click()
+        reopened.page.get_by_role("button", name="Undo all changes").click()
+        reopened.page.wait_for_function("() => location.hash.includes('off=&')")
+        assert not reopened.complaints
     with Opened(browser, re.sub("masks=[^&]*", "masks=encoder:nothing", link)) as broken:
         assert "there is no pattern" in broken.page.get_by_role("alert").inner_text()
 
@@ -655,9 +659,10 @@ def test_a_trained_translator_is_the_same_in_a_page_on_its_test_split(page_with,
     tokeniser = translator.tokeniser
     opened = page_with(model, tokeniser, words=translator.words)
     written = [
-        one["text"] for one in asked(opened, "text", [{"source": source} for source in sources])
+        answer["text"]
+        for answer in asked(opened, "text", [{"source": source} for source in sources])
     ]
-    assert written == [one.text for one in translator.translate(sources)]
+    assert written == [translation.text for translation in translator.translate(sources)]
     assert_translates(opened, model, tokeniser, sources, 100)
 
 

@@ -46,15 +46,22 @@ def in_number(text):
     return 0.0 if text in ("<.001", "under .001") else float(text)
 
 
-def assert_moves(says, own):
+def assert_moves(says, stated):
     """Experiments say truly how the probability of a word moves, and at least one says it."""
-    found = [re.search(r"(falls to|rises to|stays at) (.+)$", one) for one in says]
-    found = [one.groups() for one in found if one]
-    assert found
-    for how, number in found:
-        now, before = in_number(number), in_number(own)
-        moves = "falls to" if now < before else "rises to"
-        assert how == ("stays at" if now == before else moves)
+    before = in_number(stated)
+    moved = False
+    for sentence in says:
+        movement = re.search(r"(falls to|rises to|stays at) (.+)$", sentence)
+        if movement is None:
+            continue
+        moved = True
+        verb, number = movement.groups()
+        after = in_number(number)
+        if after == before:
+            assert verb == "stays at"
+        else:
+            assert verb == ("falls to" if after < before else "rises to")
+    assert moved
 
 
 def headline(page):
@@ -80,21 +87,21 @@ def certain_translator():
 def without_words(model, ids):
     """The probabilities of the words as they are, and without each word, of Python."""
     changes = without_each(model, TOKENISER, SOURCE, ids, 40)
-    return changes[None], {at: one for at, one in changes.items() if at is not None}
+    return changes[None], {place: change for place, change in changes.items() if place is not None}
 
 
 def expected_answer(words, plain, erased, place, word):
     """The sentence of the first screen for a written word, from the probabilities of Python."""
-    own = plain.probabilities[place]
-    order = sorted(erased, key=lambda at: erased[at].probabilities[place])
+    before = plain.probabilities[place]
+    order = sorted(erased, key=lambda candidate: erased[candidate].probabilities[place])
     first = erased[order[0]]
-    now = first.probabilities[place]
-    assert own - now > LEAST
+    after = first.probabilities[place]
+    assert before - after > LEAST
     instead = first.likeliest[place][0][0]
     assert instead != word
     return (
         f"Without {words[order[0]]}, the model would write {instead}: "
-        f"the probability of {word} falls from {said(own)} to {said(now)}."
+        f"the probability of {word} falls from {said(before)} to {said(after)}."
     )
 
 
@@ -126,12 +133,12 @@ def test_the_sentence_and_the_numbers_of_a_translator_are_those_of_python(transl
         page.locator(f".written [data-at='{place}']").click()
         page.locator(f".written .chosen[data-at='{place}']").wait_for()
         falls = {
-            str(at): written(one.probabilities[place])
-            for at, one in erased.items()
-            if plain.probabilities[place] - one.probabilities[place] >= LEAST
+            str(erased_word): written(change.probabilities[place])
+            for erased_word, change in erased.items()
+            if plain.probabilities[place] - change.probabilities[place] >= LEAST
         }
         assert numbers(page) == falls
-        best = min(erased, key=lambda at: erased[at].probabilities[place])
+        best = min(erased, key=lambda erased_word: erased[erased_word].probabilities[place])
         if falls and erased[best].likeliest[place][0][0] != target[place]:
             wanted = expected_answer(words, plain, erased, place, target[place])
             assert headline(page).startswith(" ".join(wanted.split()))
@@ -159,7 +166,7 @@ def test_the_experiments_are_the_word_and_the_head_whose_absence_moves_the_predi
     assert_moves(experiments_on(page, len(plain.probabilities) - 1, "the end"), "<.001")
     place = int(np.argmin(plain.probabilities[:-1]))
     experiments_on(page, place, run["texts"]["target"][place])
-    word = min(erased, key=lambda at: erased[at].probabilities[place])
+    word = min(erased, key=lambda candidate: erased[candidate].probabilities[place])
     titles = page.locator(".try strong").all_inner_texts()
     assert f"Erase “{run['texts']['source'][word]}”" in titles
     left = {}
@@ -167,7 +174,7 @@ def test_the_experiments_are_the_word_and_the_head_whose_absence_moves_the_predi
         for number in range(2):
             changed, _ = without_words(without_heads(model, [(kind, 0, number)]), ids)
             left[f"0.{number}", kind] = changed.probabilities[place]
-    (head, _), least = min(left.items(), key=lambda one: one[1])
+    (head, _), least = min(left.items(), key=lambda item: item[1])
     assert least < plain.probabilities[place]
     assert f"Switch off head {head}" in titles
 
@@ -179,9 +186,9 @@ def test_the_experiments_are_the_word_and_the_head_whose_absence_moves_the_predi
     alone = f"Without {run['texts']['source'][word]}: "
     assert page.locator(".outcome").inner_text().startswith(alone)
     page.get_by_role("button", name="Switch off").click()
-    both = f"Together, w{alone[1:-2]} and with head {head} switched off: "
+    together = f"Together, w{alone[1:-2]} and with head {head} switched off: "
     page.locator(".outcome", has_text="Together").wait_for()
-    assert page.locator(".outcome").inner_text().startswith(both)
+    assert page.locator(".outcome").inner_text().startswith(together)
     for _ in range(2):
         page.get_by_role("button", name="Undo").click()
         opened.settle()
@@ -203,18 +210,20 @@ def test_what_follows_a_text_depends_on_the_words_that_python_erases(browser, pa
         assert page.locator(".options strong").all_inner_texts() == [
             written(p) for _, p in likeliest
         ]
-        own = plain.probabilities[-1]
+        before = plain.probabilities[-1]
         falls = {
-            str(at): written(one.probabilities[-1])
-            for at, one in changes.items()
-            if at is not None and 1 - one.probabilities[-1] / own >= LEAST
+            str(place): written(change.probabilities[-1])
+            for place, change in changes.items()
+            if place is not None and 1 - change.probabilities[-1] / before >= LEAST
         }
-        assert any(own - changes[int(at)].probabilities[-1] < LEAST for at in falls)  # relative
+        assert any(
+            before - changes[int(place)].probabilities[-1] < LEAST for place in falls
+        )  # relative
         assert len(falls) >= 2
         assert numbers(page) == falls
-        least = min(falls, key=lambda at: changes[int(at)].probabilities[-1])
-        now = changes[int(least)].probabilities[-1]
-        assert f"falls from {said(own)} to {said(now)}." in headline(page)
+        least = min(falls, key=lambda place: changes[int(place)].probabilities[-1])
+        after = changes[int(least)].probabilities[-1]
+        assert f"falls from {said(before)} to {said(after)}." in headline(page)
         assert "continue with" in headline(page)
         page.locator(".options .w").nth(1).click()
         page.wait_for_function("() => location.hash.includes('pick=1')")
@@ -231,7 +240,7 @@ def about_each_chosen_word(page, words):
         page.wait_for_function(READY)
         says = page.locator(".try span").all_inner_texts()
         assert says
-        assert all(one.startswith(f"“{words[pick]}” ") for one in says)
+        assert all(sentence.startswith(f"“{words[pick]}” ") for sentence in says)
         assert_moves(says, page.locator(".options strong").nth(pick).inner_text())
         if changes:
             page.locator(".try button").first.click()
@@ -258,19 +267,19 @@ def test_an_encoder_answers_with_classes_and_guesses_and_says_so(browser, page_o
         run = page.evaluate("(asked) => regard.run(asked)", asked)
         if head == "classes":
             order = np.argsort(run["probabilities"])[::-1]
-            wanted = [written(run["probabilities"][at]) for at in order]
+            wanted = [written(run["probabilities"][place]) for place in order]
             assert page.locator(".options .w").all_inner_texts() == [
-                run["target"][at] for at in order
+                run["target"][place] for place in order
             ]
         else:
             wanted = [written(run["probabilities"][0])]
         shown = page.locator(".options strong").all_inner_texts()
         assert shown[: len(wanted)] == wanted
-        for at, number in numbers(page).items():
-            without = {**asked, "erase": [*erase, int(at)]}
-            now = page.evaluate("(asked) => regard.run(asked)", without)
+        for place, number in numbers(page).items():
+            without = {**asked, "erase": [*erase, int(place)]}
+            changed_run = page.evaluate("(asked) => regard.run(asked)", without)
             if head == "classes":
-                assert number == written(now["probabilities"][int(order[0])])
+                assert number == written(changed_run["probabilities"][int(order[0])])
 
         # vectors are compared by "What if", whatever the head
         if head == "classes":
@@ -278,7 +287,7 @@ def test_an_encoder_answers_with_classes_and_guesses_and_says_so(browser, page_o
             page.locator(".given .gone").wait_for()
         opened.view("What if")
         page.locator("[data-change]", has_text="As changed, the vector of “").wait_for()
-        moved = [float(one) for one in page.locator("tbody td").all_inner_texts()]
+        moved = [float(cell) for cell in page.locator("tbody td").all_inner_texts()]
         assert min(moved) < 0.999
         assert not opened.complaints
 
@@ -299,14 +308,14 @@ def similarities_without(model, row):
             return table
 
         handle = model.embedding.register_forward_hook(erased)
-        found = model(ids)[0, list(spans[row][1])].mean(0)
+        vector_of_word = model(ids)[0, list(spans[row][1])].mean(0)
         handle.remove()
-        return found
+        return vector_of_word
 
-    own = vector([])
+    unchanged = vector([])
     return {
-        at: float(torch.cosine_similarity(own, vector(list(spans[at][1])), 0))
-        for at in range(1, len(spans) - 1)
+        place: float(torch.cosine_similarity(unchanged, vector(list(spans[place][1])), 0))
+        for place in range(1, len(spans) - 1)
     }
 
 
@@ -318,9 +327,9 @@ def test_an_encoder_without_a_head_tells_of_vectors_and_never_of_writing(browser
         similarities = similarities_without(model, row)
         assert page.locator(".given .chosen .t").inner_text() == "tired"
         turned = {
-            str(at): f"{cosine:.2f}".removeprefix("0")
-            for at, cosine in similarities.items()
-            if at != row and 1 - cosine >= LEAST
+            str(place): f"{cosine:.2f}".removeprefix("0")
+            for place, cosine in similarities.items()
+            if place != row and 1 - cosine >= LEAST
         }
         assert numbers(page) == turned
         assert "the vector of tired changes: its cosine with the vector before is" in headline(page)
@@ -357,9 +366,9 @@ def test_a_stored_translation_says_the_same_without_its_model(browser, page_of):
     with Opened(browser, page_url) as opened:
         place = int(opened.page.locator(".written .chosen").get_attribute("data-at"))
         falls = {
-            str(at): written(one.probabilities[place])
-            for at, one in erased.items()
-            if plain.probabilities[place] - one.probabilities[place] >= LEAST
+            str(erased_word): written(change.probabilities[place])
+            for erased_word, change in erased.items()
+            if plain.probabilities[place] - change.probabilities[place] >= LEAST
         }
         assert numbers(opened.page) == falls
         opened.page.get_by_role("radio", name="Looks at").click()
@@ -369,32 +378,32 @@ def test_a_stored_translation_says_the_same_without_its_model(browser, page_of):
         opened.page.wait_for_function("() => location.hash.includes('changed=2')")
         told, link = opened.page.locator(".outcome").inner_text(), opened.page.url
         assert told.startswith("Without ")
-    with Opened(browser, link) as other:
-        assert other.page.locator(".outcome").inner_text() == told
+    with Opened(browser, link) as reopened:
+        assert reopened.page.locator(".outcome").inner_text() == told
 
 
 def test_weights_without_a_model_say_where_a_word_looks(browser, page_of):
-    given = weights(2, 3, 7, seed=5)
-    given[0, 0] = torch.eye(7)  # to look at oneself is no answer
+    attention_weights = weights(2, 3, 7, seed=5)
+    attention_weights[0, 0] = torch.eye(7)  # to look at oneself is no answer
     names = ["The", "animal", "was", "not", "wide", "but", "tired"]
-    with Opened(browser, page_of(show(given, names))) as opened:
+    with Opened(browser, page_of(show(attention_weights, names))) as opened:
         page = opened.page
         page.get_by_role("button", name="Show head").wait_for()
         row = names.index("tired")
-        others = given[:, :, row].clone()
+        others = attention_weights[:, :, row].clone()
         others[..., row] = 0
-        layer, head, at = np.unravel_index(int(others.argmax()), tuple(others.shape))
+        layer, head, key = np.unravel_index(int(others.argmax()), tuple(others.shape))
         assert page.locator(".try strong").first.inner_text() == f"Show head {layer}.{head}"
         page.locator(".try button").first.click()
-        seen = f"From tired, head {layer}.{head} looks most at {names[at]} ({others[layer, head, at]:.2f}"
+        seen = f"From tired, head {layer}.{head} looks most at {names[key]} ({others[layer, head, key]:.2f}"
         page.wait_for_function(
             "(text) => document.querySelector('.answer').innerText.includes(text)", arg=seen[:30]
         )
         assert headline(page).startswith(seen.replace("(0.", "(."))
         assert "not what it uses" in headline(page)
         opened.view("Heat map")  # until a cell is chosen it is the largest of the row
-        at = int(given[layer, head, row].argmax())
-        told = f"tired ({row}) looks at {names[at]} ({at}) with weight"
+        key = int(attention_weights[layer, head, row].argmax())
+        told = f"tired ({row}) looks at {names[key]} ({key}) with weight"
         assert page.locator("[data-readout]").inner_text().startswith(told)
 
 
@@ -515,8 +524,8 @@ def test_nothing_moves_when_a_word_is_erased(browser, page_of, kind):
             page.evaluate("window.shifts = []")  # those of another width
             before = page.evaluate(places)
             length = page.locator(".written .w").count()
-            for at in ("1", "3"):
-                page.locator(f".given [data-at='{at}']").click()
+            for place in ("1", "3"):
+                page.locator(f".given [data-at='{place}']").click()
                 page.locator(".given .gone").wait_for()
                 opened.settle()
                 told = page.locator(".outcome").inner_text()
@@ -547,16 +556,16 @@ def test_a_link_shows_the_same_word_and_the_same_change(browser, page_of):
         assert page.evaluate(OPACITIES) == strong  # a word that is erased is not pointed at
         told, link = headline(page), page.url
         assert_shared(page, told)
-    with Opened(browser, link) as other:
-        other.page.locator(".given .gone[data-at='2']").wait_for()
-        assert headline(other.page) == told
-        assert other.page.locator(".undo").is_enabled()
-        gone = other.page.locator(".given .gone .t").inner_text()
-        pill = other.page.locator(".pills button")
+    with Opened(browser, link) as reopened:
+        reopened.page.locator(".given .gone[data-at='2']").wait_for()
+        assert headline(reopened.page) == told
+        assert reopened.page.locator(".undo").is_enabled()
+        gone = reopened.page.locator(".given .gone .t").inner_text()
+        pill = reopened.page.locator(".pills button")
         assert pill.all_inner_texts() == [f"without “{gone}”"]
         pill.click()
-        other.page.locator(".given .gone").wait_for(state="detached")
-        assert other.page.locator(".undo").is_disabled()
+        reopened.page.locator(".given .gone").wait_for(state="detached")
+        assert reopened.page.locator(".undo").is_disabled()
 
 
 def assert_shared(page, told):
@@ -571,14 +580,16 @@ def assert_shared(page, told):
         return Path(download.value.path()).read_bytes()
 
     drawn = ElementTree.fromstring(saved("SVG"))
-    texts = [one.text for one in drawn.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [node.text for node in drawn.iter("{http://www.w3.org/2000/svg}text")]
     assert "".join(texts).startswith(told.replace(" ", ""))
     shown = page.locator(".line .t").all_inner_texts()
-    assert [one for one in " ".join(shown).split() if one.isprintable() and one not in texts] == []
+    assert [
+        word for word in " ".join(shown).split() if word.isprintable() and word not in texts
+    ] == []
     links = page.evaluate("document.querySelectorAll('.stage path').length")
     assert len(list(drawn.iter("{http://www.w3.org/2000/svg}path"))) == links > 1
     picture = saved("PNG")
-    width, height = (int.from_bytes(picture[at : at + 4], "big") for at in (16, 20))
+    width, height = (int.from_bytes(picture[offset : offset + 4], "big") for offset in (16, 20))
     assert picture.startswith(b"\x89PNG")
     sides = [2 * float(drawn.get(side)) for side in ("width", "height")]
     assert [width, height] == pytest.approx(sides, abs=1)
@@ -639,11 +650,11 @@ def test_a_language_model_without_its_model_tells_what_it_expects(browser, page_
     changes = text_without_each(model, TOKENISER, text, 40)
     with Opened(browser, page_of(explore_text(model, TOKENISER, text))) as opened:
         page = opened.page
-        own = changes[None].probabilities[-1]
+        before = changes[None].probabilities[-1]
         falls = {
-            str(at): written(one.probabilities[-1])
-            for at, one in changes.items()
-            if at is not None and 1 - one.probabilities[-1] / own >= LEAST
+            str(place): written(change.probabilities[-1])
+            for place, change in changes.items()
+            if place is not None and 1 - change.probabilities[-1] / before >= LEAST
         }
         assert numbers(page) == falls
         assert "holds what a language model expects" in page.locator(".orientation").inner_text()

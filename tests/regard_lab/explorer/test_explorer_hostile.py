@@ -63,11 +63,16 @@ def hostile_words(count):
     generator = random.Random(0)
     words = list(PAYLOADS)
     while len(words) < count:
-        one = generator.choice(PAYLOADS[:-1])
-        other = generator.choice(PAYLOADS[:-1])
+        first = generator.choice(PAYLOADS[:-1])
+        second = generator.choice(PAYLOADS[:-1])
         words.append(
             generator.choice(
-                [one + other, one * 3, one[::-1], f"{one}{chr(generator.randrange(0x11000))}"]
+                [
+                    first + second,
+                    first * 3,
+                    first[::-1],
+                    f"{first}{chr(generator.randrange(0x11000))}",
+                ]
             )
         )
     return words[:count]
@@ -76,7 +81,7 @@ def hostile_words(count):
 def hostile_exploration(words):
     """Hostile text in every place: title, notes, words, the explained words and what they are compared with."""
     count = len(words)
-    given = weights(1, 2, count)
+    attention_weights = weights(1, 2, count)
     relevances = {
         place: (
             Relevance(
@@ -96,7 +101,9 @@ def hostile_exploration(words):
         for place in range(1, 6)
     }
     texts = {"source": tuple(words), "target": tuple(words)}
-    attention = Attention(words[0], "target", "source", given, words[1], words[2], says=words[5])
+    attention = Attention(
+        words[0], "target", "source", attention_weights, words[1], words[2], says=words[5]
+    )
     title = "".join(words[:30])
     changed = Changed(
         (0.5,) * count, tuple(((word, 0.5), (word[::-1], 0.2)) for word in words), tuple(words)
@@ -108,12 +115,12 @@ def hostile_exploration(words):
         ["math", ["script", "<b>"]],
         words[4],
         (StepAxis(words[5], tuple(words), 1), StepAxis("words", tuple(words), 0)),
-        given[0, 0],
+        attention_weights[0, 0],
     )
     told = ShownStep(
         words[0], words[3], "", None, "", (StepAxis("words", tuple(words)),), tuple(words)
     )
-    one = Exploration(
+    exploration = Exploration(
         title,
         texts,
         (attention,),
@@ -125,7 +132,9 @@ def hostile_exploration(words):
         walk=ShownWalk((step, told), tuple(words), 1, words[0]),
         changes=dict.fromkeys((None, *range(6)), changed),
     )
-    return compared(one, replace(one, title=words[0] + words[1], notes=(words[4],)), words[0])
+    return compared(
+        exploration, replace(exploration, title=words[0] + words[1], notes=(words[4],)), words[0]
+    )
 
 
 def opened_everywhere(opened, view):
@@ -166,7 +175,7 @@ def allowed(browser, tmp_path_factory):
     """The kinds of elements of the same page with harmless words."""
     path = tmp_path_factory.mktemp("plain") / "plain.html"
     live = {"read": True, "text": "a", "label": "b"}
-    to_page(hostile_exploration([f"word{at}" for at in range(40)]), live=live).save(path)
+    to_page(hostile_exploration([f"word{index}" for index in range(40)]), live=live).save(path)
     with Opened(browser, path.as_uri()) as opened:
         names = set()
         for view in VIEWS:
@@ -221,7 +230,7 @@ def test_hostile_text_is_harmless_in_a_live_page(browser, allowed):
 
 def test_hostile_words_do_not_leave_their_element_in_the_file():
     html = to_page(hostile_exploration(hostile_words(300))).html
-    plain = to_page(hostile_exploration([f"word{at}" for at in range(300)])).html
+    plain = to_page(hostile_exploration([f"word{index}" for index in range(300)])).html
     for end in ("</script", "<script", "</style", "<!--", "<img", "<svg", "<base", "<meta"):
         assert html.lower().count(end) == plain.lower().count(end), end
     assert len(html) < 4_000_000  # a word of a megabyte is cut, and there are two explorations

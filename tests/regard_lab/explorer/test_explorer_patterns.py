@@ -41,13 +41,13 @@ def _short(monkeypatch):
 @pytest.mark.parametrize(("rows", "columns", "start"), [(13, 13, None), (7, 9, 0)])
 def test_the_pairs_are_those_of_the_dense_pattern(text, rows, columns, start):
     pattern = parse(text)
-    found = map_pattern(pattern, rows, columns, q_start=start)
+    pattern_map = map_pattern(pattern, rows, columns, q_start=start)
     dense = pattern.dense(rows, columns, q_start=start)
-    assert torch.equal(found.panels[0].states == 2, dense)
-    assert found.panels[0].pairs == found.growth[0].pairs == int(dense.sum())
-    for one in found.growth[1:3]:
-        assert one.pairs == pattern.count(one.length, one.length)
-        assert 0 < one.computed <= 1
+    assert torch.equal(pattern_map.panels[0].states == 2, dense)
+    assert pattern_map.panels[0].pairs == pattern_map.growth[0].pairs == int(dense.sum())
+    for point in pattern_map.growth[1:3]:
+        assert point.pairs == pattern.count(point.length, point.length)
+        assert 0 < point.computed <= 1
 
 
 @pytest.mark.usefixtures("_short")
@@ -55,25 +55,25 @@ def test_the_pairs_are_those_of_the_dense_pattern(text, rows, columns, start):
 def test_tiles_of_a_long_pattern_are_those_of_its_pairs(text):
     pattern = parse(text)
     length = 600
-    found = map_pattern(pattern, length)
-    tile = found.tile
+    pattern_map = map_pattern(pattern, length)
+    tile = pattern_map.tile
     assert tile == 3
     dense = pattern.dense(length, length).reshape(200, tile, 200, tile)
     some = dense.any(3).any(1)
     whole = dense.all(3).all(1)
-    assert torch.equal(found.panels[0].states, some.to(torch.uint8) + whole.to(torch.uint8))
-    assert found.panels[0].pairs == int(dense.sum())
+    assert torch.equal(pattern_map.panels[0].states, some.to(torch.uint8) + whole.to(torch.uint8))
+    assert pattern_map.panels[0].pairs == int(dense.sum())
 
 
 def test_heads_that_differ_are_panels_of_their_own():
     for length in (6, 700):
-        found = map_pattern(PerHead([Causal(), SlidingWindow(2), Causal()]), length)
+        pattern_map = map_pattern(PerHead([Causal(), SlidingWindow(2), Causal()]), length)
         counts = [Causal().count(length, length), SlidingWindow(2).count(length, length)]
-        assert [(panel.heads, panel.pairs) for panel in found.panels] == [
+        assert [(panel.heads, panel.pairs) for panel in pattern_map.panels] == [
             ((0, 2), counts[0]),
             ((1,), counts[1]),
         ]
-        assert found.growth[0].of == 3 * length**2
+        assert pattern_map.growth[0].of == 3 * length**2
 
 
 def test_a_pattern_that_holds_a_tensor_is_counted_at_its_own_length_alone():
@@ -81,25 +81,27 @@ def test_a_pattern_that_holds_a_tensor_is_counted_at_its_own_length_alone():
         SameDocument(torch.tensor([0, 0, 1])),
         Explicit(torch.eye(3, dtype=torch.bool)),
     ):
-        found = map_pattern(pattern, 3)
-        assert [one.length for one in found.growth] == [3]
-    assert [one.length for one in map_pattern(Causal(), 8).growth] == [8, *LENGTHS]
+        pattern_map = map_pattern(pattern, 3)
+        assert [point.length for point in pattern_map.growth] == [3]
+    assert [point.length for point in map_pattern(Causal(), 8).growth] == [8, *LENGTHS]
 
 
 def test_the_layers_of_each_model_are_named():
     source = TOKENISER.pieces(TOKENISER.encode(SOURCE))
     target = TOKENISER.pieces(TOKENISER.encode(TARGET))
     model = translator(encoder_pattern="sliding_window(4)", decoder_pattern="causal_window(3)")
-    found = {one.name: one for one in patterns_used(model, source, target)}
-    assert list(found) == [
+    pattern_maps = {
+        pattern_map.name: pattern_map for pattern_map in patterns_used(model, source, target)
+    }
+    assert list(pattern_maps) == [
         "Encoder self-attention, layers 0 to 2",
         "Decoder self-attention, layer 0",
         "Cross-attention, layer 0",
     ]
-    encoder = found["Encoder self-attention, layers 0 to 2"]
+    encoder = pattern_maps["Encoder self-attention, layers 0 to 2"]
     assert encoder.rows == tuple(source)
     assert encoder.panels[0].pairs == SlidingWindow(4).count(len(source), len(source))
-    decoder = found["Decoder self-attention, layer 0"]
+    decoder = pattern_maps["Decoder self-attention, layer 0"]
     assert torch.equal(
         decoder.panels[0].states == 2, CausalWindow(3).dense(len(target), len(target))
     )
@@ -161,4 +163,4 @@ def test_the_page_says_what_python_counts(browser, page_of):
         assert len(set(colours.values())) == 2
         assert shown == [colours[bool(allowed)] for allowed in dense.flatten()]
         # which only the test calls
-        assert not [one for one in opened.complaints if "getImageData" not in one]
+        assert not [complaint for complaint in opened.complaints if "getImageData" not in complaint]

@@ -40,11 +40,11 @@ from .test_explorer_server import post
 WRITTEN = "the street was tired"
 
 
-def spans(found, tokenizer, ids, name="text"):
+def spans(exploration, tokenizer, ids, name="text"):
     """The indices of the ids of each word, found by decoding."""
     result = []
     start = 0
-    for word in found.texts[name]:
+    for word in exploration.texts[name]:
         stop = start + 1
         while tokenizer.decode(ids[start:stop]).strip() != word:
             stop += 1
@@ -64,7 +64,9 @@ def embedded(model, ids, words, erased):
 def chances(logits, ids, words, first):
     """The probability of each word from `first` on, of ids that are predicted from those before them."""
     rows = logits[0].log_softmax(-1)
-    return [float(sum(rows[at - 1, ids[at]] for at in span).exp()) for span in words[first:]]
+    return [
+        float(sum(rows[place - 1, ids[place]] for place in span).exp()) for span in words[first:]
+    ]
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, PIECES, characters()])
@@ -96,38 +98,44 @@ def eager(model, **inputs):
 @pytest.mark.parametrize("make", [mistral, albert])
 def test_weights_are_those_of_eager_attention_between_words(make):
     model = make()
-    found = explore_pretrained(model, BYTES, SENTENCE)
-    inputs, (one,) = BYTES(SENTENCE, return_tensors="pt"), found.attentions
+    exploration = explore_pretrained(model, BYTES, SENTENCE)
+    inputs, (attention,) = BYTES(SENTENCE, return_tensors="pt"), exploration.attentions
     words = [
-        *zip(found.texts["text"], spans(found, BYTES, inputs["input_ids"][0].tolist()), strict=True)
+        *zip(
+            exploration.texts["text"],
+            spans(exploration, BYTES, inputs["input_ids"][0].tolist()),
+            strict=True,
+        )
     ]
     expected = merge(torch.cat(eager(model, **inputs).attentions), words, words)
-    assert torch.allclose(one.weights, expected, atol=1e-6)
-    assert one.unwritten == (make is mistral)
+    assert torch.allclose(attention.weights, expected, atol=1e-6)
+    assert attention.unwritten == (make is mistral)
 
 
 def test_an_encoder_decoder_has_three_kinds_of_unequal_depth():
     model = t5(decoder_layers=3)
-    found = explore_pretrained(model, PAIRS, SENTENCE, WRITTEN)
-    source, target, read = (len(found.texts[name]) for name in ("source", "target", "read"))
-    assert [(one.name, tuple(one.weights.shape)) for one in found.attentions] == [
+    exploration = explore_pretrained(model, PAIRS, SENTENCE, WRITTEN)
+    source, target, read = (len(exploration.texts[name]) for name in ("source", "target", "read"))
+    assert [
+        (attention.name, tuple(attention.weights.shape)) for attention in exploration.attentions
+    ] == [
         ("Cross-attention", (3, 4, target, source)),
         ("Encoder self-attention", (2, 4, source, source)),
         ("Decoder self-attention", (3, 4, target, read)),
     ]
-    assert found.texts["target"] == ("the", "street", "was", "tired", "</s>")
-    assert found.texts["read"] == ("<begin>", "the", "street", "was", "tired")
+    assert exploration.texts["target"] == ("the", "street", "was", "tired", "</s>")
+    assert exploration.texts["read"] == ("<begin>", "the", "street", "was", "tired")
     outputs = eager(
         model,
         **PAIRS(SENTENCE, return_tensors="pt"),
         labels=torch.tensor([PAIRS(WRITTEN)["input_ids"]]),
     )
     kinds = outputs.cross_attentions, outputs.encoder_attentions, outputs.decoder_attentions
-    for one, expected in zip(found.attentions, kinds, strict=True):
+    for attention, expected in zip(exploration.attentions, kinds, strict=True):
         whole = torch.cat(expected)[..., -1, :].sum(-1)  # the row of the end, a word of one id
-        assert torch.allclose(one.weights[..., -1, :].sum(-1), whole, atol=1e-5)
+        assert torch.allclose(attention.weights[..., -1, :].sum(-1), whole, atol=1e-5)
     first = torch.cat(outputs.cross_attentions)[..., -1, -1]
-    assert torch.allclose(found.attentions[0].weights[..., -1, -1], first, atol=1e-6)
+    assert torch.allclose(exploration.attentions[0].weights[..., -1, -1], first, atol=1e-6)
 
 
 def collected(make=mistral, want="weights", **inputs):
@@ -141,16 +149,18 @@ def collected(make=mistral, want="weights", **inputs):
 def test_what_observe_collected_is_shown_with_the_words_that_fit():
     ids = torch.arange(2, 9)[None]
     observed = collected(lambda: t5(decoder_layers=3), input_ids=ids, decoder_input_ids=ids[:, :4])
-    found = explore_observed(observed, list("abcdefg"), list("abcdefg"))
-    shapes = [tuple(one.weights.shape) for one in found.attentions]
+    exploration = explore_observed(observed, list("abcdefg"), list("abcdefg"))
+    shapes = [tuple(attention.weights.shape) for attention in exploration.attentions]
     assert sorted(shapes) == [(2, 4, 7, 7), (3, 4, 4, 4), (3, 4, 4, 7)]
-    crossing = next(one for one in found.attentions if one.weights.shape[2:] == (4, 7))
-    assert found.texts[crossing.columns] == tuple("abcdefg")
-    assert found.texts[crossing.rows] == ("0", "1", "2", "3")
-    assert show(found).html.count("<script") == 3
+    crossing = next(
+        attention for attention in exploration.attentions if attention.weights.shape[2:] == (4, 7)
+    )
+    assert exploration.texts[crossing.columns] == tuple("abcdefg")
+    assert exploration.texts[crossing.rows] == ("0", "1", "2", "3")
+    assert show(exploration).html.count("<script") == 3
     alike = collected(lambda: t5(decoder_layers=3), input_ids=ids, decoder_input_ids=ids)
     # not joined
-    assert sorted(len(one.weights) for one in explore_observed(alike).attentions) == [
+    assert sorted(len(attention.weights) for attention in explore_observed(alike).attentions) == [
         2,
         3,
         3,
@@ -189,18 +199,18 @@ def test_a_mistake_is_one_sentence(call, says):
 
 def test_the_next_words_of_a_causal_model_are_those_without_each_word():
     model = mistral()
-    found = explore_pretrained(model, BYTES, SENTENCE, changes=True)
+    exploration = explore_pretrained(model, BYTES, SENTENCE, changes=True)
     ids = BYTES(SENTENCE)["input_ids"]
-    words = spans(found, BYTES, ids)
+    words = spans(exploration, BYTES, ids)
     # "<s>" is no word
-    assert (found.follows, list(found.changes)) == (
+    assert (exploration.follows, list(exploration.changes)) == (
         "words",
         [None, *range(1, len(words))],
     )
     with torch.no_grad():
         plain = model(torch.tensor([ids])).logits
     best = int(plain[0, -1].argmax())
-    assert found.changes[None].probabilities[:-1] == pytest.approx(
+    assert exploration.changes[None].probabilities[:-1] == pytest.approx(
         chances(plain, ids, words, 1), rel=1e-3
     )
     for place in (1, 3, 6):
@@ -208,11 +218,11 @@ def test_the_next_words_of_a_causal_model_are_those_without_each_word():
             logits = model(
                 inputs_embeds=embedded(model, ids, range(1, len(ids)), words[place])
             ).logits
-        changed = found.changes[place]
+        changed = exploration.changes[place]
         assert changed.probabilities[place:-1] == pytest.approx(
             chances(logits, ids, words, place + 1), rel=1e-3
         )
-        assert changed.probabilities[:place] == found.changes[None].probabilities[:place]
+        assert changed.probabilities[:place] == exploration.changes[None].probabilities[:place]
         assert changed.probabilities[-1] == pytest.approx(
             float(logits[0, -1].softmax(-1)[best]), rel=1e-3
         )
@@ -223,58 +233,63 @@ def test_the_next_words_of_a_causal_model_are_those_without_each_word():
 
 def test_the_vectors_of_an_encoder_are_compared_by_word():
     model = bert()
-    found = explore_pretrained(model, PIECES, SENTENCE, changes=True)
+    exploration = explore_pretrained(model, PIECES, SENTENCE, changes=True)
     ids = PIECES(SENTENCE)["input_ids"]
-    words = spans(found, PIECES, ids)
-    assert (found.follows, list(found.changes)) == ("vectors", [None, *range(1, len(words) - 1)])
-    assert found.changes[None].similarities == pytest.approx([1.0] * len(words), abs=1e-5)
+    words = spans(exploration, PIECES, ids)
+    assert (exploration.follows, list(exploration.changes)) == (
+        "vectors",
+        [None, *range(1, len(words) - 1)],
+    )
+    assert exploration.changes[None].similarities == pytest.approx([1.0] * len(words), abs=1e-5)
 
     @torch.no_grad()
     def by_word(words, **inputs):
         vectors = model(**inputs).last_hidden_state[0]
         return torch.stack([vectors[list(span)].mean(0) for span in words])
 
-    own = by_word(words, input_ids=torch.tensor([ids]))
+    unchanged = by_word(words, input_ids=torch.tensor([ids]))
     for place in (1, 8):
         inputs = {"inputs_embeds": embedded(model, ids, range(1, len(ids) - 1), words[place])}
-        expected = F.cosine_similarity(by_word(words, **inputs), own, dim=-1)
-        assert found.changes[place].similarities == pytest.approx(expected.tolist(), abs=1e-4)
-        assert min(found.changes[place].similarities) < 0.99
+        expected = F.cosine_similarity(by_word(words, **inputs), unchanged, dim=-1)
+        assert exploration.changes[place].similarities == pytest.approx(expected.tolist(), abs=1e-4)
+        assert min(exploration.changes[place].similarities) < 0.99
 
 
 def test_masked_places_have_the_probability_of_what_was_most_probable_there():
     model = bert("BertForMaskedLM")
-    found = explore_pretrained(model, PIECES, MASKED, changes=True)
+    exploration = explore_pretrained(model, PIECES, MASKED, changes=True)
     ids = PIECES(MASKED)["input_ids"]
-    places = [at for at, one in enumerate(ids) if one == PIECES.mask_token_id]
-    words = spans(found, PIECES, ids)
-    masks = [words.index(range(at, at + 1)) for at in places]
-    assert found.follows == "masked"
-    assert set(found.changes) == {None, *range(1, len(words) - 1)} - set(masks)
+    places = [place for place, token in enumerate(ids) if token == PIECES.mask_token_id]
+    words = spans(exploration, PIECES, ids)
+    masks = [words.index(range(place, place + 1)) for place in places]
+    assert exploration.follows == "masked"
+    assert set(exploration.changes) == {None, *range(1, len(words) - 1)} - set(masks)
     with torch.no_grad():
         plain = model(torch.tensor([ids])).logits[0, places].softmax(-1)
-        kept = [at for word, span in enumerate(words[1:-1], 1) if word not in masks for at in span]
+        read = [
+            place for word, span in enumerate(words[1:-1], 1) if word not in masks for place in span
+        ]
         erased = (
-            model(inputs_embeds=embedded(model, ids, kept, words[2])).logits[0, places].softmax(-1)
+            model(inputs_embeds=embedded(model, ids, read, words[2])).logits[0, places].softmax(-1)
         )
     best = plain.argmax(-1)
-    for one, expected in ((found.changes[None], plain), (found.changes[2], erased)):
-        assert one.probabilities == pytest.approx(expected[range(2), best].tolist(), rel=1e-3)
-        assert [place[0][1] for place in one.likeliest] == pytest.approx(
+    for change, expected in ((exploration.changes[None], plain), (exploration.changes[2], erased)):
+        assert change.probabilities == pytest.approx(expected[range(2), best].tolist(), rel=1e-3)
+        assert [place[0][1] for place in change.likeliest] == pytest.approx(
             expected.max(-1).values.tolist(), rel=1e-3
         )
-    named = [place[0][0].strip("…") for place in found.changes[None].likeliest]
-    assert named == [PIECES.decode([one]).removeprefix("##") for one in best.tolist()]
+    named = [place[0][0].strip("…") for place in exploration.changes[None].likeliest]
+    assert named == [PIECES.decode([token]).removeprefix("##") for token in best.tolist()]
 
 
 def test_what_an_encoder_decoder_wrote_has_its_probability_without_each_word_of_the_source():
     model = t5()
-    found = explore_pretrained(model, PAIRS, SENTENCE, WRITTEN, changes=True)
+    exploration = explore_pretrained(model, PAIRS, SENTENCE, WRITTEN, changes=True)
     ids = PAIRS(SENTENCE)["input_ids"]
     target = PAIRS(WRITTEN)["input_ids"]
-    source = spans(found, PAIRS, ids, "source")
-    words = spans(found, PAIRS, target, "target")
-    assert list(found.changes) == [None, *range(len(source) - 1)]
+    source = spans(exploration, PAIRS, ids, "source")
+    words = spans(exploration, PAIRS, target, "target")
+    assert list(exploration.changes) == [None, *range(len(source) - 1)]
     for place in (1, 5):
         with torch.no_grad():
             vectors = embedded(model, ids, range(len(ids) - 1), source[place])
@@ -283,20 +298,22 @@ def test_what_an_encoder_decoder_wrote_has_its_probability_without_each_word_of_
                 .logits[0]
                 .log_softmax(-1)
             )
-        expected = [float(sum(rows[at, target[at]] for at in span).exp()) for span in words]
-        assert found.changes[place].probabilities == pytest.approx(expected, rel=1e-3)
-        assert found.changes[place].translation == ()  # it was given, and not written
+        expected = [
+            float(sum(rows[place, target[place]] for place in span).exp()) for span in words
+        ]
+        assert exploration.changes[place].probabilities == pytest.approx(expected, rel=1e-3)
+        assert exploration.changes[place].translation == ()  # it was given, and not written
 
 
 def test_an_encoder_decoder_writes_again(monkeypatch):
     monkeypatch.setattr(texts, "MOST_WRITTEN", 6)
     model = t5()
-    found = explore_pretrained(model, PAIRS, SENTENCE, changes=True)
-    assert found.changes[None].translation == tuple(
-        word for word in found.texts["target"] if word != "</s>"
+    exploration = explore_pretrained(model, PAIRS, SENTENCE, changes=True)
+    assert exploration.changes[None].translation == tuple(
+        word for word in exploration.texts["target"] if word != "</s>"
     )
-    assert found.changes[1].translation != ()
-    assert len(found.changes[1].probabilities) == len(found.texts["target"])
+    assert exploration.changes[1].translation != ()
+    assert len(exploration.changes[1].probabilities) == len(exploration.texts["target"])
 
 
 def test_the_model_is_left_unchanged():

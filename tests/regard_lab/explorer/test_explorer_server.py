@@ -44,8 +44,8 @@ def ask(server, method="GET", path=None, body=None, headers=None, host=None):
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=60)
     try:
         connection.putrequest(method, f"/{server.token}/" if path is None else path, skip_host=True)
-        own = {"Host": f"127.0.0.1:{server.server_port}" if host is None else host}
-        for name, value in {**own, **(headers or {})}.items():
+        host_header = {"Host": f"127.0.0.1:{server.server_port}" if host is None else host}
+        for name, value in {**host_header, **(headers or {})}.items():
             connection.putheader(name, value)
         connection.endheaders()
         if body is not None:
@@ -113,8 +113,8 @@ def test_another_host_two_hosts_or_none_are_refused(server):
     for host in wrong:
         assert ask(server, host=host)[0] == 421, host
         assert post(server, {"text": "a"}, host=host)[0] == 421, host
-    own = f"Host: {mine}\r\n"
-    for hosts in ("", own + "Host: evil.example\r\n", own + own):
+    host_header = f"Host: {mine}\r\n"
+    for hosts in ("", host_header + "Host: evil.example\r\n", host_header + host_header):
         assert b" 421 " in sent(server, f"GET /{server.token}/ HTTP/1.1\r\n{hosts}\r\n".encode())
 
 
@@ -258,9 +258,12 @@ def test_a_slow_reader_and_a_slow_sentence_keep_nobody_waiting(server):
 def fuzzed(generator, server):
     """A request that is nearly right: some bytes changed, removed, doubled, or all of it random."""
     body = json.dumps({"text": "refused"})
-    own = f"HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n"
+    first_lines = f"HTTP/1.1\r\nHost: 127.0.0.1:{server.server_port}\r\n"
     about = f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
-    requests = f"GET /{server.token}/ {own}\r\n", f"POST /{server.token}/read {own}{about}{body}"
+    requests = (
+        f"GET /{server.token}/ {first_lines}\r\n",
+        f"POST /{server.token}/read {first_lines}{about}{body}",
+    )
     data = bytearray(
         generator.choice(
             [
@@ -270,16 +273,16 @@ def fuzzed(generator, server):
         )
     )
     for _ in range(generator.randrange(6)):
-        at = generator.randrange(len(data))
+        offset = generator.randrange(len(data))
         match generator.randrange(4):
             case 0:
-                data[at] = generator.randrange(256)
+                data[offset] = generator.randrange(256)
             case 1:
-                del data[at : at + generator.randrange(1, 9)]
+                del data[offset : offset + generator.randrange(1, 9)]
             case 2:
-                data[at:at] = data[at : at + generator.randrange(1, 40)]
+                data[offset:offset] = data[offset : offset + generator.randrange(1, 40)]
             case 3:
-                data[at:at] = generator.choice(
+                data[offset:offset] = generator.choice(
                     [b"\r\n", b"\0", b" ", b"HTTP/9.9", b"\xff" * 30, b"A" * 70_000, b": "]
                 )
     return bytes(data)
@@ -360,16 +363,20 @@ HOSTILE = (
 
 def test_a_question_of_any_shape_is_answered_or_explained(asked):
     answered = 0
-    bodies = {"text": SOURCE, "more": 1}, *({"text": one} for one in HOSTILE), *HOSTILE
+    bodies = {"text": SOURCE, "more": 1}, *({"text": text} for text in HOSTILE), *HOSTILE
     for name, body in itertools.product(("read", "walk"), bodies):
         status, headers, answer = post(asked, body, path=f"/{asked.token}/{name}")
         assert status in (200, 400, 422), (body, answer)
         assert headers["Content-Type"] == "application/json"
-        found = json.loads(answer, parse_constant=pytest.fail)  # NaN is no JSON
+        record = json.loads(answer, parse_constant=pytest.fail)  # NaN is no JSON
         answered += status == 200
         if status != 200:  # a sentence of ours, and not the text of an error inside the model
-            assert 15 < len(found["error"]) < 3000
-            assert "the model cannot read this" not in found["error"], (name, body, found["error"])
-            assert "Traceback" not in found["error"]
+            assert 15 < len(record["error"]) < 3000
+            assert "the model cannot read this" not in record["error"], (
+                name,
+                body,
+                record["error"],
+            )
+            assert "Traceback" not in record["error"]
     assert answered > 10
     assert_serves(asked)

@@ -34,29 +34,31 @@ from .making import (
 
 
 def test_a_translation_has_every_kind_of_attention_and_each_written_word_by_every_lens():
-    found = translation()
-    shapes = {one.name: tuple(one.weights.shape) for one in found.attentions}
-    source, target = (len(found.texts[name]) for name in ("source", "target"))
+    exploration = translation()
+    shapes = {
+        attention.name: tuple(attention.weights.shape) for attention in exploration.attentions
+    }
+    source, target = (len(exploration.texts[name]) for name in ("source", "target"))
     assert shapes == {
         "Cross-attention": (1, 2, target, source),
         "Encoder self-attention": (3, 2, source, source),
         "Decoder self-attention": (1, 2, target, target),
     }
-    words = found.texts[found.written]
-    assert [words[place] for place in found.explained] == list(words[:-1])  # all but "<end>"
-    for place, lenses in found.explained.items():
-        assert [one.lens for one in lenses] == ["erase", "gradients", "attention", "rollout"]
-        assert {one.word for one in lenses} == {words[place]}
-        assert all(len(one.written_words) == place + 1 for one in lenses)
+    words = exploration.texts[exploration.written]
+    assert [words[place] for place in exploration.explained] == list(words[:-1])  # all but "<end>"
+    for place, lenses in exploration.explained.items():
+        assert [lens.lens for lens in lenses] == ["erase", "gradients", "attention", "rollout"]
+        assert {lens.word for lens in lenses} == {words[place]}
+        assert all(len(lens.written_words) == place + 1 for lens in lenses)
 
 
 def test_the_asked_word_is_shown_first_with_the_numbers_of_relevance():
-    found = translation()
-    assert found.texts["target"][found.chosen] == "es"
+    exploration = translation()
+    assert exploration.texts["target"][exploration.chosen] == "es"
     expected = relevance(
         translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET), "es", ("er", "sie")
     )
-    shown = found.explained[found.chosen][0]
+    shown = exploration.explained[exploration.chosen][0]
     assert shown.others == expected.others
     assert shown.source_scores == pytest.approx(expected.source_scores, abs=1e-4)
     assert shown.written_scores == pytest.approx(expected.written_scores, abs=1e-4)
@@ -64,7 +66,7 @@ def test_the_asked_word_is_shown_first_with_the_numbers_of_relevance():
 
 def test_other_words_are_compared_with_the_most_probable_alternatives():
     ids = TOKENISER.encode(TARGET)
-    found = plain_translation()
+    exploration = plain_translation()
     with torch.no_grad():
         total = translator()(
             torch.tensor([[*TOKENISER.encode(SOURCE), END]]), torch.tensor([[BEGIN]])
@@ -72,48 +74,48 @@ def test_other_words_are_compared_with_the_most_probable_alternatives():
     logits = total.clone()
     logits[[PAD, BEGIN, END, ids[0]]] = -torch.inf
     expected = logits.topk(3).indices
-    one = found.explained[0][0]
-    assert len(one.others) == 3
-    assert one.log_odds == pytest.approx(
+    lens = exploration.explained[0][0]
+    assert len(lens.others) == 3
+    assert lens.log_odds == pytest.approx(
         float(total[ids[0]] - total[expected].logsumexp(0)), abs=1e-4
     )
 
 
 def test_a_language_model_explains_each_word_but_the_first():
-    found = explore_text(language_model(), TOKENISER, SOURCE)
-    words = found.texts["text"]
+    exploration = explore_text(language_model(), TOKENISER, SOURCE)
+    words = exploration.texts["text"]
     assert words[0] == "<begin>"
-    assert [words[place] for place in found.explained] == list(words[2:])
-    assert {lenses[0].word for lenses in found.explained.values()} == set(words[2:])
-    assert found.attentions[0].unwritten
+    assert [words[place] for place in exploration.explained] == list(words[2:])
+    assert {lenses[0].word for lenses in exploration.explained.values()} == set(words[2:])
+    assert exploration.attentions[0].unwritten
 
 
 def test_recorded_maps_are_shown_between_words():
     maps = look(translator(), TOKENISER, SOURCE, TOKENISER.encode(TARGET))
-    found = explore_maps(maps)
-    assert torch.equal(found.attentions[0].weights, maps.merged().cross)
+    exploration = explore_maps(maps)
+    assert torch.equal(exploration.attentions[0].weights, maps.merged().cross)
     text = look_text(language_model(), TOKENISER, SOURCE)
     assert torch.equal(explore_maps(text).attentions[0].weights, text.weights)
 
 
 def test_arrays_of_every_shape_and_dtype_are_shown_in_float32():
-    given = weights(2, 3, 4, 6)
-    for one, expected in (
-        (given[0, 0], given[:1, :1]),
-        (given[0], given[:1]),
-        (given, given),
-        (given.numpy(), given),
-        ([layer[None] for layer in given], given),
-        (tuple(given), given),
+    attention_weights = weights(2, 3, 4, 6)
+    for array, expected in (
+        (attention_weights[0, 0], attention_weights[:1, :1]),
+        (attention_weights[0], attention_weights[:1]),
+        (attention_weights, attention_weights),
+        (attention_weights.numpy(), attention_weights),
+        ([layer[None] for layer in attention_weights], attention_weights),
+        (tuple(attention_weights), attention_weights),
         ([[0.5, 0.5], [1.0, 0.0]], torch.tensor([[[[0.5, 0.5], [1.0, 0.0]]]])),
-        (given.bfloat16(), given.bfloat16().float()),
+        (attention_weights.bfloat16(), attention_weights.bfloat16().float()),
     ):
-        shown = explore_weights(one).attentions[0].weights
+        shown = explore_weights(array).attentions[0].weights
         assert (shown.dtype, torch.equal(shown, expected)) == (torch.float32, True)
 
 
 @pytest.mark.parametrize(
-    ("given", "tokens", "error", "says"),
+    ("attention_weights", "tokens", "error", "says"),
     [
         (torch.ones(3), None, ShapeError, r"weights are \(3,\)"),
         (torch.ones(0, 3), None, ShapeError, "nothing to show"),
@@ -133,16 +135,16 @@ def test_arrays_of_every_shape_and_dtype_are_shown_in_float32():
         (torch.ones(2, 2) / 2, "ab", ArgumentError, "a list of words"),
     ],
 )
-def test_what_cannot_be_shown_is_refused_with_a_sentence(given, tokens, error, says):
+def test_what_cannot_be_shown_is_refused_with_a_sentence(attention_weights, tokens, error, says):
     with pytest.raises(error, match=says):
-        show(given, tokens)
+        show(attention_weights, tokens)
 
 
 def test_the_details_of_each_layer_are_shown_and_a_batch_is_refused_with_the_way_out():
     q = torch.randn(2, 3, 4, 8)
     alone = [rg.attention_detail(q[:1], q[:1], q[:1], want="weights") for _ in range(2)]
-    found = to_exploration(alone).attentions[0].weights
-    assert torch.equal(found, torch.stack([detail.weights[0] for detail in alone]))
+    stacked = to_exploration(alone).attentions[0].weights
+    assert torch.equal(stacked, torch.stack([detail.weights[0] for detail in alone]))
     with pytest.raises(ShapeError, match=r"\[d\.weights\[0\] for d in details\]"):
         show([rg.attention_detail(q, q, q, want="weights")], list("abcd"))
     with pytest.raises(RegardError, match="weights"):
@@ -170,9 +172,9 @@ def opened(file):
 
 def in_svg(path):
     """The pictures inside an SVG, the largest first."""
-    found = re.findall(r'xlink:href="data:image/png;base64,([^"]+)"', path.read_text("utf-8"))
-    images = [opened(BytesIO(b64decode(one))) for one in found]
-    return sorted(images, key=lambda one: -one.shape[0] * one.shape[1])
+    pictures = re.findall(r'xlink:href="data:image/png;base64,([^"]+)"', path.read_text("utf-8"))
+    images = [opened(BytesIO(b64decode(picture))) for picture in pictures]
+    return sorted(images, key=lambda image: -image.shape[0] * image.shape[1])
 
 
 def cells(image, rows, columns):
@@ -185,11 +187,13 @@ def cells(image, rows, columns):
 
 def test_the_colours_of_an_svg_are_those_of_the_table(tmp_path):
     count = 20
-    given = weights(1, 2, count, seed=3)  # the second head has no zeros, so no pair is grey
-    given[0, 0, 0] = torch.eye(count)[0]  # both ends of the scale
-    draw_attention(given, tmp_path / "one.svg", head=0)
+    attention_weights = weights(
+        1, 2, count, seed=3
+    )  # the second head has no zeros, so no pair is grey
+    attention_weights[0, 0, 0] = torch.eye(count)[0]  # both ends of the scale
+    draw_attention(attention_weights, tmp_path / "one.svg", head=0)
     shown = cells(in_svg(tmp_path / "one.svg")[0], count, count)
-    expected = colours()(given[0, 0].numpy(), bytes=True)
+    expected = colours()(attention_weights[0, 0].numpy(), bytes=True)
     # matplotlib stores pictures upside down
     assert "scale(1 -1)" in (tmp_path / "one.svg").read_text("utf-8")
     assert (shown[::-1] == expected).all()
@@ -203,23 +207,23 @@ def test_the_same_picture_has_the_same_bytes(tmp_path):
 
 
 def test_what_show_takes_is_drawn(tmp_path):
-    for one in (look_text(language_model(), TOKENISER, SOURCE), weights(1, 3, 4)[0].numpy()):
-        draw_attention(one, tmp_path / "one.png")
+    for subject in (look_text(language_model(), TOKENISER, SOURCE), weights(1, 3, 4)[0].numpy()):
+        draw_attention(subject, tmp_path / "one.png")
         assert opened(tmp_path / "one.png").shape[1] > 300
 
 
 @pytest.mark.parametrize("mechanism", ["linear", "performer(64, seed=0)"])
 def test_a_mechanism_without_a_softmax_shows_its_implicit_weights(tmp_path, mechanism):
-    found = look(
+    maps = look(
         translator(encoder_mechanism=mechanism), TOKENISER, SOURCE, TOKENISER.encode(TARGET)
     )
-    assert torch.allclose(found.encoder.sum(-1), torch.ones(()), atol=1e-3)
-    assert found.encoder.min() >= 0
-    draw_attention(found, tmp_path / "one.png", attention="Encoder self-attention")
+    assert torch.allclose(maps.encoder.sum(-1), torch.ones(()), atol=1e-3)
+    assert maps.encoder.min() >= 0
+    draw_attention(maps, tmp_path / "one.png", attention="Encoder self-attention")
 
 
 @pytest.mark.parametrize(
-    ("given", "options", "error", "says"),
+    ("subject", "options", "error", "says"),
     [
         (
             weights(1, 2, 3),
@@ -239,9 +243,9 @@ def test_a_mechanism_without_a_softmax_shows_its_implicit_weights(tmp_path, mech
         (translation, {"tokens": ["a"]}, ArgumentError, "has its own words"),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_with_a_sentence(tmp_path, given, options, error, says):
+def test_what_cannot_be_drawn_is_refused_with_a_sentence(tmp_path, subject, options, error, says):
     with pytest.raises(error, match=says):
-        draw_attention(given() if callable(given) else given, tmp_path / "one.png", **options)
+        draw_attention(subject() if callable(subject) else subject, tmp_path / "one.png", **options)
     assert not list(tmp_path.iterdir())
 
 

@@ -60,16 +60,15 @@ def test_the_numbers_of_every_step_are_those_of_torch():
             assert record["words"] == list(step.value)
     added = []
     record = shown_walk(walk).to_json(lambda tensor: added.append(tensor) or len(added) - 1, 20)
-    large = [
-        (one, step) for one, step in zip(record["steps"], walk.steps, strict=True) if "only" in one
-    ]
-    assert len(large) > 30
-    for (
-        one,
-        step,
-    ) in large:  # of a step with more than 20 numbers those of the followed word are stored
-        value = step.value.select(one["only"], step.axes[one["only"]].chosen)
-        torch.testing.assert_close(added[one["place"]], value.float())
+    shortened = 0
+    for stored, step in zip(record["steps"], walk.steps, strict=True):
+        if "only" not in stored:
+            continue
+        # of a step with more than 20 numbers those of the followed word are stored
+        shortened += 1
+        value = step.value.select(stored["only"], step.axes[stored["only"]].chosen)
+        torch.testing.assert_close(added[stored["place"]], value.float())
+    assert shortened > 30
 
 
 def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translated):
@@ -90,14 +89,14 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         last = f"step {len(walk.steps)} of {len(walk.steps)}"
         page.wait_for_function(f"() => document.querySelector('.badge').innerText === '{last}'")
         page.keyboard.press("Home")
-        at = [step.title for step in walk.steps].index("Self-attention: attention weights")
-        for _ in range(at):
+        index = [step.title for step in walk.steps].index("Self-attention: attention weights")
+        for _ in range(index):
             page.keyboard.press("ArrowRight")
         page.wait_for_function(
-            f"() => document.querySelector('.badge').innerText.startsWith('step {at + 1} ')"
+            f"() => document.querySelector('.badge').innerText.startsWith('step {index + 1} ')"
         )
         page.wait_for_selector(".numbers")
-        step = walk.steps[at]
+        step = walk.steps[index]
         assert page.locator(".step pre").inner_text() == step.line
         assert page.locator(".step math").count() == 1
         assert page.locator("[data-shape]").inner_text().startswith(step.shape)
@@ -112,7 +111,7 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         page.locator(".step").focus()
         page.keyboard.press("PageDown")
         opened.settle()
-        assert walk.steps[at].section not in page.locator("[role=status]").first.inner_text()
+        assert walk.steps[index].section not in page.locator("[role=status]").first.inner_text()
         assert not opened.complaints
 
 
@@ -130,7 +129,7 @@ def recurrent(attention):
 def test_probabilities_without_a_word_are_those_of_the_model(name):
     model = translator() if name == "transformer" else recurrent(name)
     written = TOKENISER.encode("Das Wildtier war überaus müde.")
-    found = without_each(model, TOKENISER, SOURCE, written, 40)
+    changes = without_each(model, TOKENISER, SOURCE, written, 40)
     ids = torch.tensor([[*TOKENISER.encode(SOURCE), END]])
     target = torch.tensor([[BEGIN, *written]])
     words = TOKENISER.words([*written, END])
@@ -142,13 +141,13 @@ def test_probabilities_without_a_word_are_those_of_the_model(name):
         chances = model(ids, target, source_vectors=vectors).log_softmax(-1)[0]
         chances = chances.gather(1, torch.tensor([*written, END])[:, None])[:, 0]
         expected = [float(chances[list(ids_of)].sum().exp()) for _, ids_of in words]
-        assert found[place].probabilities == pytest.approx(expected, rel=1e-4)
+        assert changes[place].probabilities == pytest.approx(expected, rel=1e-4)
     plain = (
         model(ids, target)
         .log_softmax(-1)[0]
         .gather(1, torch.tensor([*written, END])[:, None])[:, 0]
     )
-    assert found[None].probabilities[0] == pytest.approx(
+    assert changes[None].probabilities[0] == pytest.approx(
         float(plain[list(words[0][1])].sum().exp()), rel=1e-4
     )
 
@@ -167,11 +166,11 @@ def test_the_translation_of_a_source_is_that_of_the_translator():
 def test_the_weights_of_a_written_word_are_listed_and_say_how_they_are_computed(
     browser, page_of, name
 ):
-    found = explore_translation(recurrent(name), TOKENISER, SOURCE, IDS)
-    cross = found.attentions[0].weights[-1].mean(0)
-    with Opened(browser, f"{page_of(found)}#view=links&row=3") as opened:
+    exploration = explore_translation(recurrent(name), TOKENISER, SOURCE, IDS)
+    cross = exploration.attentions[0].weights[-1].mean(0)
+    with Opened(browser, f"{page_of(exploration)}#view=links&row=3") as opened:
         page = opened.page
-        words = found.texts["target"]
+        words = exploration.texts["target"]
         assert page.locator(".readout").inner_text().startswith(f"{words[3]} looks at ")
         page.locator(".links canvas").focus()
         page.keyboard.press("ArrowDown")
@@ -191,17 +190,21 @@ def test_the_weights_of_a_written_word_are_listed_and_say_how_they_are_computed(
 
 
 def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
-    one = translation()
-    other = translation().second.exploration
+    first = translation()
+    second = translation().second.exploration
     matched = translation().second.matched["source"]
     pairs = [
-        (one.texts["source"][at], other.texts["source"][to])
-        for at, to in zip(*matched, strict=True)
+        (first.texts["source"][place], second.texts["source"][matched_place])
+        for place, matched_place in zip(*matched, strict=True)
     ]
     assert [pair for pair in pairs if len(set(pair)) > 1] == [("street", "road")]
-    assert len(pairs) == len(one.texts["source"]) - 2  # "too tired" is one word there
-    encoder = next(at for at, one in enumerate(one.attentions) if one.name.startswith("Encoder"))
-    weights = [found.attentions[encoder].weights for found in (one, other)]
+    assert len(pairs) == len(first.texts["source"]) - 2  # "too tired" is one word there
+    encoder = next(
+        index
+        for index, attention in enumerate(first.attentions)
+        if attention.name.startswith("Encoder")
+    )
+    weights = [exploration.attentions[encoder].weights for exploration in (first, second)]
     expected = heads_apart(*weights, matched, matched)
     with Opened(
         browser, f"{translated}#view=compare&kind={encoder}&layer=2&head=1&row=3"
@@ -215,28 +218,29 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
         hidden = [
             float(
                 (
-                    found[2, 1][list(rows)].sum(-1) - found[2, 1][list(rows)][:, list(rows)].sum(-1)
+                    head_weights[2, 1][list(rows)].sum(-1)
+                    - head_weights[2, 1][list(rows)][:, list(rows)].sum(-1)
                 ).mean()
             )
-            for found, rows in zip(weights, matched, strict=True)
+            for head_weights, rows in zip(weights, matched, strict=True)
         ]
         said = f"Hidden: {100 * hidden[0]:.0f} % of the first and {100 * hidden[1]:.0f} % of"
         assert said in page.locator("[data-hidden]").inner_text()
         assert page.locator(".badge").all_inner_texts() == ["exact", "exact"]
-        row = one.texts["source"][3]
+        row = first.texts["source"][3]
         assert page.locator(".readout").inner_text().startswith(f"{row} looks at ")
         shown = page.locator("[data-written] td").all_inner_texts()
-        assert float(shown[0]) == pytest.approx(one.changes[None].probabilities[0], abs=5.1e-4)
-        assert float(shown[1]) == pytest.approx(other.changes[None].probabilities[0], abs=5.1e-4)
+        assert float(shown[0]) == pytest.approx(first.changes[None].probabilities[0], abs=5.1e-4)
+        assert float(shown[1]) == pytest.approx(second.changes[None].probabilities[0], abs=5.1e-4)
         page.get_by_role("combobox", name="With").select_option("own")
         page.wait_for_function("() => !document.querySelector('[data-hidden]')")
         assert not opened.complaints
 
 
 def test_texts_without_a_common_word_are_compared_without_an_error(browser, page_of):
-    one = explore_text(language_model(), TOKENISER, SOURCE)
-    other = replace(one, texts={"text": tuple(f"{word}!" for word in one.texts["text"])})
-    with Opened(browser, f"{page_of(compared(one, other, 'other'))}#view=compare") as opened:
+    first = explore_text(language_model(), TOKENISER, SOURCE)
+    second = replace(first, texts={"text": tuple(f"{word}!" for word in first.texts["text"])})
+    with Opened(browser, f"{page_of(compared(first, second, 'other'))}#view=compare") as opened:
         opened.page.wait_for_function(
             "() => document.querySelector('main').innerText.includes('no words in common')"
         )
@@ -248,16 +252,16 @@ def test_texts_without_a_common_word_are_compared_without_an_error(browser, page
 
 def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
     maps = look_text(language_model(), TOKENISER, SOURCE)
-    (one,) = explore_maps(maps).attentions
+    (attention,) = explore_maps(maps).attentions
     for name in ("previous word", "noun to article"):
         links = relations_in(maps.words)[name]
         expected = torch.stack(
             [maps.weights[:, :, query, list(keys)].sum(-1) for query, keys in links]
         ).mean(0)
-        torch.testing.assert_close(one.measured[name], expected)
-        assert one.links[name][0] == len(links)
+        torch.testing.assert_close(attention.measured[name], expected)
+        assert attention.links[name][0] == len(links)
     assert len(relations_in(maps.words)["previous word"]) > 5
-    assert "article to noun" not in one.links  # a causal model cannot look ahead
+    assert "article to noun" not in attention.links  # a causal model cannot look ahead
     with Opened(browser, f"{page_of(explore_maps(maps))}#view=heads") as opened:
         opened.page.get_by_role("combobox", name="Sort by").select_option("noun to article")
         opened.settle()
@@ -283,7 +287,7 @@ def test_measured_effects_sort_the_heads_and_a_head_left_out_comes_last(browser,
         texts = "(all) => [...all.rows].map(({cells}) => [...cells].map((one) => one.textContent.trim()))"
         rows = opened.page.locator(".twin tbody").evaluate(texts)
         assert [row[:2] for row in rows] == [
-            [str(one.layer), str(one.head)] for one in effects.ranked
+            [str(effect.layer), str(effect.head)] for effect in effects.ranked
         ] + [["0", "1"]]
         assert rows[3][-1] == "–"
         assert not opened.complaints
@@ -306,23 +310,23 @@ def expected_of(vectors, ids, first):
     """The probability of each word from `first` on, and the scores after the last id, of one pass of the model."""
     logits = language_model()(torch.tensor([ids]), vectors=vectors)[0].log_softmax(-1)
     words = [span for _, span in TOKENISER.words(ids)[first:]]
-    return [float(sum(logits[at - 1, ids[at]] for at in span).exp()) for span in words], logits[
-        -1
-    ].exp()
+    return [
+        float(sum(logits[place - 1, ids[place]] for place in span).exp()) for span in words
+    ], logits[-1].exp()
 
 
 def test_probabilities_without_each_word_are_those_of_the_model():
-    found = text_without_each(language_model(), TOKENISER, SOURCE, 40)
-    assert list(found) == [None, *range(1, len(SPANS))]
+    changes = text_without_each(language_model(), TOKENISER, SOURCE, 40)
+    assert list(changes) == [None, *range(1, len(SPANS))]
     table = language_model().embedding.weight.detach()
     plain, after = expected_of(None, READ, 1)
     top = int(after.argmax())
-    assert found[None].probabilities == pytest.approx([*plain, float(after[top])], rel=1e-4)
+    assert changes[None].probabilities == pytest.approx([*plain, float(after[top])], rel=1e-4)
     for place in range(1, len(SPANS)):
         vectors = table[torch.tensor([READ])].clone()
         vectors[0, list(SPANS[place][1])] = baseline(torch.tensor([READ]), table)[0, 0]
         moved, after = expected_of(vectors, READ, 1)
-        assert found[place].probabilities == pytest.approx([*moved, float(after[top])], rel=1e-4)
+        assert changes[place].probabilities == pytest.approx([*moved, float(after[top])], rel=1e-4)
         # predicted before it was read
-        before = found[None].probabilities[:place]
-        assert found[place].probabilities[:place] == pytest.approx(before, rel=1e-5)
+        before = changes[None].probabilities[:place]
+        assert changes[place].probabilities[:place] == pytest.approx(before, rel=1e-5)

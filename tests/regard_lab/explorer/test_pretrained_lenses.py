@@ -20,8 +20,8 @@ def classifier():
     return bert("BertForSequenceClassification")
 
 
-def odds(logits, of, others):
-    return float(logits[of] - logits[list(others)].logsumexp(0))
+def odds(logits, word, others):
+    return float(logits[word] - logits[list(others)].logsumexp(0))
 
 
 @torch.no_grad()
@@ -29,13 +29,13 @@ def erased_by_hand(model, tokenizer, ids, read, where, contrast, spans):
     """The fall of the log odds without each word, with vectors that the model gets in the place of ids."""
     vectors = model.get_input_embeddings()(torch.tensor([ids[:read]]))
     special = {*tokenizer.all_special_ids} - {tokenizer.unk_token_id}
-    words = [at for at in range(read) if ids[at] not in special]
+    words = [place for place in range(read) if ids[place] not in special]
     run = lambda x: odds(where(model(inputs_embeds=x).logits[0]), contrast.of, contrast.instead_of)  # noqa: E731
     falls = []
     for _, span in spans:
-        other = vectors.clone()
-        other[0, [at for at in span if at in words]] = vectors[0, words].mean(0)
-        falls.append(run(vectors) - run(other))
+        erased = vectors.clone()
+        erased[0, [place for place in span if place in words]] = vectors[0, words].mean(0)
+        falls.append(run(vectors) - run(erased))
     return falls
 
 
@@ -47,7 +47,7 @@ def test_erasure_of_a_model_of_transformers_equals_passes_by_hand(kind):
         "classes": (classifier, PIECES, SENTENCE),
     }[kind]
     model = make()
-    found = pretrained_relevance(model, tokenizer, text)
+    relevance = pretrained_relevance(model, tokenizer, text)
     assert model.config._attn_implementation != "regard"  # it is given back as it was
     contrast = (contrasts := contrasts_of(Pretrained(model, tokenizer), text))[max(contrasts)]
     ids = tokenizer(text)["input_ids"]
@@ -59,24 +59,29 @@ def test_erasure_of_a_model_of_transformers_equals_passes_by_hand(kind):
     }[kind]
     spans = contrast.written_words or contrast.source_words
     by_hand = erased_by_hand(model, tokenizer, ids, read, where, contrast, spans)
-    assert [*found.source_scores, *found.written_scores] == pytest.approx(by_hand, abs=1e-4)
+    assert [*relevance.source_scores, *relevance.written_scores] == pytest.approx(by_hand, abs=1e-4)
     assert max(map(abs, by_hand)) > 0.01
     if kind == "masked":
-        assert found.place == [word for word, _ in spans].index("[MASK]", found.place)
+        assert relevance.place == [word for word, _ in spans].index("[MASK]", relevance.place)
     if kind == "classes":
-        assert (found.word, *found.others) in {("LABEL_0", "LABEL_1"), ("LABEL_1", "LABEL_0")}
+        assert (relevance.word, *relevance.others) in {
+            ("LABEL_0", "LABEL_1"),
+            ("LABEL_1", "LABEL_0"),
+        }
 
 
 @torch.no_grad()
 def test_an_encoder_decoder_is_explained_on_both_sides():
     model = t5()
-    found = pretrained_relevance(
+    relevance = pretrained_relevance(
         model, PAIRS, SENTENCE, written="the street was tired", of="street", lens="erase"
     )
     ids = PAIRS(SENTENCE)["input_ids"]
     target = PAIRS(text_target="the street was tired")["input_ids"]
-    at = contrasts_of(Pretrained(model, PAIRS), SENTENCE, "street", written="the street was tired")
-    (contrast,) = at.values()
+    contrasts = contrasts_of(
+        Pretrained(model, PAIRS), SENTENCE, "street", written="the street was tired"
+    )
+    (contrast,) = contrasts.values()
     row = len(contrast.written) - 1
     assert target[row] == contrast.of
 
@@ -85,13 +90,13 @@ def test_an_encoder_decoder_is_explained_on_both_sides():
         return odds(logits, contrast.of, contrast.instead_of)
 
     vectors = model.get_input_embeddings()(torch.tensor([ids]))
-    words = [place for place, one in enumerate(ids) if one not in PAIRS.all_special_ids]
-    for (_, span), score in zip(contrast.source_words, found.source_scores, strict=True):
-        other = vectors.clone()
-        other[0, [place for place in span if place in words]] = vectors[0, words].mean(0)
-        assert score == pytest.approx(run(vectors) - run(other), abs=1e-4)
-    assert found.written_words[0] == "<begin>"
-    assert len(found.written_scores) == len(found.written_words)
+    words = [place for place, token in enumerate(ids) if token not in PAIRS.all_special_ids]
+    for (_, span), score in zip(contrast.source_words, relevance.source_scores, strict=True):
+        erased = vectors.clone()
+        erased[0, [place for place in span if place in words]] = vectors[0, words].mean(0)
+        assert score == pytest.approx(run(vectors) - run(erased), abs=1e-4)
+    assert relevance.written_words[0] == "<begin>"
+    assert len(relevance.written_scores) == len(relevance.written_words)
     gradients = pretrained_relevance(
         model, PAIRS, SENTENCE, "street", written="the street was tired", lens="gradients"
     )
@@ -105,11 +110,11 @@ def test_an_encoder_decoder_is_explained_on_both_sides():
     ids=["causal", "masked"],
 )
 def test_other_lenses_have_a_number_for_each_word(make, tokenizer, text, lens):
-    found = pretrained_relevance(make(), tokenizer, text, lens=lens)
-    scores = [*found.source_scores, *found.written_scores]
-    assert len(scores) == len(found.source_words) + len(found.written_words)
+    relevance = pretrained_relevance(make(), tokenizer, text, lens=lens)
+    scores = [*relevance.source_scores, *relevance.written_scores]
+    assert len(scores) == len(relevance.source_words) + len(relevance.written_words)
     if lens == "gradients":
-        assert abs(sum(scores) - sum(found.changes.values())) <= found.completeness + 1e-3
+        assert abs(sum(scores) - sum(relevance.changes.values())) <= relevance.completeness + 1e-3
     else:
         assert sum(scores) == pytest.approx(1, abs=1e-3)
 
@@ -118,8 +123,8 @@ def hooked(model, layer, head, change, run):
     """A run in which the slice of a head, before the output projection, is changed."""
     projection = model.get_submodule(layer)
 
-    def hook(_, given):
-        x = given[0].clone()
+    def hook(_, inputs):
+        x = inputs[0].clone()
         part = slice(8 * head, 8 * head + 8)
         x[..., part] = change(x[..., part])
         return (x,)
@@ -145,8 +150,10 @@ def test_effects_of_heads_equal_a_loop_by_hand(kind):
     }[kind]
     model = make()
     texts = ["The animal was too tired.", "the street", SENTENCE]
-    given = [(text, at % 2) for at, text in enumerate(texts)] if kind == "classes" else texts
-    found = ablate(Pretrained(model, tokenizer), tokenizer, given)
+    examples = (
+        [(text, index % 2) for index, text in enumerate(texts)] if kind == "classes" else texts
+    )
+    ablation = ablate(Pretrained(model, tokenizer), tokenizer, examples)
 
     def loss(text, label):
         ids = torch.tensor([tokenizer(text)["input_ids"]])
@@ -157,21 +164,23 @@ def test_effects_of_heads_equal_a_loop_by_hand(kind):
             return -float(model(ids).logits[0].log_softmax(-1)[label]), 1
         total = 0.0
         count = 0
-        for at, one in enumerate(ids[0].tolist()):
-            if one not in (tokenizer.cls_token_id, tokenizer.sep_token_id):
+        for place, token in enumerate(ids[0].tolist()):
+            if token not in (tokenizer.cls_token_id, tokenizer.sep_token_id):
                 masked = ids.clone()
-                masked[0, at] = tokenizer.mask_token_id
-                total = total - float(model(masked).logits[0, at].log_softmax(-1)[one])
+                masked[0, place] = tokenizer.mask_token_id
+                total = total - float(model(masked).logits[0, place].log_softmax(-1)[token])
                 count = count + 1
         return total, count
 
-    runs = [lambda text=text, at=at: loss(text, at % 2) for at, text in enumerate(texts)]
+    runs = [
+        lambda text=text, index=index: loss(text, index % 2) for index, text in enumerate(texts)
+    ]
     with torch.no_grad():
-        own = [run() for run in runs]
-    ids = sum(count for _, count in own)
-    assert found.value == pytest.approx(sum(one for one, _ in own) / ids, abs=1e-4)
-    assert len(found.effects) == 8
-    for head, effect in found.effects.items():
+        losses = [run() for run in runs]
+    ids = sum(count for _, count in losses)
+    assert ablation.value == pytest.approx(sum(loss for loss, _ in losses) / ids, abs=1e-4)
+    assert len(ablation.effects) == 8
+    for head, effect in ablation.effects.items():
         seen = []
         for run in runs:
             hooked(
@@ -184,25 +193,27 @@ def test_effects_of_heads_equal_a_loop_by_hand(kind):
         mean = torch.cat(seen).mean(0)
         place = layer.format(head.layer), head.head
         after = [hooked(model, *place, lambda x, m=mean: m.expand_as(x), run) for run in runs]
-        rise = sum(now - was for (now, _), (was, _) in zip(after, own, strict=True))
+        rise = sum(
+            changed - unchanged for (changed, _), (unchanged, _) in zip(after, losses, strict=True)
+        )
         assert effect.effect == pytest.approx(rise / ids, abs=1e-4)
 
 
 def test_heads_of_an_encoder_decoder_are_named_by_their_stack():
     subject = Pretrained(t5(), PAIRS)
-    found = ablate(
+    ablation = ablate(
         subject, PAIRS, [(SENTENCE, "the street was tired"), ("The animal", "tired")], by="resample"
     )
-    assert {head.attention for head in found.effects} == {"encoder", "decoder", "cross"}
+    assert {head.attention for head in ablation.effects} == {"encoder", "decoder", "cross"}
     assert {head.attention for head in head_scores(subject, length=6, texts=2)["previous"]} == {
         "encoder",
         "decoder",
     }
-    (one,) = contrasts_of(subject, SENTENCE, "street", written="the street was tired").values()
-    other = SENTENCE.replace("was too", "too was")  # as many ids
-    (two,) = contrasts_of(subject, other, "street", ["was"], written="the street was").values()
-    assert patch(subject, PAIRS, [(two, one)]).value == pytest.approx(
-        ablate(subject, PAIRS, [one]).value
+    (first,) = contrasts_of(subject, SENTENCE, "street", written="the street was tired").values()
+    swapped = SENTENCE.replace("was too", "too was")  # as many ids
+    (second,) = contrasts_of(subject, swapped, "street", ["was"], written="the street was").values()
+    assert patch(subject, PAIRS, [(second, first)]).value == pytest.approx(
+        ablate(subject, PAIRS, [first]).value
     )
 
 
@@ -210,7 +221,7 @@ def test_a_page_opens_on_the_last_word_and_explains_it():
     causal = explore_pretrained(mistral(), BYTES, SENTENCE, changes=True)
     last = len(causal.texts["text"]) - 1
     assert (causal.chosen, causal.written) == (last, "text")
-    assert {one.lens for one in causal.explained[last]} == {
+    assert {lens.lens for lens in causal.explained[last]} == {
         "erase",
         "gradients",
         "attention",
@@ -273,10 +284,10 @@ def test_what_cannot_be_explained_is_refused(call, error, says):
 
 
 def test_a_masked_word_may_be_named():
-    found = pretrained_relevance(bert("BertForMaskedLM"), PIECES, SENTENCE, ",", ["."])
-    assert (found.word, found.others) == (",", (".",))
-    assert "[MASK]" in found.source_words
-    assert "," not in found.source_words
+    relevance = pretrained_relevance(bert("BertForMaskedLM"), PIECES, SENTENCE, ",", ["."])
+    assert (relevance.word, relevance.others) == (",", (".",))
+    assert "[MASK]" in relevance.source_words
+    assert "," not in relevance.source_words
     with pytest.raises(ArgumentError, match="sub-words, and a mask stands for one"):
         pretrained_relevance(bert("BertForMaskedLM"), PIECES, SENTENCE, "street")
 

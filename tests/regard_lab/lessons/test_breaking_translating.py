@@ -53,8 +53,8 @@ def test_norms_in_the_other_place():
         return {"post": moved["pre"], "pre": moved["post"]}
 
     def exchange_gradients(gradients):
-        other = {"post": "pre", "pre": "post"}
-        return {(other[place], layers): found for (place, layers), found in gradients.items()}
+        opposite = {"post": "pre", "pre": "post"}
+        return {(opposite[place], layers): sizes for (place, layers), sizes in gradients.items()}
 
     trainings = {
         "post-norm": ("post", 60),

@@ -16,13 +16,15 @@ def scores(w: Weights, ids: list[int], *, heads: int, kv_heads: int, style: str)
         x = x + w["positions.weight"][: len(ids)]
     layers = 1 + max(int(name.split(".")[1]) for name in w if name.startswith("blocks."))
     for layer in range(layers):
-        own = {
-            name.split(".", 2)[2]: one
-            for name, one in w.items()
+        layer_weights = {
+            name.split(".", 2)[2]: weight
+            for name, weight in w.items()
             if name.startswith(f"blocks.{layer}.")
         }
-        x = x + attention(own, norm(own, "attention_norm", x), heads, kv_heads, style)
-        x = x + feed_forward(own, norm(own, "feed_forward_norm", x), style)
+        x = x + attention(
+            layer_weights, norm(layer_weights, "attention_norm", x), heads, kv_heads, style
+        )
+        x = x + feed_forward(layer_weights, norm(layer_weights, "feed_forward_norm", x), style)
     return norm(w, "norm", x) @ w.get("to_vocabulary.weight", w["embedding.weight"]).T
 
 
@@ -43,19 +45,19 @@ def attention(w: Weights, x: np.ndarray, heads: int, kv_heads: int, style: str) 
     out = np.zeros_like(q)
     for head in range(heads):
         mine, shared = (
-            slice(at * size, (at + 1) * size) for at in (head, head * kv_heads // heads)
+            slice(group * size, (group + 1) * size) for group in (head, head * kv_heads // heads)
         )
         for i in range(len(x)):
-            found = []
+            scores = []
             for j in range(i + 1):
-                one = q[i, mine]
-                other = k[j, shared]
+                query = q[i, mine]
+                key = k[j, shared]
                 if style == "llama":
-                    one = rotated(one, i)
-                    other = rotated(other, j)
+                    query = rotated(query, i)
+                    key = rotated(key, j)
                 slope = 2.0 ** (-8 * (head + 1) / heads) if style == "alibi" else 0.0
-                found.append(one @ other / math.sqrt(size) - slope * (i - j))
-            weights = np.exp(np.array(found) - max(found))
+                scores.append(query @ key / math.sqrt(size) - slope * (i - j))
+            weights = np.exp(np.array(scores) - max(scores))
             out[i, mine] = weights / weights.sum() @ v[: i + 1, shared]
     return linear(w, "attention.to_output", out)
 
@@ -67,14 +69,18 @@ def rotated(x: np.ndarray, position: int) -> np.ndarray:
         complex(x[c], x[c + half]) * cmath.exp(1j * position * 10_000 ** (-c / half))
         for c in range(half)
     ]
-    return np.array([one.real for one in turned] + [one.imag for one in turned])
+    return np.array([number.real for number in turned] + [number.imag for number in turned])
 
 
 def feed_forward(w: Weights, x: np.ndarray, style: str) -> np.ndarray:
-    wide = linear(w, "feed_forward.widen", x)
+    widened = linear(w, "feed_forward.widen", x)
     if style == "gpt2":
-        hidden = 0.5 * wide * (1 + np.tanh(math.sqrt(2 / math.pi) * (wide + 0.044715 * wide**3)))
+        hidden = (
+            0.5
+            * widened
+            * (1 + np.tanh(math.sqrt(2 / math.pi) * (widened + 0.044715 * widened**3)))
+        )
     else:
         gate = linear(w, "feed_forward.gate", x)
-        hidden = gate / (1 + np.exp(-gate)) * wide
+        hidden = gate / (1 + np.exp(-gate)) * widened
     return linear(w, "feed_forward.narrow", hidden)

@@ -70,9 +70,9 @@ def language_model(kind: str) -> LanguageModel:
 def lossless_caches(kind: str, length: int) -> list[dict[str, Any]]:
     """What `start` may be given so that texts of `length` ids are continued exactly."""
     states = [block.attention.mechanism.declared.has_state for block in language_model(kind).blocks]
-    found: list[dict[str, Any]] = [{}]
+    choices: list[dict[str, Any]] = [{}]
     if kind != "gated":  # no cache of keys keeps its gates
-        found += [{"cache": "dynamic"}]
+        choices += [{"cache": "dynamic"}]
         kinds = ("static",) if "chooser" in KINDS[kind] else ("static", "ring")  # a ring drops keys
-        found += [{"cache": name, "capacity": length} for name in kinds]
-    return found + [{"cache": "state"}] * all(states)
+        choices += [{"cache": name, "capacity": length} for name in kinds]
+    return choices + [{"cache": "state"}] * all(states)

@@ -50,17 +50,17 @@ def test_logits_are_those_of_the_modules_after_any_reordering_and_in_a_long_targ
     model = translator(**changes).float()
     with torch.inference_mode():
         state = begin(model)
-        other = begin(exact)
-        assert other.caches  # through modules
+        stepwise = begin(exact)
+        assert stepwise.caches  # through modules
         ids = torch.tensor([BEGIN] * len(SOURCES))
         for order in [None, *ORDERS]:
             if order is not None:
                 index = torch.tensor(order)
                 state.reorder(index)
-                other.reorder(index)
+                stepwise.reorder(index)
                 ids = ids[index]
             for _ in range(FIRST_ROOM // 4):
-                logits = exact.step(ids, other)
+                logits = exact.step(ids, stepwise)
                 assert_close(model.step(ids, state), logits)
                 ids = logits.argmax(-1)
     assert compiled_steps == [True] * (5 * FIRST_ROOM // 4)
@@ -139,11 +139,11 @@ def test_weights_that_change_count_at_once(
     ids = torch.tensor([BEGIN, 7, 8])
     with torch.no_grad():
         state = begin(model)
-        other = begin(exact)
-        assert_close(model.step(ids, state), exact.step(ids, other))
+        stepwise = begin(exact)
+        assert_close(model.step(ids, state), exact.step(ids, stepwise))
         change(model)
         change(exact)
-        assert_close(model.step(ids, state), exact.step(ids, other))
+        assert_close(model.step(ids, state), exact.step(ids, stepwise))
     assert compiled_steps == [True, True]
 
 
@@ -170,10 +170,10 @@ def test_a_weight_with_nan_gives_nan_and_the_next_step_goes_on() -> None:
         state = begin(model)
         before = model.step(ids, begin(model))
         weight = model.decoder[1].self_attention.to_q.weight
-        kept = weight[3, 2].clone()
+        value = weight[3, 2].clone()
         weight[3, 2] = torch.nan
         assert model.step(ids, state).isnan().all()
-        weight[3, 2] = kept
+        weight[3, 2] = value
         assert state.length == 1
         assert torch.equal(model.step(ids, begin(model)), before)
 

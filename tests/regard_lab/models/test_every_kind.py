@@ -36,12 +36,12 @@ SMALL = {
 
 def kinds(base: type[Storable] = Storable) -> dict[str, type[Storable]]:
     """The classes that declare a KIND, by it."""
-    found = {}
+    kinds_found = {}
     for kind in base.__subclasses__():
-        found |= kinds(kind)
+        kinds_found |= kinds(kind)
         if "KIND" in vars(kind) and kind.__module__.startswith("regard_lab."):
-            found[kind.KIND] = kind
-    return found
+            kinds_found[kind.KIND] = kind
+    return kinds_found
 
 
 @pytest.mark.parametrize("name", kinds())
@@ -66,10 +66,10 @@ def test_a_saved_model_of_every_kind_loads_with_its_config_and_weights(name, tmp
     kind = kinds()[name]
     model = kind(kind.Config(**SMALL[name]))
     model.save(tmp_path / "model")
-    other = kind.load(tmp_path / "model")
-    assert other.config == model.config
-    assert not other.training
-    torch.testing.assert_close(other.state_dict(), model.state_dict(), rtol=0, atol=0)
+    loaded = kind.load(tmp_path / "model")
+    assert loaded.config == model.config
+    assert not loaded.training
+    torch.testing.assert_close(loaded.state_dict(), model.state_dict(), rtol=0, atol=0)
     with pytest.raises(
         NotFoundError, match=r"and this call needs 'poet'; it is read by regard [a-z]+"
     ):
@@ -240,6 +240,6 @@ REFUSED = {
     [(model, *row) for model, (_, rows) in REFUSED.items() for row in rows],
 )
 def test_a_config_that_cannot_be_is_refused_in_one_sentence_with_its_numbers(model, changes, words):
-    with pytest.raises(RegardError, match=words) as found:
+    with pytest.raises(RegardError, match=words) as refusal:
         model.Config(**{**REFUSED[model][0], **changes})
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(refusal.value)

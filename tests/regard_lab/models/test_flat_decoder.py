@@ -40,20 +40,20 @@ def test_flat_steps_have_the_bits_of_steps_through_modules_after_any_reordering(
     with torch.inference_mode():
         flat = begin(model)
         assert is_flat(model, flat)
-        other = through_modules(begin(model))
+        plain = through_modules(begin(model))
         ids = torch.tensor([BEGIN] * len(SOURCES))
         for order in [None, *ORDERS]:
             if order is not None:
                 index = torch.tensor(order)
                 flat.reorder(index)
-                other.reorder(index)
+                plain.reorder(index)
                 ids = ids[index]
             for _ in range(2):
                 logits = model.step(ids, flat)
-                assert torch.equal(logits, model.step(ids, other))
+                assert torch.equal(logits, model.step(ids, plain))
                 ids = logits.argmax(-1)
         assert is_flat(model, flat)
-        assert flat.length == other.length == 10
+        assert flat.length == plain.length == 10
 
 
 def test_a_long_target_gets_more_room() -> None:
@@ -61,10 +61,10 @@ def test_a_long_target_gets_more_room() -> None:
     steps = 2 * FIRST_ROOM + 3
     with torch.no_grad():
         flat = begin(model)
-        other = through_modules(begin(model))
+        plain = through_modules(begin(model))
         for number in range(steps):
             ids = torch.tensor([number % 37 + 4, 5, number % 11 + 6])
-            assert torch.equal(model.step(ids, flat), model.step(ids, other)), number
+            assert torch.equal(model.step(ids, flat), model.step(ids, plain)), number
         assert is_flat(model, flat)
     assert flat.length == steps
     assert flat.nbytes > flat.sources.nbytes
@@ -172,13 +172,13 @@ def test_who_begins_to_look_during_a_translation_sees_its_next_step(
     ids = torch.tensor([[BEGIN, 7, 8], [9, 10, 11], [4, 5, 6]])
     with torch.inference_mode():
         watched = begin(model)
-        other = through_modules(begin(model))
-        assert torch.equal(model.step(ids[0], watched), model.step(ids[0], other))
+        plain = through_modules(begin(model))
+        assert torch.equal(model.step(ids[0], watched), model.step(ids[0], plain))
         assert is_flat(model, watched)
         logits = []
         assert watch(model, lambda: logits.append(model.step(ids[1], watched))) == 1
-        assert torch.equal(logits[0], model.step(ids[1], other))
-        assert torch.equal(model.step(ids[2], watched), model.step(ids[2], other))
+        assert torch.equal(logits[0], model.step(ids[1], plain))
+        assert torch.equal(model.step(ids[2], watched), model.step(ids[2], plain))
 
 
 def test_weights_that_change_count_at_once() -> None:
@@ -186,14 +186,14 @@ def test_weights_that_change_count_at_once() -> None:
     ids = torch.tensor([BEGIN, 7, 8])
     with torch.no_grad():
         flat = begin(model)
-        other = through_modules(begin(model))
+        plain = through_modules(begin(model))
         before = model.step(ids, flat)
-        model.step(ids, other)
+        model.step(ids, plain)
         for parameter in model.decoder.parameters():
             parameter.data.copy_(parameter * 0.5)  # which changes neither address nor version
         after = model.step(ids, flat)
         assert is_flat(model, flat)
-        assert torch.equal(after, model.step(ids, other))
+        assert torch.equal(after, model.step(ids, plain))
         assert not torch.allclose(before, after)
 
 
@@ -227,11 +227,11 @@ def test_a_translation_that_began_in_inference_mode_goes_on_outside_of_it() -> N
     ids = torch.tensor([BEGIN, 7, 8])
     with torch.inference_mode():
         state = begin(model)
-        other = through_modules(begin(model))
+        plain = through_modules(begin(model))
         model.step(ids, state)
-        model.step(ids, other)
+        model.step(ids, plain)
     with torch.no_grad():
-        assert torch.equal(model.step(ids, state), model.step(ids, other))
+        assert torch.equal(model.step(ids, state), model.step(ids, plain))
 
 
 def test_an_id_outside_of_the_vocabulary_is_named_and_changes_nothing() -> None:

@@ -55,5 +55,7 @@ def test_a_state_is_as_before_or_as_after_a_change_that_is_stopped_at_any_line(
         for number, line in enumerate(lines_of(lambda: change(model, begun), most=MOST)):  # noqa: B023
             begun = state()
             interrupted(lambda: change(model, begun), line, ERRORS[number % 2])  # noqa: B023
-            found = later(begun)
-            assert any(torch.allclose(found, one, rtol=0, atol=1e-12) for one in wanted), line
+            logits = later(begun)
+            assert any(torch.allclose(logits, answer, rtol=0, atol=1e-12) for answer in wanted), (
+                line
+            )

@@ -57,20 +57,20 @@ def test_a_cache_continues_unequal_prompts_as_each_text_computed_whole(
         expected = torch.stack(whole)
         state = model.start(pad([*rows], side), **options)
         torch.testing.assert_close(state.next_scores, expected[:, 0], **EXACT)
-        at = 0
+        place = 0
         ids = torch.tensor([added] * len(rows))
-        while at < len(added):
-            stop = data.draw(st.integers(at + 1, len(added)))
-            one = stop == at + 1
-            found = (
-                model.step(ids[:, at], state)[:, None]
-                if one
-                else model.extend(ids[:, at:stop], state)
+        while place < len(added):
+            stop = data.draw(st.integers(place + 1, len(added)))
+            single = stop == place + 1
+            logits = (
+                model.step(ids[:, place], state)[:, None]
+                if single
+                else model.extend(ids[:, place:stop], state)
             )
-            torch.testing.assert_close(found, expected[:, at + 1 : stop + 1], **EXACT)
+            torch.testing.assert_close(logits, expected[:, place + 1 : stop + 1], **EXACT)
             assert state.next_scores is None
-            at = stop
-            assert state.length == max(map(len, rows)) + at
+            place = stop
+            assert state.length == max(map(len, rows)) + place
 
 
 def test_a_stack_of_windows_sees_as_far_as_its_reach_and_no_further():
@@ -122,8 +122,8 @@ def test_gradient_checkpointing_gives_the_same_gradients_and_runs_each_block_twi
         assert len(losses) == (config["layers"] if kind == "indexer" else 0)
         gradients.append([parameter.grad for parameter in model.parameters()])
     assert calls[1] == 2 * calls[0] == 2 * config["layers"]
-    for kept, computed_again in zip(*gradients, strict=True):
-        assert torch.equal(kept, computed_again)
+    for stored, computed_again in zip(*gradients, strict=True):
+        assert torch.equal(stored, computed_again)
 
 
 @pytest.mark.parametrize("kind", ["llama", "gpt2", "alibi", "linear", "window"])
@@ -198,26 +198,26 @@ def test_a_model_computes_what_its_papers_write(style):
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(0.3 * torch.randn_like(parameter))
-        found = model(torch.tensor([[5, 6, 22, 7, 1]]))[0]
-    weights = {name: one.numpy() for name, one in model.state_dict().items()}
+        logits = model(torch.tensor([[5, 6, 22, 7, 1]]))[0]
+    weights = {name: weight.numpy() for name, weight in model.state_dict().items()}
     expected = scores(weights, [5, 6, 22, 7, 1], heads=4, kv_heads=2, style=style)
-    torch.testing.assert_close(found, torch.from_numpy(expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(logits, torch.from_numpy(expected), rtol=0, atol=1e-12)
 
 
 @torch.no_grad()
 def test_later_layers_add_the_values_of_the_first_and_subtract_second_heads():
     model = language_model("values of the first layer, differences")
     first, second, third = (block.attention for block in model.blocks)
-    for number, one in enumerate((first, second, third)):
-        assert one.difference.lambda_init == 0.8 - 0.6 * math.exp(-0.3 * number)
+    for number, attention in enumerate((first, second, third)):
+        assert attention.difference.lambda_init == 0.8 - 0.6 * math.exp(-0.3 * number)
     model = copy.deepcopy(model)
     ids = torch.tensor([[5, 6, 7, 8, 9]])
     before = model(ids)
-    own, (first, second) = before.clone(), (block.attention for block in model.blocks[:2])
+    own_value, (first, second) = before.clone(), (block.attention for block in model.blocks[:2])
     second.value_mix.copy_(torch.tensor([0.0, 1.0]))
     residual = model(ids)
     second.to_v.weight.normal_()
     assert torch.equal(model(ids), residual)
-    assert not torch.allclose(residual, own)
+    assert not torch.allclose(residual, own_value)
     second.value_mix.copy_(torch.tensor([1.0, 0.0]))
     assert not torch.allclose(model(ids), residual)

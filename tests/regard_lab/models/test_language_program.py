@@ -202,10 +202,10 @@ def test_a_copy_of_a_state_goes_on_by_itself(copied: Callable[[Any], Any]) -> No
     first, second = torch.tensor([5, 6, 7]), torch.tensor([15, 16, 17])
     state = model.start(PROMPTS)
     model.step(first, state)
-    other = copied(state)
+    forked = copied(state)
     for ids in (first, second):
-        a, b = model.step(ids, state), model.step(second, other)
-        model.step(first, other) if ids is first else None
+        a, b = model.step(ids, state), model.step(second, forked)
+        model.step(first, forked) if ids is first else None
     expected = exact.start(PROMPTS)
     for ids in (first, first):
         exact.step(ids, expected)
@@ -225,10 +225,10 @@ def test_after_an_error_a_state_is_unchanged() -> None:
     with pytest.raises(RegardError):
         pair.model.step(torch.tensor([5, 6]), pair.state)
     weight = pair.model.blocks[1].attention.to_q.weight  # ty: ignore[unresolved-attribute]
-    kept = weight[3, 2].clone()
+    value = weight[3, 2].clone()
     weight[3, 2] = torch.nan
     assert pair.model.step(pair.ids, copy.copy(pair.state)).isnan().all()
-    weight[3, 2] = kept
+    weight[3, 2] = value
     for _ in range(5):
         pair.step()
 
@@ -277,10 +277,10 @@ def test_many_texts_and_other_integers_are_left_to_the_modules(computed: list[bo
 
 @torch.no_grad()
 def test_a_program_is_for_the_model_that_began_the_text(computed: list[bool]) -> None:
-    model, other = model_of(), model_of(tied=False)
+    model, untied = model_of(), model_of(tied=False)
     state = model.start(PROMPTS)
     model.step(PROMPTS[:, 0], state)
-    other.step(PROMPTS[:, 0], state)  # by its modules
+    untied.step(PROMPTS[:, 0], state)  # by its modules
     assert computed == [True]
 
 
@@ -307,6 +307,6 @@ def test_searches_write_the_texts_of_a_model_without_programs(
     monkeypatch.setattr(LanguageProgram, "of", lambda *_: None)
     expected = generate(model, PROMPTS, max_tokens=12, **options)
     for found_of_prompt, expected_of_prompt in zip(texts, expected, strict=True):
-        for hypothesis, other in zip(found_of_prompt, expected_of_prompt, strict=True):
-            assert hypothesis.ids == other.ids
-            assert hypothesis.log_probability == pytest.approx(other.log_probability, abs=1e-4)
+        for hypothesis, wanted in zip(found_of_prompt, expected_of_prompt, strict=True):
+            assert hypothesis.ids == wanted.ids
+            assert hypothesis.log_probability == pytest.approx(wanted.log_probability, abs=1e-4)

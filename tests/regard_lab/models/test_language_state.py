@@ -35,15 +35,15 @@ def test_a_reordered_state_goes_on_from_the_chosen_rows(kind, data, index, befor
     rows = ROWS
     if not before:
         model.step(torch.arange(1, 6), state)
-        rows = [[*row, 1 + at] for at, row in enumerate(ROWS)]
+        rows = [[*row, 1 + index] for index, row in enumerate(ROWS)]
     state.reorder(torch.tensor(index))
-    rows = [rows[at] for at in index]
+    rows = [rows[row] for row in index]
     if before:
         torch.testing.assert_close(state.next_scores, whole(model, rows), **EXACT)
     for added in (20, 21):
         rows = [[*row, added] for row in rows]
-        found = model.step(torch.full((len(index),), added), state)
-        torch.testing.assert_close(found, whole(model, rows), **EXACT)
+        logits = model.step(torch.full((len(index),), added), state)
+        torch.testing.assert_close(logits, whole(model, rows), **EXACT)
 
 
 @EVERY
@@ -56,7 +56,7 @@ def test_a_cropped_state_goes_on_from_where_it_was(kind):
             state.crop(1)
         return
     state = model.start(pad(ROWS), cache="dynamic")
-    kept = [[*row, 17] for row in ROWS]
+    longer = [[*row, 17] for row in ROWS]
     model.step(torch.full((5,), 17), state)
     model.extend(torch.tensor([[1, 2, 3]] * 5), state)
     with pytest.raises(
@@ -66,7 +66,7 @@ def test_a_cropped_state_goes_on_from_where_it_was(kind):
     state.crop(5)
     assert state.length == 5
     torch.testing.assert_close(
-        model.step(torch.full((5,), 19), state), whole(model, [[*r, 19] for r in kept]), **EXACT
+        model.step(torch.full((5,), 19), state), whole(model, [[*r, 19] for r in longer]), **EXACT
     )
     state.crop(0)
     assert state.length == 0
@@ -163,7 +163,7 @@ def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatc
         return plain(q, k, v, **rest)
 
     monkeypatch.setattr(attending, "attention", counting)
-    found = []
+    reads = []
     for length in (100, 20_000):
         state = model.start(torch.randint(1, 23, (1, length)))
         sizes = set()
@@ -171,8 +171,8 @@ def test_memory_and_what_a_step_reads_do_not_grow_with_the_text(kind, monkeypatc
         for _ in range(40):
             assert model.step(torch.tensor([5]), state).isfinite().all()
             sizes.add(state.nbytes)
-        found.append((sizes, list(read)))
+        reads.append((sizes, list(read)))
         assert state.length == length + 40
-    assert found[0] == found[1]
-    assert len(found[0][0]) == 1
-    assert set(found[0][1]) == ({64} if kind == "window" else set())
+    assert reads[0] == reads[1]
+    assert len(reads[0][0]) == 1
+    assert set(reads[0][1]) == ({64} if kind == "window" else set())

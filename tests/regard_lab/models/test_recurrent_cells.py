@@ -85,8 +85,8 @@ def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fix
         else BahdanauCell(new_cell(kind, X + M), attention)
     )
     xs, states = given()
-    start, at = first_state(kind)
-    found, end = cell.sequence(
+    start, hidden_states = first_state(kind)
+    outputs, end = cell.sequence(
         xs, cell.begin(start), cell.attention.remember(states[:, -1:] if fixed else states)
     )
 
@@ -96,10 +96,12 @@ def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fix
         c = (
             states[0, -1].numpy()
             if fixed
-            else context(additive, learned, at[-1][0], states[0].numpy())
+            else context(additive, learned, hidden_states[-1][0], states[0].numpy())
         )
-        at = loop.step(np.concatenate([x, c]), at)
-        np.testing.assert_allclose(found[0, t].detach(), np.concatenate([at[-1][0], c]), atol=1e-12)
+        hidden_states = loop.step(np.concatenate([x, c]), hidden_states)
+        np.testing.assert_allclose(
+            outputs[0, t].detach(), np.concatenate([hidden_states[-1][0], c]), atol=1e-12
+        )
     assert end.place == 6
 
 
@@ -108,8 +110,8 @@ def test_bahdanau_attends_with_the_state_before_and_feeds_what_it_found_or_a_fix
     ("kind", "name", "feeding", "local"),
     [
         *(
-            (kind, name, (at + n) % 2 == 0, {})
-            for at, kind in enumerate(CELLS)
+            (kind, name, (index + n) % 2 == 0, {})
+            for index, kind in enumerate(CELLS)
             for n, name in enumerate(SCORES)
         ),
         ("2 gru", "dot", True, {"near": 1}),
@@ -128,8 +130,8 @@ def test_luong_moves_on_and_then_attends_to_all_or_around_a_place(kind, name, fe
     options = {"memory_dim": memory_dim, "output_dim": OUT, "input_feeding": feeding}
     cell = LuongCell(new_cell(kind, X + OUT if feeding else X), attention, **options).double()
     xs, states = given(memory_dim, steps=6 if near is None else LENGTH + near + 3)
-    start, at = first_state(kind)
-    found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
+    start, hidden_states = first_state(kind)
+    outputs, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
     learned = numbers(attention.learned)
 
     def attend(h, t):
@@ -137,17 +139,17 @@ def test_luong_moves_on_and_then_attends_to_all_or_around_a_place(kind, name, fe
         return context(by_loop, learned, h, states[0].numpy(), **seen)
 
     np.testing.assert_allclose(
-        found[0].detach(), [*luong_by_loop(cell, xs, at, attend)], atol=1e-12
+        outputs[0].detach(), [*luong_by_loop(cell, xs, hidden_states, attend)], atol=1e-12
     )
 
 
-def luong_by_loop(cell, xs, at, attend, hidden=lambda at: at[-1][0]):
+def luong_by_loop(cell, xs, layers, attend, hidden=lambda layers: layers[-1][0]):
     loop = CellsByLoops(cell.cell)
     W = numbers(cell)["combine.weight"]
     fed = np.zeros(OUT)
     for t, x in enumerate(xs[0].numpy()):
-        at = loop.step(np.concatenate([x, fed]) if cell.input_feeding else x, at)
-        fed = np.tanh(W @ np.concatenate([attend(hidden(at), t), hidden(at)]))
+        layers = loop.step(np.concatenate([x, fed]) if cell.input_feeding else x, layers)
+        fed = np.tanh(W @ np.concatenate([attend(hidden(layers), t), hidden(layers)]))
         yield fed
 
 
@@ -187,16 +189,16 @@ def test_a_reordered_state_holds_the_chosen_rows(kind):
         (h, c) if "lstm" in kind else h, fed, place=3, batch_axis=int(kind.startswith("2"))
     )
     index = torch.tensor([4, 0, 0])
-    found = state.reorder(index)
-    parts = found.recurrent if "lstm" in kind else (found.recurrent,)
+    reordered = state.reorder(index)
+    parts = reordered.recurrent if "lstm" in kind else (reordered.recurrent,)
     for part, before in zip(parts, (h, c), strict=False):
         assert torch.equal(part, before[..., index, :])
-    assert torch.equal(found.fed, fed[index])
-    assert found.place == 3
+    assert torch.equal(reordered.fed, fed[index])
+    assert reordered.place == 3
     assert state.nbytes == sum(
         part.nbytes for part in ((h, c, fed) if "lstm" in kind else (h, fed))
     )
-    assert cell.begin(found.recurrent).fed.shape == (3, OUT)
+    assert cell.begin(reordered.recurrent).fed.shape == (3, OUT)
 
 
 class Minimal(nn.Module):
@@ -218,22 +220,22 @@ def attended():
 
 
 def test_a_cell_of_a_users_own_is_wrapped_if_it_is_called_as_those_of_torch_are():
-    own = Minimal().double()
+    minimal = Minimal().double()
     attention = attended()
     torch_cell = nn.RNNCell(X + M, H).double()
     torch_cell.load_state_dict(
         {
-            "weight_ih": own.read.weight,
-            "bias_ih": own.read.bias,
-            "weight_hh": own.keep.weight,
-            "bias_hh": own.keep.bias,
+            "weight_ih": minimal.read.weight,
+            "bias_ih": minimal.read.bias,
+            "weight_hh": minimal.keep.weight,
+            "bias_hh": minimal.keep.bias,
         }
     )
     xs, states = given()
     start, _ = first_state("tanh")
     outputs = [
         cell.sequence(xs, cell.begin(start), attention.remember(states))[0]
-        for cell in (BahdanauCell(own, attention), BahdanauCell(torch_cell, attention))
+        for cell in (BahdanauCell(minimal, attention), BahdanauCell(torch_cell, attention))
     ]
     torch.testing.assert_close(*outputs, rtol=0, atol=1e-12)
 
@@ -257,8 +259,8 @@ class NestedCells(nn.Module):
         layers = nn.LSTM(size, H, 2, batch_first=True).double()
         layers.load_state_dict(
             {
-                f"{name}_l{at}": tensor
-                for at, cell in enumerate(self.cells)
+                f"{name}_l{number}": tensor
+                for number, cell in enumerate(self.cells)
                 for name, tensor in cell.named_parameters()
             }
         )
@@ -290,15 +292,15 @@ def wrapped(kind, cell, attention, **more):
 @pytest.mark.parametrize("kind", ["bahdanau", "luong", "luong, fed", "fixed"])
 def test_a_cell_with_a_nested_state_and_no_sizes_equals_the_layers_of_torch(kind):
     size = X + {"luong": 0, "luong, fed": OUT}.get(kind, M)
-    own = NestedCells(size).double()
+    cells = NestedCells(size).double()
     attention = attended()
     xs = torch.randn(3, 6, X, dtype=torch.float64, requires_grad=True)
     states = torch.randn(3, 1 if kind == "fixed" else LENGTH, M, dtype=torch.float64)
     h, c = torch.randn(2, 2, 3, H, dtype=torch.float64)
     results = []
     for cell, start, more in (
-        (own, nested(h, c), {"hidden": topmost}),
-        (own.as_lstm(size), (h, c), {}),
+        (cells, nested(h, c), {"hidden": topmost}),
+        (cells.as_lstm(size), (h, c), {}),
     ):
         cell = wrapped(kind, cell, attention, **more)
         memory = cell.attention.remember(states)
@@ -327,13 +329,15 @@ def test_another_part_of_the_state_of_torchs_layers_may_attend():
         output_dim=OUT,
         hidden=lambda state: state[1][0],
     )
-    cell, (start, at) = cell.double(), first_state("2 lstm")
-    found, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
+    cell, (start, hidden_states) = cell.double(), first_state("2 lstm")
+    outputs, _ = cell.sequence(xs, cell.begin(start), attention.remember(states))
     learned = numbers(attention.learned)
     attend = lambda h, t: context(additive, learned, h, states[0].numpy())  # noqa: E731
     # the memory of the first layer
-    expected = luong_by_loop(cell, xs, at, attend, hidden=lambda at: at[0][1])
-    np.testing.assert_allclose(found[0].detach(), [*expected], atol=1e-12)
+    expected = luong_by_loop(
+        cell, xs, hidden_states, attend, hidden=lambda hidden_states: hidden_states[0][1]
+    )
+    np.testing.assert_allclose(outputs[0].detach(), [*expected], atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -524,8 +528,8 @@ def test_a_text_in_pieces_equals_the_whole_and_reordered_tapes_go_on_from_the_ch
     torch.testing.assert_close(torch.cat([first, second, last], 1), whole, atol=1e-12, rtol=0)
     assert after.length == end.length == 7
     assert after.nbytes == 8 * 3 * (7 * (7 + 2 * 7) + 7)  # keys, both tapes, and the summary
-    found, _ = network(x[index, 5:], tapes.reorder(index))
-    torch.testing.assert_close(found, whole[index, 5:], atol=1e-12, rtol=0)
+    outputs, _ = network(x[index, 5:], tapes.reorder(index))
+    torch.testing.assert_close(outputs, whole[index, 5:], atol=1e-12, rtol=0)
 
 
 def test_no_step_sees_what_comes_later_and_each_learns_from_what_came_before(network):

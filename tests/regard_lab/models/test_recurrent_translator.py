@@ -25,11 +25,11 @@ def test_the_whole_model_is_the_papers():
     for reverse, order in (("", words), ("_reverse", words[::-1])):
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
         encoder.layers = [tuple(weights[f"{name}_l0{reverse}"] for name in names)]
-        at = [(np.zeros(7), None)]
+        hidden = [(np.zeros(7), None)]
         states = []
         for x in order:
-            at = encoder.step(x, at)
-            states.append(at[0][0])
+            hidden = encoder.step(x, hidden)
+            states.append(hidden[0][0])
         directions.append(states)
     annotations = np.array(
         [[*f, *b] for f, b in zip(directions[0], directions[1][::-1], strict=True)]
@@ -38,18 +38,18 @@ def test_the_whole_model_is_the_papers():
     first = numbers(model.to_first_state)
     out = numbers(model.readout)
     last = np.concatenate([directions[0][-1], directions[1][-1]])
-    at = [(np.tanh(first["weight"] @ last + first["bias"]), None)]
+    hidden = [(np.tanh(first["weight"] @ last + first["bias"]), None)]
     decoder = CellsByLoops(model.cell.cell)
     expected = []
     for y in said:
         c = context(
-            SCORES["bahdanau"], numbers(model.cell.attention.learned), at[0][0], annotations
+            SCORES["bahdanau"], numbers(model.cell.attention.learned), hidden[0][0], annotations
         )
-        at = decoder.step(np.concatenate([y, c]), at)
-        t = out["linear.weight"] @ np.concatenate([at[0][0], c, y]) + out["linear.bias"]
+        hidden = decoder.step(np.concatenate([y, c]), hidden)
+        t = out["linear.weight"] @ np.concatenate([hidden[0][0], c, y]) + out["linear.bias"]
         expected.append(E @ t.reshape(-1, 2).max(1))
-    found = model(torch.tensor([source]), torch.tensor([target]))
-    np.testing.assert_allclose(found[0].detach(), expected, atol=1e-12)
+    scores = model(torch.tensor([source]), torch.tensor([target]))
+    np.testing.assert_allclose(scores[0].detach(), expected, atol=1e-12)
 
 
 def test_without_attention_the_source_is_seen_through_one_vector_alone():
@@ -69,6 +69,6 @@ def test_with_attention_a_change_of_any_word_changes_the_scores():
         source = torch.tensor([[5, 6, 7, 8, 3]])
         plain = model(source, target)
         for place in range(4):
-            other = source.clone()
-            other[0, place] = 30
-            assert (model(other, target) - plain).abs().max() > 1e-6
+            changed = source.clone()
+            changed[0, place] = 30
+            assert (model(changed, target) - plain).abs().max() > 1e-6

@@ -32,10 +32,10 @@ def save(folder: Path, value: float = 1.0) -> Path:
 
 def value_of(folder: Path) -> float:
     """The one number that everything in the folder must agree on."""
-    found = load_model(folder, kind="toy")
-    assert found.extra_files == {"tokeniser.json": TOKENISER}
-    assert torch.equal(found.state["weight"], torch.full((2, 3), found.config["value"]))
-    return found.config["value"]
+    stored = load_model(folder, kind="toy")
+    assert stored.extra_files == {"tokeniser.json": TOKENISER}
+    assert torch.equal(stored.state["weight"], torch.full((2, 3), stored.config["value"]))
+    return stored.config["value"]
 
 
 def edit(path: Path, **changes: object) -> None:
@@ -61,9 +61,9 @@ def test_tied_weights_load_strictly_into_the_module(tmp_path):
 
 
 def test_a_saved_model_comes_back_and_replaces_a_saved_model(tmp_path):
-    found = load_model(save(tmp_path / "m"), kind="toy")
-    assert (found.config, found.kind) == ({"dim": 3, "value": 1.0}, "toy")
-    assert found.state.keys() == {"weight", "bias"}
+    stored = load_model(save(tmp_path / "m"), kind="toy")
+    assert (stored.config, stored.kind) == ({"dim": 3, "value": 1.0}, "toy")
+    assert stored.state.keys() == {"weight", "bias"}
     save(tmp_path / "m", 2.0)
     assert value_of(tmp_path / "m") == 2.0
     assert [path.name for path in tmp_path.iterdir()] == ["m"]
@@ -117,9 +117,9 @@ def test_weights_of_another_model_another_format_and_one_that_only_equals_the_nu
     )
     with pytest.raises(CheckpointError, match="other tensors"):
         load_model(tmp_path / "a")
-    for found in (2, True, 1.0, "1"):
-        edit(save(tmp_path / "m") / "config.json", format=found)
-        with pytest.raises(CheckpointError, match=f"format {found}; this version reads format 1"):
+    for format in (2, True, 1.0, "1"):
+        edit(save(tmp_path / "m") / "config.json", format=format)
+        with pytest.raises(CheckpointError, match=f"format {format}; this version reads format 1"):
             load_model(tmp_path / "m")
         edit(tmp_path / "m" / "config.json", format=1)
 

@@ -69,7 +69,7 @@ def configs():
             "norm": st.sampled_from(["layer", "rms"]),
         }
     )
-    other = st.fixed_dictionaries(
+    mechanism = st.fixed_dictionaries(
         {
             "mechanism": st.sampled_from(ALONE),
             "positions": st.sampled_from(["learned", "sinusoidal", "none"]),
@@ -79,7 +79,9 @@ def configs():
     heads = st.sampled_from(
         [{"head": "words"}, {"head": "none"}, classes, {**classes, "pooling": "first"}]
     )
-    return st.tuples(st.one_of(softmax, other), heads).map(lambda both: {**both[0], **both[1]})
+    return st.tuples(st.one_of(softmax, mechanism), heads).map(
+        lambda parts: {**parts[0], **parts[1]}
+    )
 
 
 @settings(deadline=None, max_examples=40)
@@ -91,11 +93,11 @@ def test_a_text_alone_is_a_text_in_a_batch_padded_on_either_side(config, batch):
     together = model(padded(texts, sides, width))
     for row, text in enumerate(texts):
         alone = model(torch.tensor([text]))[0]
-        found = together[row]
+        outputs = together[row]
         if model.config.head != "classes":
             begin = min(sides[row], width - len(text))
-            found = found[begin : begin + len(text)]
-        torch.testing.assert_close(found, alone, rtol=1e-12, atol=1e-12)
+            outputs = outputs[begin : begin + len(text)]
+        torch.testing.assert_close(outputs, alone, rtol=1e-12, atol=1e-12)
 
 
 @torch.no_grad()

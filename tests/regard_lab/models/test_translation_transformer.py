@@ -17,9 +17,9 @@ from regard_lab.text.batches import pad
 def test_the_future_of_the_target_changes_nothing_before_it():
     model = translator(decoder_pattern="full")
     source = torch.tensor([[5, 6, 3]])
-    one = torch.tensor([[BEGIN, 7, 8, 9]])
-    other = torch.tensor([[BEGIN, 7, 8, 30]])
-    assert torch.equal(model(source, one)[:, :3], model(source, other)[:, :3])
+    first = torch.tensor([[BEGIN, 7, 8, 9]])
+    second = torch.tensor([[BEGIN, 7, 8, 30]])
+    assert torch.equal(model(source, first)[:, :3], model(source, second)[:, :3])
 
 
 def test_post_norm_is_the_papers_order():
@@ -53,16 +53,16 @@ KINDS = [
 ]
 
 
-def close(found, expected):
-    assert (found - expected).abs().max() <= 1e-12 * expected.abs().max().clamp(min=1)
+def close(actual, expected):
+    assert (actual - expected).abs().max() <= 1e-12 * expected.abs().max().clamp(min=1)
 
 
 def beams(rows, readers):
     """Every group of neighbours goes on from some of its own, as in a beam search."""
-    groups = [rows[at : at + readers] for at in range(0, len(rows), readers)]
+    groups = [rows[start : start + readers] for start in range(0, len(rows), readers)]
     return st.tuples(
         *(st.lists(st.sampled_from(group), min_size=3, max_size=3) for group in groups)
-    ).map(lambda found: [*chain(*found)])
+    ).map(lambda groups: [*chain(*groups)])
 
 
 @pytest.mark.parametrize("changes", KINDS, ids=str)
@@ -84,22 +84,22 @@ def test_a_step_equals_the_whole_after_any_reordering(changes, data, sources, si
     )
     for _ in range(4):
         with torch.no_grad():
-            found = model.step(torch.tensor([ids[-1] for ids in written]), state)
-            close(found, model(source[reads], torch.tensor(written))[:, -1])
+            logits = model.step(torch.tensor([ids[-1] for ids in written]), state)
+            close(logits, model(source[reads], torch.tensor(written))[:, -1])
         places = list(range(len(reads)))
         how = data.draw(st.sampled_from(["beam", "beam", "leave", "any"]))
         if how == "beam":
             index = data.draw(beams(places, readers))
             readers = 3
         elif how == "leave" and len(places) > readers:
-            leaving = data.draw(st.sampled_from([at // readers for at in places]))
-            index = [at for at in places if at // readers != leaving]
+            leaving = data.draw(st.sampled_from([row // readers for row in places]))
+            index = [row for row in places if row // readers != leaving]
         else:
             index = data.draw(st.lists(st.sampled_from(places), min_size=1, max_size=6))
             readers = 1
         state.reorder(torch.tensor(index))
-        reads = [reads[at] for at in index]
-        written = [[*written[at], data.draw(st.integers(4, 40))] for at in index]
+        reads = [reads[row] for row in index]
+        written = [[*written[row], data.draw(st.integers(4, 40))] for row in index]
 
 
 def test_a_beam_holds_its_source_once():
@@ -127,19 +127,19 @@ def test_padding_shows_nowhere_whatever_its_vector_is():
         model.embedding.weight[PAD] = torch.nan
         alone = model.start(torch.tensor([[7, 3]]))
         beside = model.start(pad([[7, 3], [5, 6, 8, 3]]))
-        found = model.step(torch.tensor([BEGIN, BEGIN]), beside)
-        close(found[:1], model.step(torch.tensor([BEGIN]), alone))
-    assert bool(found.isfinite().all())
+        logits = model.step(torch.tensor([BEGIN, BEGIN]), beside)
+        close(logits[:1], model.step(torch.tensor([BEGIN]), alone))
+    assert bool(logits.isfinite().all())
 
 
 def test_rows_that_cannot_be_leave_the_state_as_it_was():
     model = translator()
     with torch.no_grad():
-        state, other = (model.start(pad([[5, 6, 3], [7, 3]])) for _ in range(2))
+        state, again = (model.start(pad([[5, 6, 3], [7, 3]])) for _ in range(2))
         with pytest.raises(ValueError, match="rows 0 to 1"):
             state.reorder(torch.tensor([0, 2]))
         ids = torch.tensor([BEGIN, BEGIN])
-        assert torch.equal(model.step(ids, state), model.step(ids, other))
+        assert torch.equal(model.step(ids, state), model.step(ids, again))
 
 
 def test_weights_that_learned_on_are_used_by_the_next_step():

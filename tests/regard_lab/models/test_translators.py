@@ -65,8 +65,8 @@ def test_a_reordered_state_goes_on_from_the_chosen_rows(changes):
     before = state.nbytes
     state.reorder(index)
     assert state.nbytes == before // 3 * 4
-    found = model.step(ids[index, 2], state)
-    torch.testing.assert_close(found, model(source[index], ids[index])[:, 2], **CLOSE)
+    logits = model.step(ids[index, 2], state)
+    torch.testing.assert_close(logits, model(source[index], ids[index])[:, 2], **CLOSE)
 
 
 @EACH
@@ -115,6 +115,6 @@ def test_a_row_of_nothing_but_padding_gives_numbers_and_disturbs_no_other(change
     model = translator(**changes)
     source = torch.tensor([[5, 6, 3], [0, 0, 0]])
     target = torch.tensor([[BEGIN, 7], [BEGIN, 7]])
-    found = model(source, target)
-    assert bool(found.isfinite().all())
-    torch.testing.assert_close(found[0], model(source[:1], target[:1])[0], **CLOSE)
+    logits = model(source, target)
+    assert bool(logits.isfinite().all())
+    torch.testing.assert_close(logits[0], model(source[:1], target[:1])[0], **CLOSE)

@@ -43,17 +43,17 @@ def passes(monkeypatch, fresh_plans) -> Counter[str]:
         method = getattr(kernel.Kernel, name)
 
         def both(self: kernel.Kernel, *arguments: Any) -> Any:
-            own = torch.get_num_threads()
+            threads_before = torch.get_num_threads()
             results = {}
             for threads in (1, 2):
                 torch.set_num_threads(threads)
                 results[threads] = method(self, *arguments)
-            torch.set_num_threads(own)
-            for one, other in zip(*results.values(), strict=True):
-                assert one is other or torch.equal(one, other), (name, self.problem)
+            torch.set_num_threads(threads_before)
+            for alone, together in zip(*results.values(), strict=True):
+                assert alone is together or torch.equal(alone, together), (name, self.problem)
             counts[name] += 1
             counts[f"{name} in threads"] += threads_of[entry] == 2
-            return results[own]
+            return results[threads_before]
 
         monkeypatch.setattr(kernel.Kernel, name, both)
 
@@ -88,9 +88,9 @@ def test_training_steps_of_a_model_with_dropout_and_padding(passes, monkeypatch)
         optimiser.zero_grad()
         loss.backward()
         optimiser.step()
-    each = 2 * _attentions(config)
+    calls = 2 * _attentions(config)
     assert passes == dict.fromkeys(
-        ("compute", "backward", "compute in threads", "backward in threads"), each
+        ("compute", "backward", "compute in threads", "backward in threads"), calls
     )
 
 
@@ -114,8 +114,8 @@ def test_the_demo_trained_with_one_and_with_two_threads(passes, tmp_path, thread
         if isinstance(layer, rg.MultiHeadAttention):
             layer.options["backend"] = "native"
     assert training.run(tmp_path / "run", cpu=True).steps == STEPS
-    each = STEPS * _attentions(training.model.config)
-    assert passes["backward"] == each
-    assert passes["compute"] >= each  # validation computes without gradients
-    assert passes["compute in threads"] > each / 2
-    assert passes["backward in threads"] > each / 2
+    calls = STEPS * _attentions(training.model.config)
+    assert passes["backward"] == calls
+    assert passes["compute"] >= calls  # validation computes without gradients
+    assert passes["compute in threads"] > calls / 2
+    assert passes["backward in threads"] > calls / 2

@@ -28,10 +28,10 @@ VALID = make_split("valid", 6)
 TEST = make_split("test", 12)
 
 
-def row(values, it=2, referent=0, other=1):
+def row(values, it=2, referent=0, second=1):
     """One sentence, one layer, one head."""
     return ItWeights(
-        tuple("abcdefgh"[: len(values)]), torch.tensor([[values]]), it, referent, other
+        tuple("abcdefgh"[: len(values)]), torch.tensor([[values]]), it, referent, second
     )
 
 
@@ -78,7 +78,7 @@ def test_shares_are_counted_by_hand(monkeypatch):
             row([0.3, 0.1, 0.2, 0.4]),  # a full stop beats it: prefers only
             row([0.2, 0.2, 0.6, 0.0]),  # a tie with the other noun: neither
             # *it* itself does not count as a rival; this referent stands one word before it
-            row([0.1, 0.2, 0.5, 0.1, 0.1], referent=1, other=0),
+            row([0.1, 0.2, 0.5, 0.1, 0.1], referent=1, second=0),
         ],
     )
     measured = referent_agreement(small_model(), TOKENISER, TEST[:4], (0, 0))
@@ -190,15 +190,15 @@ def test_each_swap_changes_one_noun_to_the_third_gender_and_nothing_else():
     seen = []
     swap_check(lambda lines: seen.extend(lines) or [""] * len(lines), SIXTY)
     for place, sentence in enumerate(SIXTY):
-        referent, other = sentence.derivation.referent, sentence.derivation.other
-        for block, changed in ((1, referent), (2, other)):
+        referent, second = sentence.derivation.referent, sentence.derivation.other
+        for block, changed in ((1, referent), (2, second)):
             line = seen[block * 60 + place]
             old = sentence.source.lower().split()
             new = line.lower().split()
             assert [
                 index for index, pair in enumerate(zip(old, new, strict=True)) if pair[0] != pair[1]
             ] == [sentence.referent_index if changed is referent else sentence.other_index]
-            fresh = next(noun for noun in nouns_in(line) if noun not in (referent, other))
+            fresh = next(noun for noun in nouns_in(line) if noun not in (referent, second))
             assert fresh.sense == changed.sense
             assert PRONOUN_OF_GENDER[fresh.gender] == third(sentence)
 

@@ -50,12 +50,12 @@ def training(name: str, how: str, count: int) -> dict:
 )
 def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
     expected = training(name, "one", 1)
-    for found in pools(count).run(training, name, "tensor", count):
-        assert found["losses"] == pytest.approx(expected["losses"], abs=1e-10)
-        assert found["weights"].keys() == expected["weights"].keys()
-        for where, one in found["weights"].items():
+    for shares in pools(count).run(training, name, "tensor", count):
+        assert shares["losses"] == pytest.approx(expected["losses"], abs=1e-10)
+        assert shares["weights"].keys() == expected["weights"].keys()
+        for where, weight in shares["weights"].items():
             # Adam divides tiny gradients
-            assert abs(one - expected["weights"][where]).max() < 1e-7, where
+            assert abs(weight - expected["weights"][where]).max() < 1e-7, where
 
 
 def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int, int]:
@@ -67,7 +67,7 @@ def writing(name: str, how: str, count: int) -> tuple[list[tuple[int, ...]], int
             state = module.start(SOURCES, cache="dynamic")  # of the same kind on every process
             module.step(SOURCES[:, 0], state)
         cached = state.nbytes
-    texts = [tuple(one.ids) for one in greedy_search(module, SOURCES, max_tokens=12)]
+    texts = [tuple(hypothesis.ids) for hypothesis in greedy_search(module, SOURCES, max_tokens=12)]
     return texts, sum(bytes_here(weight) for weight in module.parameters()), cached
 
 
@@ -80,8 +80,8 @@ def bytes_here(weight: torch.Tensor) -> int:
 @pytest.mark.parametrize("name", ["language", "translation", "latents"])
 def test_a_divided_model_writes_the_same_texts_with_a_part_of_the_memory(name, how, pools):
     texts, weights, cached = writing(name, "one", 1)
-    for found, its_weights, its_caches in pools(2).run(writing, name, how, 2):
-        assert found == texts
+    for written, its_weights, its_caches in pools(2).run(writing, name, how, 2):
+        assert written == texts
         assert its_weights < 0.75 * weights
         shares = 1 if name == "latents" else 2  # every process caches all latents
         assert how == "fsdp" or its_caches * shares == cached

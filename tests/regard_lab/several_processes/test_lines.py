@@ -18,14 +18,14 @@ from regard_lab.text import Tokeniser
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.training.recipes.evaluation import evaluate_text
 
-LINES = [f"line {at} of a file" for at in range(5 * BLOCK + 7)]
+LINES = [f"line {number} of a file" for number in range(5 * BLOCK + 7)]
 
 
 def marked(some, first):
-    return [f"{first + at}: {one}" for at, one in enumerate(some)]
+    return [f"{first + number}: {line}" for number, line in enumerate(some)]
 
 
-EXPECTED = "".join(f"{at}: {one}\n" for at, one in enumerate(LINES))
+EXPECTED = "".join(f"{number}: {line}\n" for number, line in enumerate(LINES))
 
 
 @pytest.mark.parametrize("processes", [1, 2, 9])
@@ -69,7 +69,7 @@ def test_after_a_kill_only_what_is_missing_is_computed(killed_at, tmp_path):
             processes=2,
         )
     assert out.read_text(encoding="utf-8") == EXPECTED
-    assert sorted(computed) == [at * BLOCK for at in range(6)]
+    assert sorted(computed) == [block * BLOCK for block in range(6)]
     assert computed[: len(before)] == before
 
 
@@ -97,7 +97,7 @@ def test_the_same_command_started_twice_leaves_the_file_alone_and_no_folder(tmp_
     out = tmp_path / "out.txt"
 
     def second(some, first):
-        return [one.upper() for one in some]
+        return [line.upper() for line in some]
 
     def first_and_second(some, first):
         # while this command computes its second block, the other one does everything
@@ -195,13 +195,13 @@ def test_generate_on_two_processes_writes_what_one_writes(run, tmp_path):
     source = tmp_path / "prompts.txt"
     out = tmp_path / "out.jsonl"
     prompts = LINES[: BLOCK + 3]
-    source.write_text("".join(f"{one}\n" for one in prompts), encoding="utf-8")
+    source.write_text("".join(f"{prompt}\n" for prompt in prompts), encoding="utf-8")
     words = ("generate", run, "--input", source, "--out", out, "--max-tokens", 2, "--json")
     started = [Forked(*words, RANK=str(rank), WORLD_SIZE="2") for rank in range(2)]
     said = [process.communicate(timeout=120)[1].decode() for process in started]
     assert [process.returncode for process in started] == [0, 0], said
-    assert any("is complete: 67 lines" in one for one in said)
-    assert any("not in the training of this model" in one for one in said)
+    assert any("is complete: 67 lines" in line for line in said)
+    assert any("not in the training of this model" in line for line in said)
     written = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
     assert len(written) == len(prompts)
     generator = Generator.load(run)

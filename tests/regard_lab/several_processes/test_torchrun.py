@@ -19,7 +19,7 @@ from regard_lab.text import Tokeniser
 
 pytestmark = pytest.mark.slow  # each command imports torch in four or five processes
 
-LINES = [f"{at} small words of line {at * 7 % 101}" for at in range(10 * BLOCK + 5)]
+LINES = [f"{number} small words of line {number * 7 % 101}" for number in range(10 * BLOCK + 5)]
 PATIENCE = 240  # seconds
 
 
@@ -59,7 +59,7 @@ def ran(processes: int, *arguments: Any) -> str:
 
 def test_evaluate_over_processes_prints_once_what_one_process_prints(run, tmp_path):
     pairs = tmp_path / "pairs.tsv"
-    pairs.write_text("".join(f"{one}\t{one} again\n" for one in LINES[:300]), encoding="utf-8")
+    pairs.write_text("".join(f"{line}\t{line} again\n" for line in LINES[:300]), encoding="utf-8")
     alone = json.loads(ran(1, "evaluate", run, pairs, "--beam", "2", "--json"))
     assert alone["perplexity"] > 1
     assert alone["count"] == 300
@@ -68,24 +68,24 @@ def test_evaluate_over_processes_prints_once_what_one_process_prints(run, tmp_pa
 
 def children(launcher: int) -> dict[int, int]:
     """The processes that a torchrun started, by rank."""
-    found = {}
+    process_of_rank = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rsplit(")", 1)[1].split()[1])
             variables = (folder / "environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        ranks = [int(one[5:]) for one in variables if one.startswith(b"RANK=")]
+        ranks = [int(variable[5:]) for variable in variables if variable.startswith(b"RANK=")]
         if parent == launcher and ranks:
-            found[ranks[0]] = int(folder.name)
-    return found
+            process_of_rank[ranks[0]] = int(folder.name)
+    return process_of_rank
 
 
 def test_translate_goes_on_after_a_process_is_killed_without_a_line_lost_or_doubled(run, tmp_path):
     source = tmp_path / "source.txt"
     out = tmp_path / "out.txt"
     alone = tmp_path / "alone.txt"
-    source.write_text("".join(f"{one}\n" for one in LINES), encoding="utf-8")
+    source.write_text("".join(f"{line}\n" for line in LINES), encoding="utf-8")
     options = ["translate", run, "--beam", "4", "--input", source]
     started = subprocess.Popen(
         command(2, *options, "--out", out),
@@ -112,8 +112,8 @@ def test_translate_goes_on_after_a_process_is_killed_without_a_line_lost_or_doub
     ran(3, *options, "--out", out)
     lines = out.read_text(encoding="utf-8").splitlines()
     ran(1, *options, "--out", alone)
-    at = BLOCK * (int(min(done)[:8]) + 1)
-    assert lines.pop(at) == "marked"
+    first_marked = BLOCK * (int(min(done)[:8]) + 1)
+    assert lines.pop(first_marked) == "marked"
     assert lines == alone.read_text(encoding="utf-8").splitlines()
     assert len(lines) == len(LINES)
     assert not parts.exists()

@@ -54,7 +54,7 @@ def write_po(path, forms, *messages):
 def write_mo(path, forms, *messages):
     """The same as a `.mo`."""
     entries = {"": header(forms)} if forms is not None else {}
-    entries |= {f"{one}\0{many}": "\0".join(forms) for one, many, *forms in messages}
+    entries |= {f"{singular}\0{many}": "\0".join(forms) for singular, many, *forms in messages}
     path.write_bytes(catalogue(entries))
     return path
 
@@ -71,7 +71,7 @@ def polib():
 
 
 @pytest.mark.parametrize(
-    ("forms", "one", "several"),
+    ("forms", "form_of_one", "several"),
     [
         (ARABIC, 1, 4),
         (SLOVENIAN, 1, 0),
@@ -82,13 +82,16 @@ def polib():
 )
 @pytest.mark.parametrize(("name", "write"), WRITERS)
 def test_msgid_has_the_form_of_one_and_msgid_plural_the_form_of_most_numbers(
-    polib, tmp_path, name, write, forms, one, several
+    polib, tmp_path, name, write, forms, form_of_one, several
 ):
     count = int(forms[9])
     translations = [f"form {form}" for form in range(count)]
     path = write(tmp_path / name, forms, ("a byte", "%s bytes", *translations))
     read = read_pairs(path)
-    assert read.pairs == [Pair("a byte", f"form {one}"), Pair("%s bytes", f"form {several}")]
+    assert read.pairs == [
+        Pair("a byte", f"form {form_of_one}"),
+        Pair("%s bytes", f"form {several}"),
+    ]
     assert "; 1 of the messages is a plural: msgid_plural with the form that" in read.report()
     peer = gettext.GNUTranslations(
         io.BytesIO(
@@ -239,13 +242,13 @@ CODED = [
 ]
 
 
-@pytest.mark.parametrize(("segment", "text", "kept"), CODED)
+@pytest.mark.parametrize(("segment", "text", "wanted"), CODED)
 def test_codes_glue_no_words_split_none_and_placeholders_are_kept_on_demand(
-    tmp_path, segment, text, kept
+    tmp_path, segment, text, wanted
 ):
     path = memory(tmp_path / "m.tmx", (segment, "Hallo"), ("next", "weiter"))
     assert read_pairs(path).pairs == [Pair(text, "Hallo"), Pair("next", "weiter")]
-    assert read_pairs(path, keep_placeholders=True).pairs[0].source == (kept or text)
+    assert read_pairs(path, keep_placeholders=True).pairs[0].source == (wanted or text)
 
 
 def test_codes_texts_inside_of_them_and_further_translations_are_counted(tmp_path):
@@ -261,8 +264,8 @@ def test_codes_texts_inside_of_them_and_further_translations_are_counted(tmp_pat
         "; 6 codes left out, of which 2 are placeholders (--keep-placeholders writes them); 1 text inside of codes "
         "left out; 3 further translations left out"
     )
-    kept = read_pairs(path, keep_placeholders=True).report()
-    assert kept.endswith("; 3 codes left out; 3 further translations left out")
+    report = read_pairs(path, keep_placeholders=True).report()
+    assert report.endswith("; 3 codes left out; 3 further translations left out")
     assert read_pairs(memory(tmp_path / "n.tmx", ("a", "b"))).remark is None
 
 
@@ -311,8 +314,11 @@ TAGGED = [
 def test_tags_are_text_on_demand(tmp_path, segment, text):
     path = memory(tmp_path / "m.tmx", (segment, "Hallo"))
     assert read_pairs(path, keep_tags=True).pairs == [Pair(text, "Hallo")]
-    both = read_pairs(path, keep_tags=True, keep_placeholders=True)
-    assert (both.pairs[0].source, both.remark) == (text + "{0}" * ("{0}" in segment), None)
+    catalogue = read_pairs(path, keep_tags=True, keep_placeholders=True)
+    assert (catalogue.pairs[0].source, catalogue.remark) == (
+        text + "{0}" * ("{0}" in segment),
+        None,
+    )
 
 
 def test_units_of_xliff_are_pairs_without_those_that_are_still_to_be_made(tmp_path):
@@ -332,8 +338,8 @@ def test_units_of_xliff_are_pairs_without_those_that_are_still_to_be_made(tmp_pa
     assert "kept 2 of 5 units" in read.report()
     assert "3 codes left out, of which 1 is a placeholder" in read.report()
     assert read.first_lines[UNTRANSLATED] == (str(path), 4)
-    kept = read_pairs(path, keep_tags=True, keep_placeholders=True).pairs[0].source
-    assert kept == 'a <g id="1">cat</g><x id="2"/>'
+    source = read_pairs(path, keep_tags=True, keep_placeholders=True).pairs[0].source
+    assert source == 'a <g id="1">cat</g><x id="2"/>'
     second = tmp_path / "m.xliff"
     second.write_text(
         "<xliff version='2.0' srcLang='en'><file id='f'><unit id='1'><segment state='final'><source>a</source>"

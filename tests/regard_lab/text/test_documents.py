@@ -61,9 +61,9 @@ def test_texts_are_lines_tidied_and_none_twice(tmp_path):
     ],
 )
 def test_what_is_no_text_is_refused_in_one_sentence(tmp_path, name, content, reason):
-    with pytest.raises(DataError, match=reason) as found:
+    with pytest.raises(DataError, match=reason) as refusal:
         read_documents(written(tmp_path, name, content))
-    assert "\n" not in str(found.value)
+    assert "\n" not in str(refusal.value)
     with pytest.raises(DataError, match="does not exist"):
         read_documents(tmp_path / "nothing.txt")
 

@@ -310,9 +310,9 @@ def test_everything_but_translations_flags_and_the_header_stays_in_a_catalogue(
     written = document.written([shouted(text) for text in document.texts])
     before = KINDS[name].decode(encoding).splitlines(keepends=True)
     after = written.decode(encoding).splitlines(keepends=True)
-    kept = [line for line in before if line in after]
+    unchanged = [line for line in before if line in after]
     lost = [line.strip() for line in before if line not in after]
-    assert [line for line in after if line in kept]
+    assert [line for line in after if line in unchanged]
     assert all(re.match(r'msgstr|#, c-format|"Content-Type: .*CHARSET', line) for line in lost), (
         lost
     )

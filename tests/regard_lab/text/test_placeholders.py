@@ -50,8 +50,10 @@ def test_each_form_of_a_placeholder_is_found_whole(text, wanted):
 
 @pytest.mark.parametrize("text", NONE)
 def test_words_that_look_similar_are_no_placeholders(text):
-    found = [placeholder for placeholder in find_placeholders(text) if placeholder.kind != "number"]
-    assert found == []
+    others = [
+        placeholder for placeholder in find_placeholders(text) if placeholder.kind != "number"
+    ]
+    assert others == []
 
 
 def test_arguments_are_aligned_by_place_and_name_and_the_rest_by_text():
@@ -61,7 +63,7 @@ def test_arguments_are_aligned_by_place_and_name_and_the_rest_by_text():
 
 
 def test_a_star_takes_an_argument_and_m_none():
-    identities = [one.identity[1] for one in find_placeholders("%m %*d %s %%")]
+    identities = [placeholder.identity[1] for placeholder in find_placeholders("%m %*d %s %%")]
     assert identities == ["%m", "%2$d", "%3$s", "%%"]
 
 
@@ -133,7 +135,7 @@ def test_a_text_that_holds_the_stand_in_itself_loses_nothing(tokeniser):
 
 def test_words_with_a_letter_that_the_vocabulary_lacks_are_placeholders(tokeniser):
     text = "the Żaba, the存檔file"
-    assert [one.text for one in tokeniser.placeholders(text)] == ["Żaba", "存檔"]
+    assert [placeholder.text for placeholder in tokeniser.placeholders(text)] == ["Żaba", "存檔"]
     assert tokeniser.decode(tokeniser.encode(text)) == "the , thefile"
     assert tokeniser.decode(tokeniser.encode(text), tokeniser.originals(text)) == text
 

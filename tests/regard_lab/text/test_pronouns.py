@@ -359,8 +359,8 @@ def test_swapping_the_referent_changes_its_noun_and_what_agrees_with_it():
 
 
 def test_a_swapped_article_sentence_is_right_german():
-    tired, wide, *_ = ARTICLE_SENTENCES
-    for sentence, seed in ((tired, 0), (tired, 1), (wide, 0)):
+    tired, wide_sentence, *_ = ARTICLE_SENTENCES
+    for sentence, seed in ((tired, 0), (tired, 1), (wide_sentence, 0)):
         swapped = swap_referent(sentence, seed)
         noun = NOUN_BY_ENGLISH[swapped.referent]
         expected = {

@@ -17,12 +17,14 @@ OUTPUTS = [
 
 
 def test_scores_are_those_of_sacrebleu_and_signatures_name_the_settings():
-    found = score(OUTPUTS, REFERENCES)
-    assert 0 < found.bleu == sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES]).score < 100
-    assert 0 < found.chrf == sacrebleu.corpus_chrf(OUTPUTS, [REFERENCES]).score < 100
-    assert (found.exact_match, found.count) == (0.5, 2)
-    assert found.bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
-    assert found.chrf_signature.startswith("nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:")
+    scores = score(OUTPUTS, REFERENCES)
+    assert 0 < scores.bleu == sacrebleu.corpus_bleu(OUTPUTS, [REFERENCES]).score < 100
+    assert 0 < scores.chrf == sacrebleu.corpus_chrf(OUTPUTS, [REFERENCES]).score < 100
+    assert (scores.exact_match, scores.count) == (0.5, 2)
+    assert scores.bleu_signature.startswith("nrefs:1|case:mixed|eff:no|tok:13a|smooth:exp|version:")
+    assert scores.chrf_signature.startswith(
+        "nrefs:1|case:mixed|eff:yes|nc:6|nw:0|space:no|version:"
+    )
 
 
 def test_perfect_is_a_hundred_nothing_is_zero_and_a_match_overlooks_typography_and_white_space_only():

@@ -29,8 +29,8 @@ def test_no_control_direction_mark_or_line_separator_is_left():
 
 
 def test_visible_characters_of_every_script_stay():
-    kept = [letter for letter in EVERY if unicodedata.category(letter)[0] in "LMNPS"]
-    assert printable("".join(kept)) == "".join(kept)
+    visible = [letter for letter in EVERY if unicodedata.category(letter)[0] in "LMNPS"]
+    assert printable("".join(visible)) == "".join(visible)
     emoji = "👩\u200d👧 کتاب\u200cها 日本\u3000語 10\u00a0€"
     assert (
         printable(emoji)

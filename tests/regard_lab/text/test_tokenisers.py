@@ -240,9 +240,9 @@ def test_another_process_learns_the_same_vocabulary():
     assert run(script, json.dumps(LINES)) == TRAINED["bpe"].to_json()
 
 
-def run(script, given=None):
+def run(script, content=None):
     command = [sys.executable, "-c", script]
-    return subprocess.run(command, input=given, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, input=content, capture_output=True, text=True, check=True).stdout
 
 
 def test_what_cannot_be_learned_is_refused():

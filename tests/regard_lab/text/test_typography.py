@@ -84,8 +84,8 @@ def test_a_written_word_is_found_by_either_apostrophe():
     tokeniser = TRAINED["bpe"]
     ids = tokeniser.encode_target("Il aime l’été.")
     for word in ("l’été", "l'été"):
-        found = find_contrast(tokeniser, "He loves summer.", ids, word, ["Aujourd’hui"])
-        assert (found.word, found.others) == ("l’été", ("Aujourd’hui",))
+        contrast = find_contrast(tokeniser, "He loves summer.", ids, word, ["Aujourd’hui"])
+        assert (contrast.word, contrast.others) == ("l’été", ("Aujourd’hui",))
 
 
 # --- measures
@@ -94,13 +94,17 @@ def test_a_written_word_is_found_by_either_apostrophe():
 @pytest.mark.parametrize("mark", ["’", "‘", "ʼ"])
 def test_bleu_chrf_and_exact_match_agree_on_which_texts_are_equal(mark):
     straight = ["C'est l'été, n'est-ce pas ?", "Il n'a pas d'ami à l'école."]
-    other = [text.replace("'", mark).replace(" ?", "\u202f?") for text in straight]
-    for found in (score(straight, other), score(other, straight), score(other, other)):
-        assert (found.bleu, found.chrf, found.exact_match) == (100, 100, 1)
-        assert "|apostrophes:straight" in found.bleu_signature
-        assert "|apostrophes:straight" in found.chrf_signature
+    typeset_texts = [text.replace("'", mark).replace(" ?", "\u202f?") for text in straight]
+    for result in (
+        score(straight, typeset_texts),
+        score(typeset_texts, straight),
+        score(typeset_texts, typeset_texts),
+    ):
+        assert (result.bleu, result.chrf, result.exact_match) == (100, 100, 1)
+        assert "|apostrophes:straight" in result.bleu_signature
+        assert "|apostrophes:straight" in result.chrf_signature
     assert "apostrophes" not in score(straight, straight).bleu_signature
-    wrong = score([text.replace("'", " ") for text in straight], other)
+    wrong = score([text.replace("'", " ") for text in straight], typeset_texts)
     assert max(wrong.bleu, wrong.chrf) < 100
     assert wrong.exact_match == 0
 
@@ -140,7 +144,9 @@ def memorised(tmp_path_factory):
 def test_pairs_with_typography_that_are_learned_by_heart_are_written_as_they_are(memorised):
     run, table = memorised
     scores = evaluate_run(run, [table]).evaluation
-    assert [one.text for one in scores.translations] == [pair.target for pair in FRENCH]
+    assert [translation.text for translation in scores.translations] == [
+        pair.target for pair in FRENCH
+    ]
     assert (scores.scores.exact_match, scores.scores.bleu, scores.scores.chrf) == (1, 100, 100)
     assert scores.perplexity < 1.1
 
@@ -154,8 +160,11 @@ def test_either_apostrophe_of_a_source_is_translated_alike_and_normalised_target
 
     class Old(Translator):
         def translate(self, lines, **search):
-            found = super().translate(lines, **search)
-            return [type(one)(**{**vars(one), "text": normalise(one.text)}) for one in found]
+            translations = super().translate(lines, **search)
+            return [
+                type(translation)(**{**vars(translation), "text": normalise(translation.text)})
+                for translation in translations
+            ]
 
     old = Old(new.model, new.tokeniser)
     scores = evaluate(old, FRENCH).scores

@@ -29,10 +29,10 @@ TEN_MINUTES = TrainingBudget(minutes=10.0)
 RECIPES = (TranslationTraining, LanguageModelTraining, MaskedWordsTraining, ClassifierTraining)
 
 
-def chosen_by(recipe, amount=PAIRS, **given):
+def chosen_by(recipe, amount=PAIRS, **settings):
     """What a recipe chooses beside the settings that are given."""
-    given["data"] = ("data.tsv",)
-    choice = recipe(recipe.new_config(given)).choose(amount, Requested(given, cpu=True))
+    settings["data"] = ("data.tsv",)
+    choice = recipe(recipe.new_config(settings)).choose(amount, Requested(settings, cpu=True))
     return choice.settings
 
 
@@ -129,9 +129,9 @@ def test_a_new_run_chooses_tells_it_in_one_line_and_keeps_it_when_it_goes_on(tmp
     text.write_text("the bird sang in the street\n" * 200)
     remarks = []
 
-    def of(size=None, resume=False, **given):
+    def of(size=None, resume=False, **settings):
         return LanguageModelTraining.of(
-            run, given, size=size, resume=resume, cpu=True, tell=remarks.append
+            run, settings, size=size, resume=resume, cpu=True, tell=remarks.append
         )
 
     recipe = of(data=(str(text),), steps=2, dim=16, schedule="constant")

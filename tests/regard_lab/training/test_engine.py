@@ -66,17 +66,17 @@ class InTurn(Workers):
         yield
         if meet:
             gradients = [parameter.grad for parameter in model.parameters()]
-            both = self._exchange([gradient.clone() for gradient in gradients])
-            for gradient, (first, second) in zip(gradients, both, strict=True):
+            exchanged = self._exchange([gradient.clone() for gradient in gradients])
+            for gradient, (first, second) in zip(gradients, exchanged, strict=True):
                 gradient.copy_((first + second) / 2)
 
     def _exchange(self, values):
         """Each value of this process beside that of the other: that of rank 0 comes first."""
         self._tables[self.rank] = values
         self._barrier.wait()
-        both = list(zip(*self._tables, strict=True))
+        states = list(zip(*self._tables, strict=True))
         self._barrier.wait()  # nobody writes the next values before both have read these
-        return both
+        return states
 
 
 @pytest.mark.parametrize("pieces", [1, 2])

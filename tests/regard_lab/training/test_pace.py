@@ -78,11 +78,11 @@ def test_a_crash_changes_no_bit_where_each_step_takes_as_long_as_before(tmp_path
     """The plan is in the checkpoint. The lost steps are done again within the same time, here on a clock of our own."""
     machine = Machine(monkeypatch, step=20.0)
     train_toy(tmp_path / "whole", TIMED, progress=machine)
-    other = Machine(monkeypatch, step=20.0)
+    slow = Machine(monkeypatch, step=20.0)
     stop = at_step(17, crash)
     with pytest.raises(CrashError):
-        train_toy(tmp_path / "resumed", TIMED, progress=lambda event: (other(event), stop(event)))
-    train_toy(tmp_path / "resumed", TIMED, progress=other, resume=True)
+        train_toy(tmp_path / "resumed", TIMED, progress=lambda event: (slow(event), stop(event)))
+    train_toy(tmp_path / "resumed", TIMED, progress=slow, resume=True)
     assert seals(tmp_path / "whole") == seals(tmp_path / "resumed")
     assert log_without_times(tmp_path / "whole") == log_without_times(tmp_path / "resumed")
 

@@ -28,9 +28,9 @@ def pairs(tmp_path):
     return path
 
 
-def train(recipe, run, data, **given):
+def train(recipe, run, data, **changes):
     """Train for a step, or as given."""
-    settings = {"data": (str(data),), "steps": 1, **SMALL, **given}
+    settings = {"data": (str(data),), "steps": 1, **SMALL, **changes}
     recipe.of(run, settings, cpu=True).train(run)
 
 

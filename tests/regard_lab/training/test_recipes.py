@@ -143,11 +143,11 @@ def test_resuming_where_no_run_is_says_so(tmp_path):
 SMALL = {"dim": 16, "heads": 2, "layers": 1, "steps": 3, "batch_tokens": 256}
 
 
-def train_small(folder, remarks=None, samples=False, **given):
+def train_small(folder, remarks=None, samples=False, **changes):
     """A translator on forty pairs of few words; what it tells goes into `remarks`."""
     table = folder / "pairs.tsv"
     table.write_text("".join(f"number {n}\tNummer {n}\n" for n in range(40)))
-    settings = {"data": [str(table)], **SMALL, **given}
+    settings = {"data": [str(table)], **SMALL, **changes}
     tell = silent if remarks is None else remarks.append
     recipe = TranslationTraining.of(folder / "run", settings, tell=tell)
     return recipe.prepare().run(folder / "run", cpu=True, samples=samples)
@@ -213,17 +213,23 @@ class Heirs:
     def source(self):
         return self.folder / "source"
 
-    def recipe(self, name, *, resume=False, size=None, **given):
+    def recipe(self, name, *, resume=False, size=None, **settings):
         tell = self.remarks.append
         return self.kind.of(
-            self.folder / name, given, size=size, cpu=True, resume=resume, tell=tell
+            self.folder / name, settings, size=size, cpu=True, resume=resume, tell=tell
         )
 
-    def begin(self, name, steps, **given):
+    def begin(self, name, steps, **settings):
         """Train from the source for so many steps."""
         data = (str(self.folder / "new.tsv"),)
-        given = {"data": data, "from_run": str(self.source), "steps": steps, **BUDGET, **given}
-        recipe = self.recipe(name, **given)
+        settings = {
+            "data": data,
+            "from_run": str(self.source),
+            "steps": steps,
+            **BUDGET,
+            **settings,
+        }
+        recipe = self.recipe(name, **settings)
         recipe.train(self.folder / name, cpu=True)
         return recipe
 
@@ -297,9 +303,9 @@ def test_a_training_from_a_run_is_refused_what_the_run_decides_and_letters_in_no
         heirs.recipe("heir", data=("a",), from_run=source, dim=32, size="tiny")
 
     is_translator = heirs.kind is TranslationTraining
-    other = LanguageModelTraining if is_translator else TranslationTraining
+    other_recipe = LanguageModelTraining if is_translator else TranslationTraining
     with pytest.raises(RegardError, match="is a run of another command than train"):
-        other.of(heirs.folder / "heir", {"data": ("a",), "from_run": source})
+        other_recipe.of(heirs.folder / "heir", {"data": ("a",), "from_run": source})
 
 
 # --- what a run knows afterwards

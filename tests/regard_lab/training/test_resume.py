@@ -38,10 +38,10 @@ def state_of(run: Path) -> dict:
     return {name: value for name, value in state.items() if not name.endswith("seconds")}
 
 
-def assert_equal_runs(run: Path, other: Path) -> None:
-    assert seals(run) == seals(other)
-    assert state_of(run) == state_of(other)
-    assert log_without_times(run) == log_without_times(other)
+def assert_equal_runs(run: Path, expected: Path) -> None:
+    assert seals(run) == seals(expected)
+    assert state_of(run) == state_of(expected)
+    assert log_without_times(run) == log_without_times(expected)
 
 
 @pytest.mark.parametrize("step", [1, 4, 6, 11, 12])

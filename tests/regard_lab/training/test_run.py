@@ -80,18 +80,18 @@ def test_without_validation_batches_the_last_model_is_the_one_to_load(tmp_path):
 
 
 def test_minutes_are_a_cap_that_counts_earlier_sessions(tmp_path, monkeypatch):
-    now = 1000.0
-    monkeypatch.setattr(clock_module, "monotonic", lambda: now)
+    seconds = 1000.0
+    monkeypatch.setattr(clock_module, "monotonic", lambda: seconds)
 
     def ten_seconds_a_step(event):
-        nonlocal now
+        nonlocal seconds
         if isinstance(event, StepDone):
-            now += 10.0
+            seconds += 10.0
 
     long = replace(CONFIG, steps=100)
     first = train_toy(tmp_path, replace(long, minutes=1.0), progress=ten_seconds_a_step)
     assert (first.stopped, first.steps, first.wall_seconds) == ("minutes", 6, 60.0)
-    now = 5_000_000.0  # the days between two sessions count for nothing
+    seconds = 5_000_000.0  # the days between two sessions count for nothing
     longer = replace(long, minutes=1.5)
     second = train_toy(tmp_path, longer, resume=True, progress=ten_seconds_a_step)
     assert (second.stopped, second.steps, second.wall_seconds) == ("minutes", 9, 90.0)

@@ -15,8 +15,8 @@ from regard_lab.training.identity import README_FILE, RUN_FILE, differences, fin
 
 def test_each_difference_is_one_phrase():
     before = {"a": {"b": 1, "c": 2, "d": {"e": 3}}}
-    now = {"a": {"b": 9, "c": 2}, "f": 4}
-    assert differences(before, now) == [
+    after = {"a": {"b": 9, "c": 2}, "f": 4}
+    assert differences(before, after) == [
         "a.b was 1, now 9",
         "a.d was {'e': 3}, now absent",
         "f was absent, now 4",

@@ -66,8 +66,8 @@ class TaskKind:
     others: list[dict[str, Any]]  # changes that make another task
 
     def make(self, **changes):
-        given = {"train": self.learned, "valid": self.held_out, **self.options, "seed": 3}
-        return self.task(**{**given, **changes})
+        arguments = {"train": self.learned, "valid": self.held_out, **self.options, "seed": 3}
+        return self.task(**{**arguments, **changes})
 
     @property
     def most_ids(self):
@@ -297,7 +297,9 @@ def test_validation_holds_everything_once_within_the_budget_and_does_not_depend_
         rows += kind.rows(batch)
     assert sorted(rows) == sorted(kind.expected_rows(kind.held_out))
     of_other_seed = kind.make(seed=8).validation_batches()
-    assert all(alike(*both) for both in zip(batches, of_other_seed, strict=True))
+    assert all(
+        alike(*batches_of_both) for batches_of_both in zip(batches, of_other_seed, strict=True)
+    )
     for batch in (*batches, kind.make().batch(0)):
         assert all(part.numel() <= kind.most_ids for part in batch if part.dim() == 2)
 

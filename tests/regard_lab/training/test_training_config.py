@@ -74,9 +74,9 @@ def test_the_default_is_the_formula_of_the_transformer_paper():
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 def test_the_peak_is_reached_at_the_end_of_the_warm_up_and_never_passed(schedule):
-    found = rates(learning_rate=0.5, warmup_steps=10, schedule=schedule)
-    assert found[:10] == pytest.approx([0.05 * step for step in range(1, 11)])
-    assert max(found) == found[9] == 0.5
+    rates_found = rates(learning_rate=0.5, warmup_steps=10, schedule=schedule)
+    assert rates_found[:10] == pytest.approx([0.05 * step for step in range(1, 11)])
+    assert max(rates_found) == rates_found[9] == 0.5
     assert rates(steps=4, learning_rate=1.0, warmup_steps=8, schedule=schedule) == [
         0.125,
         0.25,
@@ -89,9 +89,9 @@ def test_the_peak_is_reached_at_the_end_of_the_warm_up_and_never_passed(schedule
 
 
 def test_the_cosine_is_at_half_its_peak_half_way_and_at_zero_at_the_end():
-    found = rates(learning_rate=1.0, warmup_steps=10, steps=110, schedule="cosine")
-    assert found[59] == pytest.approx(0.5)
-    assert found[109] == 0.0
+    rates_found = rates(learning_rate=1.0, warmup_steps=10, steps=110, schedule="cosine")
+    assert rates_found[59] == pytest.approx(0.5)
+    assert rates_found[109] == 0.0
     config = TrainingConfig(steps=110, warmup_steps=10, schedule="cosine")
     assert learning_rate_at(config, 300) == 0.0
 

@@ -19,13 +19,13 @@ CONTEXT = [-1.5993, 0.0156, 1.2670, 0.0032, -0.6460, -1.1407]
 
 
 def test_life_is_short_gives_the_numbers_of_the_articles_and_of_their_code():
-    found = walk(**example("life-is-short"))
-    assert found.words == ("Life", "is", "short", "eat", "dessert", "first")
-    assert found.chosen == "is"
-    assert found["ids"].tolist() == IDS
-    assert found["omega"].tolist() == pytest.approx(SCORES, abs=1e-4)
-    assert found["alpha"].tolist() == pytest.approx(WEIGHTS, abs=1e-4)
-    assert found["z"].tolist()[:6] == pytest.approx(CONTEXT, abs=1e-4)
+    walkthrough = walk(**example("life-is-short"))
+    assert walkthrough.words == ("Life", "is", "short", "eat", "dessert", "first")
+    assert walkthrough.chosen == "is"
+    assert walkthrough["ids"].tolist() == IDS
+    assert walkthrough["omega"].tolist() == pytest.approx(SCORES, abs=1e-4)
+    assert walkthrough["alpha"].tolist() == pytest.approx(WEIGHTS, abs=1e-4)
+    assert walkthrough["z"].tolist()[:6] == pytest.approx(CONTEXT, abs=1e-4)
     torch.manual_seed(123)
     x = torch.nn.Embedding(6, 16)(torch.tensor(IDS)).detach()
     torch.manual_seed(123)
@@ -34,7 +34,7 @@ def test_life_is_short_gives_the_numbers_of_the_articles_and_of_their_code():
     value = torch.rand(28, 16)
     omega = (key @ x.T).T @ (query @ x[1])
     z = torch.softmax(omega / 24**0.5, dim=0) @ (value @ x.T).T
-    torch.testing.assert_close(found["z"].float(), z, rtol=0, atol=1e-4)
+    torch.testing.assert_close(walkthrough["z"].float(), z, rtol=0, atol=1e-4)
 
 
 def test_words_without_punctuation():
@@ -50,13 +50,17 @@ def test_words_without_punctuation():
 
 def test_given_weights_are_used_and_the_others_are_drawn():
     plain = walk(SENTENCE, heads=1)
-    other = walk(SENTENCE, heads=1, seed=9)
+    drawn = walk(SENTENCE, heads=1, seed=9)
     names = ("table", "W_q", "W_k", "W_v", "W_o")
-    weights = {name: given(other)[name] for name in names}
+    weights = {name: given(drawn)[name] for name in names}
     weights["W_q"] = weights["W_q"][0]  # a matrix of one head needs no axis for heads
-    found = walk(SENTENCE, heads=1, weights=weights)
-    torch.testing.assert_close(found["output"], other["output"], rtol=0, atol=1e-12)
-    assert all(one.says.endswith("given") for one in found.given if one.name in names)
+    walkthrough = walk(SENTENCE, heads=1, weights=weights)
+    torch.testing.assert_close(walkthrough["output"], drawn["output"], rtol=0, atol=1e-12)
+    assert all(
+        parameter.says.endswith("given")
+        for parameter in walkthrough.given
+        if parameter.name in names
+    )
     part = walk(SENTENCE, heads=1, weights={"W_v": weights["W_v"]})
     torch.testing.assert_close(part["alpha"], plain["alpha"])
     torch.testing.assert_close(part["v"], plain["x"] @ weights["W_v"][0].T)
@@ -65,8 +69,8 @@ def test_given_weights_are_used_and_the_others_are_drawn():
 def test_a_file_of_weights_is_read_and_a_wrong_one_is_one_sentence(tmp_path):
     path = tmp_path / "weights.safetensors"
     save_file({"W_v": torch.ones(2, 4, 8, dtype=torch.float16)}, path)
-    found = walk(SENTENCE, weights=read_weights(path))
-    assert bool((found["v"] == found["x"].sum(1, keepdim=True)).all())
+    walkthrough = walk(SENTENCE, weights=read_weights(path))
+    assert bool((walkthrough["v"] == walkthrough["x"].sum(1, keepdim=True)).all())
     path.write_bytes(b"no tensors")
     with pytest.raises(
         CheckpointError, match=r"weights\.safetensors cannot be read as safetensors"
@@ -77,12 +81,12 @@ def test_a_file_of_weights_is_read_and_a_wrong_one_is_one_sentence(tmp_path):
 
 
 def test_each_step_has_its_seed_and_its_law():
-    one = walk(SENTENCE, weights_seed=5)
+    reseeded = walk(SENTENCE, weights_seed=5)
     same = walk(SENTENCE, weights_seed=5)
-    assert torch.equal(one["output"], same["output"])
-    assert torch.equal(one["x"], walk(SENTENCE)["x"])
-    assert not torch.allclose(given(one)["W_q"], given(walk(SENTENCE))["W_q"])
-    assert torch.equal(given(one)["W_q"], given(walk(SENTENCE, seed=8, weights_seed=5))["W_q"])
+    assert torch.equal(reseeded["output"], same["output"])
+    assert torch.equal(reseeded["x"], walk(SENTENCE)["x"])
+    assert not torch.allclose(given(reseeded)["W_q"], given(walk(SENTENCE))["W_q"])
+    assert torch.equal(given(reseeded)["W_q"], given(walk(SENTENCE, seed=8, weights_seed=5))["W_q"])
     uniform = np.concatenate(
         [given(walk(SENTENCE, draw="uniform", dim=64))[f"W_{x}"].flatten() for x in "qkvo"]
     )

@@ -31,12 +31,12 @@ def test_a_walk_that_leads_elsewhere_raises(monkeypatch):
 
 def test_the_seed_decides_the_weights_and_leaves_other_random_numbers_alone():
     before = torch.random.get_rng_state()
-    one = walk(SENTENCE, seed=1)
+    first = walk(SENTENCE, seed=1)
     same = walk(SENTENCE, seed=1)
-    other = walk(SENTENCE, seed=2)
+    second = walk(SENTENCE, seed=2)
     assert torch.equal(before, torch.random.get_rng_state())
-    assert torch.equal(one["output"], same["output"])
-    assert not torch.allclose(one["output"], other["output"])
+    assert torch.equal(first["output"], same["output"])
+    assert not torch.allclose(first["output"], second["output"])
 
 
 @pytest.mark.parametrize(
@@ -95,12 +95,12 @@ def test_what_does_not_go_together_is_refused(options, said):
         walk(SENTENCE, **options)
 
 
-def pytorch_module(found, dim, heads):
+def pytorch_module(walkthrough, dim, heads):
     """torch.nn.MultiheadAttention with the weights of a walk."""
     module = torch.nn.MultiheadAttention(
         dim, heads, bias=False, batch_first=True, dtype=torch.float64
     )
-    parts = given(found)
+    parts = given(walkthrough)
     with torch.no_grad():
         module.in_proj_weight.copy_(
             torch.cat([parts[name].flatten(0, 1) for name in ("W_q", "W_k", "W_v")])
@@ -111,47 +111,49 @@ def pytorch_module(found, dim, heads):
 
 @pytest.mark.parametrize("kind", ["self", "causal", "cross"])
 def test_self_causal_and_cross_attention_equal_pytorch_s_module(kind):
-    found = case(kind)
-    dim = found["x"].shape[1]
-    heads = len(found["Q"])
-    x = found["x"][None]
-    c = found["c" if kind == "cross" else "x"][None]
+    walkthrough = case(kind)
+    dim = walkthrough["x"].shape[1]
+    heads = len(walkthrough["Q"])
+    x = walkthrough["x"][None]
+    c = walkthrough["c" if kind == "cross" else "x"][None]
     hidden = (
         torch.ones(x.shape[1], x.shape[1], dtype=torch.bool).triu(1) if kind == "causal" else None
     )
-    output, weights = pytorch_module(found, dim, heads)(
+    output, weights = pytorch_module(walkthrough, dim, heads)(
         x, c, c, attn_mask=hidden, average_attn_weights=False
     )
-    torch.testing.assert_close(found["all_weights"], weights[0], rtol=0, atol=1e-6)
-    torch.testing.assert_close(found["output"], output[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(walkthrough["all_weights"], weights[0], rtol=0, atol=1e-6)
+    torch.testing.assert_close(walkthrough["output"], output[0], rtol=0, atol=1e-6)
     followed = {"self": 0, "causal": 1, "cross": 0}[kind]
-    torch.testing.assert_close(found["alpha"], weights[0, followed, found.word], rtol=0, atol=1e-6)
+    torch.testing.assert_close(
+        walkthrough["alpha"], weights[0, followed, walkthrough.word], rtol=0, atol=1e-6
+    )
 
 
-def by_pairs(found, score):
+def by_pairs(walkthrough, score):
     """Output (n, dim) in NumPy, a pair at a time, for a score of a query, a key and a head; mask as the walk's."""
     parts = {
         name: np.asarray(value)
-        for name, value in given(found).items()
+        for name, value in given(walkthrough).items()
         if isinstance(value, torch.Tensor)
     }
-    x = np.asarray(found["x"])
-    c = np.asarray(found["c"] if found.context else found["x"])
+    x = np.asarray(walkthrough["x"])
+    c = np.asarray(walkthrough["c"] if walkthrough.context else walkthrough["x"])
     heads = len(parts["W_q"])
     kv_heads = len(parts["W_k"])
-    causal = found.settings["causal"]
+    causal = walkthrough.settings["causal"]
     joined = []
     for head in range(heads):
-        own = head // (heads // kv_heads)
+        kv_head = head // (heads // kv_heads)
         rows = []
         for i, vector in enumerate(x):
             seen = range(i + 1) if causal else range(len(c))
             query = parts["W_q"][head] @ vector
-            scores = [score(query, parts["W_k"][own] @ c[j], parts, head) for j in seen]
+            scores = [score(query, parts["W_k"][kv_head] @ c[j], parts, head) for j in seen]
             shares = np.exp(np.array(scores) - max(scores))
             rows.append(
                 sum(
-                    s * (parts["W_v"][own] @ c[j])
+                    s * (parts["W_v"][kv_head] @ c[j])
                     for s, j in zip(shares / shares.sum(), seen, strict=True)
                 )
             )
@@ -178,42 +180,44 @@ def dot(q, k, parts, head):
 @pytest.mark.parametrize("form", ["", " grouped", " across", " alone"])
 @pytest.mark.parametrize("score", [additive, concat, general, dot])
 def test_other_scores_equal_their_papers_formulas_pair_by_pair(score, form):
-    found = case(f"{score.__name__}{form}")
+    walkthrough = case(f"{score.__name__}{form}")
     np.testing.assert_allclose(
-        np.asarray(found["output"]), by_pairs(found, score), rtol=0, atol=1e-6
+        np.asarray(walkthrough["output"]), by_pairs(walkthrough, score), rtol=0, atol=1e-6
     )
 
 
 def test_rotary_positions_turn_complex_numbers():
-    found = case("rotary")
-    d = found["q"].shape[1]
+    walkthrough = case("rotary")
+    d = walkthrough["q"].shape[1]
     for plain, turned in (("q", "q_turned"), ("k", "k_turned")):
-        vectors = np.asarray(found[plain])
+        vectors = np.asarray(walkthrough[plain])
         numbers = vectors[:, : d // 2] + 1j * vectors[:, d // 2 :]
         speeds = 10_000.0 ** (-2 * np.arange(d // 2) / d)
         numbers = numbers * np.exp(1j * np.arange(len(vectors))[:, None] * speeds)
         expected = np.concatenate([numbers.real, numbers.imag], axis=1)
-        np.testing.assert_allclose(np.asarray(found[turned]), expected, rtol=0, atol=1e-6)
+        np.testing.assert_allclose(np.asarray(walkthrough[turned]), expected, rtol=0, atol=1e-6)
 
 
 def test_waves_are_those_of_the_paper():
-    found = walk(SENTENCE, dim=10, heads=2, positions="sinusoidal")
-    for place, vector in enumerate(found["positions"].tolist()):
+    walkthrough = walk(SENTENCE, dim=10, heads=2, positions="sinusoidal")
+    for place, vector in enumerate(walkthrough["positions"].tolist()):
         for c in range(5):
             angle = place / 10_000 ** (2 * c / 10)
             assert vector[2 * c : 2 * c + 2] == pytest.approx(
                 [math.sin(angle), math.cos(angle)], abs=1e-6
             )
-    torch.testing.assert_close(found["x"], found["embeddings"] + found["positions"])
+    torch.testing.assert_close(
+        walkthrough["x"], walkthrough["embeddings"] + walkthrough["positions"]
+    )
 
 
 def test_the_chosen_word_is_the_row_of_all_words():
-    found = walk(SENTENCE, word="eat", causal=True)
-    assert found.word == 4
-    for one, every in (
+    walkthrough = walk(SENTENCE, word="eat", causal=True)
+    assert walkthrough.word == 4
+    for row, every in (
         ("omega", "scores"),
         ("masked", "masked_scores"),
         ("alpha", "weights"),
         ("z", "contexts"),
     ):
-        torch.testing.assert_close(found[one], found[every][4], rtol=0, atol=1e-12)
+        torch.testing.assert_close(walkthrough[row], walkthrough[every][4], rtol=0, atol=1e-12)

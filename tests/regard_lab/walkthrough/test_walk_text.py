@@ -51,20 +51,20 @@ def test_every_step_is_told_with_its_formula_line_and_shape(name):
 
 
 def test_numbers_stand_under_their_words_as_they_are():
-    found = walk(SENTENCE, causal=True)
-    lines = to_text(found).splitlines()
-    start = next(at for at, line in enumerate(lines) if ">>> weights" in line)
-    assert lines[start + 1].split() == list(found.words)
-    for place, row in enumerate(found["weights"].tolist()):
+    walkthrough = walk(SENTENCE, causal=True)
+    lines = to_text(walkthrough).splitlines()
+    start = next(number for number, line in enumerate(lines) if ">>> weights" in line)
+    assert lines[start + 1].split() == list(walkthrough.words)
+    for place, row in enumerate(walkthrough["weights"].tolist()):
         cells = lines[start + 2 + place].split()
         assert cells[-7:] == [f"{weight:.3f}" for weight in row]
-        assert (cells[0] == "▸") == (place == found.word)
+        assert (cells[0] == "▸") == (place == walkthrough.word)
 
 
 def test_a_long_text_says_how_many_are_left_out():
-    found = walk(LONG, word=30)
-    assert len(found.words) == 60
-    text = to_text(found, 80)
+    walkthrough = walk(LONG, word=30)
+    assert len(walkthrough.words) == 60
+    text = to_text(walkthrough, 80)
     rows = [int(count) for count in re.findall(r"… (\d+) more words", text)]
     columns = [int(count) for count in re.findall(r" …\+(\d+)…", text)]
     assert rows[0] + rows[1] + 12 == 60  # twelve rows of the first long table are there
@@ -76,9 +76,9 @@ def test_a_long_text_says_how_many_are_left_out():
 @given(st.integers(1, 200), st.integers(1, 60), st.data())
 def test_what_is_kept_and_what_is_left_out_add_up(count, room, data):
     chosen = data.draw(st.one_of(st.none(), st.integers(0, count - 1)))
-    found = kept(Axis("words", ("w",) * count, chosen), room)
-    places = [place for place in found if not isinstance(place, Gap)]
-    assert sum(gap.count for gap in found if isinstance(gap, Gap)) + len(places) == count
+    places_kept = kept(Axis("words", ("w",) * count, chosen), room)
+    places = [place for place in places_kept if not isinstance(place, Gap)]
+    assert sum(gap.count for gap in places_kept if isinstance(gap, Gap)) + len(places) == count
     assert places == sorted(set(places))
     assert len(places) <= max(room, 3)
     assert {0, count - 1} <= set(places)
@@ -94,17 +94,17 @@ def test_nothing_in_a_text_commands_the_terminal():
 def numbers(value):
     """A tensor of what JSON tells; null is minus infinity."""
     if isinstance(value, list):
-        return torch.stack([numbers(one) for one in value])
+        return torch.stack([numbers(part) for part in value])
     return torch.tensor(-math.inf if value is None else value, dtype=torch.float64)
 
 
 @pytest.mark.parametrize("name", ["self", "grouped", "waves across", "additive grouped"])
 def test_every_value_comes_back(name):
-    found = case(name)
-    record = json.loads(to_json(found), parse_constant=pytest.fail)
-    assert record["word"] == {"number": found.word + 1, "text": found.chosen}
-    assert [step["name"] for step in record["steps"]] == [step.name for step in found.steps]
-    for told, step in zip(record["steps"], found.steps, strict=True):
+    walkthrough = case(name)
+    record = json.loads(to_json(walkthrough), parse_constant=pytest.fail)
+    assert record["word"] == {"number": walkthrough.word + 1, "text": walkthrough.chosen}
+    assert [step["name"] for step in record["steps"]] == [step.name for step in walkthrough.steps]
+    for told, step in zip(record["steps"], walkthrough.steps, strict=True):
         if isinstance(step.value, torch.Tensor):
             assert torch.equal(numbers(told["value"]), step.value.double())
             assert told["shape"] == list(step.value.shape)

@@ -54,23 +54,25 @@ def ids_of(text, opens=False, closes=False):
 
 @pytest.mark.parametrize("name", WHOLE)
 def test_lines_give_every_step_and_every_layer_is_compared_with_the_model(name):
-    found = walk_whole(SENTENCE, **WHOLE[name])
-    check_lines(found)
-    assert len({step.name for step in found.steps}) == len(found.steps)  # no name is used twice
+    walkthrough = walk_whole(SENTENCE, **WHOLE[name])
+    check_lines(walkthrough)
+    assert len({step.name for step in walkthrough.steps}) == len(
+        walkthrough.steps
+    )  # no name is used twice
     layers = WHOLE[name].get("layers", 2)
     expected = {
         "encoder": layers + 2,
         "encoder-decoder": 2 * layers + 2,
         "rotary across": 2 * layers + 2,
     }
-    assert len(found.checks) == expected.get(name, layers + 1)
-    assert max(check.difference for check in found.checks) < 1e-9
-    assert any(check.line.startswith("model(") for check in found.checks)
+    assert len(walkthrough.checks) == expected.get(name, layers + 1)
+    assert max(check.difference for check in walkthrough.checks) < 1e-9
+    assert any(check.line.startswith("model(") for check in walkthrough.checks)
 
 
 def test_the_parts_of_the_paper_are_all_there():
-    found = walk_whole(SENTENCE, context=CONTEXT)
-    titles = {step.title for step in found.steps}
+    walkthrough = walk_whole(SENTENCE, context=CONTEXT)
+    titles = {step.title for step in walkthrough.steps}
     assert {
         "Residual",
         "Norm",
@@ -79,18 +81,20 @@ def test_the_parts_of_the_paper_are_all_there():
         "Distribution",
     } <= titles
     assert {"Self-attention: heads joined", "Cross-attention: heads joined"} <= titles
-    sections = list(dict.fromkeys(step.section for step in found.steps))
+    sections = list(dict.fromkeys(step.section for step in walkthrough.steps))
     assert [name for name in sections if "layer" in name] == [
         "Encoder, layer 0 of 2 layers",
         "Encoder, layer 1 of 2 layers",
         "Decoder, layer 0 of 2 layers",
         "Decoder, layer 1 of 2 layers",
     ]
-    torch.testing.assert_close(found["h0a"], found["h0"] + found["attended_e0"])
-    torch.testing.assert_close(found["probabilities"].sum(-1), torch.ones(8, dtype=torch.float64))
-    assert bool((found["weights_d0"].triu(1) == 0).all())
+    torch.testing.assert_close(walkthrough["h0a"], walkthrough["h0"] + walkthrough["attended_e0"])
+    torch.testing.assert_close(
+        walkthrough["probabilities"].sum(-1), torch.ones(8, dtype=torch.float64)
+    )
+    assert bool((walkthrough["weights_d0"].triu(1) == 0).all())
     # <begin> and 7 units of the text, by 4 words and <end>
-    assert found["weights_c0"].shape == (
+    assert walkthrough["weights_c0"].shape == (
         2,
         8,
         5,
@@ -116,25 +120,25 @@ def test_a_trained_language_model(tmp_path, activation, norm, biases, tied):
         activation=activation,
     )
     model = LanguageModel(config)
-    found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT)
+    walkthrough = walk_whole_run(run_of(model, tmp_path / "run"), TEXT)
     with torch.no_grad(), record_attention(model.double().eval()) as recording:
         scores = model(ids_of(TEXT, opens=True))[0]
-    torch.testing.assert_close(found["scores"], scores, rtol=0, atol=1e-6)
+    torch.testing.assert_close(walkthrough["scores"], scores, rtol=0, atol=1e-6)
     for layer in (0, 1):
         weights = recording[f"blocks.{layer}.attention"][0].weights[0]
-        torch.testing.assert_close(found[f"weights_{layer}"], weights, rtol=0, atol=1e-6)
+        torch.testing.assert_close(walkthrough[f"weights_{layer}"], weights, rtol=0, atol=1e-6)
     best = scores.softmax(-1)[-1].topk(5)
-    assert found.word == len(found.words) - 1
-    assert found["likeliest"] == tuple(TOKENISER.pieces(best.indices.tolist()))
-    torch.testing.assert_close(found["chances"], best.values, rtol=0, atol=1e-6)
+    assert walkthrough.word == len(walkthrough.words) - 1
+    assert walkthrough["likeliest"] == tuple(TOKENISER.pieces(best.indices.tolist()))
+    torch.testing.assert_close(walkthrough["chances"], best.values, rtol=0, atol=1e-6)
 
 
 def test_patterns_by_head_and_words_that_may_look_at_nothing(tmp_path):
     config = LanguageConfig(
         **SIZES, heads=2, layers=1, pattern="per_head(causal_window(2), full) & ~key_set(0)"
     )
-    found = walk_whole_run(run_of(LanguageModel(config), tmp_path / "run"), TEXT)
-    assert not found["contexts_0"][:, 0].any()
+    walkthrough = walk_whole_run(run_of(LanguageModel(config), tmp_path / "run"), TEXT)
+    assert not walkthrough["contexts_0"][:, 0].any()
 
 
 @pytest.mark.parametrize(
@@ -150,13 +154,13 @@ def test_patterns_by_head_and_words_that_may_look_at_nothing(tmp_path):
 def test_a_trained_text_encoder(tmp_path, head, options):
     config = EncoderConfig(**SIZES, heads=2, layers=2, positions="learned", head=head, **options)
     model = TextEncoder(config)
-    found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT, word="animal")
+    walkthrough = walk_whole_run(run_of(model, tmp_path / "run"), TEXT, word="animal")
     with torch.no_grad():
         expected = model.double().eval()(ids_of(TEXT, opens=True, closes=True))[0]
     torch.testing.assert_close(
-        found["final" if head == "none" else "scores"], expected, rtol=0, atol=1e-6
+        walkthrough["final" if head == "none" else "scores"], expected, rtol=0, atol=1e-6
     )
-    assert found.chosen == "animal"
+    assert walkthrough.chosen == "animal"
 
 
 @pytest.mark.parametrize("norm", ["pre", "post"])
@@ -173,12 +177,12 @@ def test_a_trained_translator(tmp_path, norm, cross):
         cross_kv_heads=1,
     )
     model = TranslationTransformer(config)
-    found = walk_whole_run(run_of(model, tmp_path / "run"), TEXT, context=SOURCE)
+    walkthrough = walk_whole_run(run_of(model, tmp_path / "run"), TEXT, context=SOURCE)
     with torch.no_grad():
         expected = model.double().eval()(ids_of(SOURCE, closes=True), ids_of(TEXT, opens=True))[0]
-    torch.testing.assert_close(found["scores"], expected, rtol=0, atol=1e-6)
-    check_lines(found)
-    assert found.context == tuple(TOKENISER.pieces(ids_of(SOURCE, closes=True)[0].tolist()))
+    torch.testing.assert_close(walkthrough["scores"], expected, rtol=0, atol=1e-6)
+    check_lines(walkthrough)
+    assert walkthrough.context == tuple(TOKENISER.pieces(ids_of(SOURCE, closes=True)[0].tolist()))
 
 
 def test_a_line_that_is_not_the_model_s_raises(monkeypatch):

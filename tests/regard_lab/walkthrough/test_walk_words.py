@@ -75,15 +75,15 @@ def flat(text):
 
 
 @pytest.mark.parametrize(
-    "found", [walk(SENTENCE), walk_whole(SENTENCE, layers=1)], ids=["layer", "whole"]
+    "walkthrough", [walk(SENTENCE), walk_whole(SENTENCE, layers=1)], ids=["layer", "whole"]
 )
-def test_random_weights_are_named_before_the_first_step(found):
+def test_random_weights_are_named_before_the_first_step(walkthrough):
     parts = (
         f"{RANDOM}all weights are random numbers",
         "Words are counted from 1",
         "words = split_words(",
     )
-    places = [flat(to_text(found)).index(part) for part in parts]
+    places = [flat(to_text(walkthrough)).index(part) for part in parts]
     assert places == sorted(places)
 
 
@@ -132,15 +132,17 @@ GIVEN = {
 }
 
 
-def pasted(found):
+def pasted(walkthrough):
     """What the two statements of the text define, and after them every line."""
     names = {}
     statements = [
-        line.removeprefix(">>> ") for line in to_text(found).splitlines() if line.startswith(">>> ")
+        line.removeprefix(">>> ")
+        for line in to_text(walkthrough).splitlines()
+        if line.startswith(">>> ")
     ]
     assert len(statements) == 2
     exec("\n".join(statements), names)
-    for step in found.steps:
+    for step in walkthrough.steps:
         exec(step.line, names)
     return names
 
@@ -149,7 +151,7 @@ LONG_WORDS = "Donaudampfschifffahrtsgesellschaft " * 3 + "猫" * 30 + ' it\'s "s
 
 
 @pytest.mark.parametrize(
-    "found",
+    "walkthrough",
     [
         *(case(name) for name in ("self", "causal", "cross", "rotary grouped", "wide", "additive")),
         walk(LONG_WORDS),
@@ -157,9 +159,9 @@ LONG_WORDS = "Donaudampfschifffahrtsgesellschaft " * 3 + "猫" * 30 + ' it\'s "s
         walk_whole(SENTENCE, layers=1, context="Das Leben ist kurz"),
     ],
 )
-def test_the_lines_run_where_the_two_statements_were_pasted(found):
-    names = pasted(found)
-    for step in found.steps:
+def test_the_lines_run_where_the_two_statements_were_pasted(walkthrough):
+    names = pasted(walkthrough)
+    for step in walkthrough.steps:
         if isinstance(step.value, torch.Tensor):
             torch.testing.assert_close(names[step.name], step.value, rtol=0, atol=0)
         else:

@@ -94,8 +94,8 @@ def case(name: str) -> Walk:
     return walk(SENTENCE, **CASES[name])
 
 
-def given(found: Walk) -> dict[str, Any]:
-    return {one.name: one.value for one in found.given}
+def given(walkthrough: Walk) -> dict[str, Any]:
+    return {parameter.name: parameter.value for parameter in walkthrough.given}
 
 
 def saved(model, folder):
@@ -103,10 +103,10 @@ def saved(model, folder):
     return folder
 
 
-def check_lines(found: Walk) -> None:
+def check_lines(walkthrough: Walk) -> None:
     """The lines of a walk, typed one after the other, give every step."""
-    typed = {**LANGUAGE, **given(found)}
-    for step in found.steps:
+    typed = {**LANGUAGE, **given(walkthrough)}
+    for step in walkthrough.steps:
         assert step.line.startswith(f"{step.name} = ")
         exec(step.line, typed)
         value = typed[step.name]
