@@ -4,6 +4,7 @@ import contextlib
 import importlib
 import inspect
 import io
+import itertools
 import math
 import warnings
 from collections.abc import Callable, Iterator
@@ -77,11 +78,9 @@ PROTOCOL = (
     "least_pairs",
     "placed",
 )
-OWN_FIELDS = [
-    f"{kind}.check_{what}"
-    for kind in ("LanguageConfig", "EncoderConfig")
-    for what in ("choice", "flags", "shares", "sizes")
-]
+CONFIGS = ("LanguageConfig", "EncoderConfig")
+CHECKS = ("check_choice", "check_flags", "check_shares", "check_sizes")
+OWN_FIELDS = [".".join(names) for names in itertools.product(CONFIGS, CHECKS)]
 LEFT_OUT: dict[str, str] = {
     "Pattern": "abstract",
     **dict.fromkeys(

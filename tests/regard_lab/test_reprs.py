@@ -94,7 +94,7 @@ def given() -> dict[str, object]:
         "many tokens": patterns.GlobalTokens(range(500)),
         "documents": patterns.SameDocument(torch.zeros(500).long()),
         "splits": split_by_hash([Pair(str(n), "b") for n in range(300)], 0.1, 0.1),
-        "words": SeenWords.of(" ".join(f"w{n}" for n in range(300)) for _ in range(2)),
+        "words": SeenWords.of([" ".join(f"w{n}" for n in range(300))] * 2),
         "tokeniser": Tokeniser.train(["a b"] * 3, 300),
         "batches": TokenBatches([3] * 500, 8, seed=0),
         "config": LanguageConfig(vocab_size=300, dim=16, heads=2),

@@ -1,5 +1,6 @@
 """Training, keeping, judging and reporting in `benchmarks/behaviour`."""
 
+import itertools
 import json
 import math
 from collections.abc import Callable
@@ -57,7 +58,7 @@ def test_every_contender_is_trained_with_every_seed_and_judged(
     recorder = Recorder()
     use(monkeypatch, experiment("first", recorder))
     running.main(["--out", str(tmp_path)])
-    assert sorted(recorder.asked) == [(name, seed) for name in ("one", "two") for seed in (0, 1, 2)]
+    assert sorted(recorder.asked) == list(itertools.product(("one", "two"), (0, 1, 2)))
     page = (tmp_path / "behaviour.md").read_text()
     assert "| one | 0.600 (0.500 to 0.700) | 3 | 2 |" in page
     assert f"\nMeasured on {date.today().isoformat()}: regard " in page

@@ -32,9 +32,12 @@ class Spoiled:
 
 
 def examined(monkeypatch, backend):
+    """The health of the reference and of one more backend, and what was found of that one."""
+    for name in BACKENDS.keys() - {"reference"}:
+        monkeypatch.delitem(BACKENDS, name)
     monkeypatch.setitem(BACKENDS, "spoiled", backend)
-    health = examine()
-    return health, next(finding for finding in health.findings if finding.backend == "spoiled")
+    answer = examine()
+    return answer, next(finding for finding in answer.findings if finding.backend == "spoiled")
 
 
 @pytest.fixture(scope="module")
@@ -57,16 +60,16 @@ def test_every_backend_here_is_sound(sound):
 
 
 def test_wrong_values_are_caught(monkeypatch):
-    health, spoiled = examined(monkeypatch, Spoiled(lambda output, operands: output * 1.001))
-    assert not health.sound
+    answer, spoiled = examined(monkeypatch, Spoiled(lambda output, operands: output * 1.001))
+    assert not answer.sound
     assert "the error of output" in spoiled.wrong["full"]
-    assert any("WRONG full" in line for line in describe_health(health))
+    assert any("WRONG full" in line for line in describe_health(answer))
 
 
 def test_wrong_gradients_are_caught(monkeypatch):
     change = lambda output, operands: output + 1e-3 * (operands.k.sum() - operands.k.sum().detach())  # noqa: E731
-    health, spoiled = examined(monkeypatch, Spoiled(change))
-    assert not health.sound
+    answer, spoiled = examined(monkeypatch, Spoiled(change))
+    assert not answer.sound
     assert "the error of dk" in spoiled.wrong["full"]
 
 
@@ -86,8 +89,8 @@ def test_a_backend_that_refuses_everything_is_no_mistake(monkeypatch):
         def assess(self, problem):
             return Refusal("it is tired")
 
-    health, spoiled = examined(monkeypatch, Refusing())
-    assert health.sound
+    answer, spoiled = examined(monkeypatch, Refusing())
+    assert answer.sound
     assert spoiled.status == "refused"
     assert spoiled.refused == {probe.name: "it is tired" for probe in PROBES}
 

@@ -27,10 +27,13 @@ def test_lines_show_times_ratio_memory_and_reasons():
     text = "\n".join(
         describe_results(Results(HERE, True, "regard bench --quick", {"case": case(64)}))
     )
-    ours, peer, absent = (
-        next(line for line in text.splitlines() if line.startswith(f"    {name}"))
-        for name in ("regard (fused)", "peer", "absent")
-    )
+
+    def line_of(name):
+        return next(line for line in text.splitlines() if line.startswith(f"    {name}"))
+
+    ours = line_of("regard (fused)")
+    peer = line_of("peer")
+    absent = line_of("absent")
     assert "2 ms (1 ms to 4 ms)" in ours
     assert "2.50x" in peer
     assert "a note" in peer

@@ -3,6 +3,7 @@
 import gettext
 import gzip
 import io
+import itertools
 import re
 import sys
 from itertools import pairwise
@@ -29,8 +30,9 @@ def test_a_catalogue_is_read_in_both_byte_orders_as_gettext_reads_it(order):
     content = catalogue(ENTRIES, order)
     header, entries = read_catalogue(content)
     assert {"": header} | dict(entries) == ENTRIES
-    pairs = [catalogue_pairs(*entry, PluralForms()) for entry in entries]
-    targets = dict(pair for pairs_of_entry in pairs for pair in pairs_of_entry)
+    targets = {}
+    for entry in entries:
+        targets.update(catalogue_pairs(*entry, PluralForms()))
     peer = gettext.GNUTranslations(io.BytesIO(content))
     assert peer.gettext("open %s") == targets["open %s"]
     assert peer.pgettext("menu", "Close it") == targets["Close it"]
@@ -218,17 +220,17 @@ def test_messages_are_long_or_short_and_lists_of_names_are_left_out(tmp_path):
 
 
 def test_no_program_and_no_message_of_the_test_is_in_the_training():
-    made = [
-        messages.ProgramMessage(program, f"{program} says {n}", "x", n < 5)
-        for program in ("tar", "sed", "git", "apt")
-        for n in range(9)
-    ]
+    made = []
+    for program, number in itertools.product(("tar", "sed", "git", "apt"), range(9)):
+        made.append(messages.ProgramMessage(program, f"{program} says {number}", "x", number < 5))
     made += [
         messages.ProgramMessage("tar", "Out of Memory.", "x", True),
         messages.ProgramMessage("git", "out of memory", "x", True),
     ]
     parts = messages.split_by_program(made)
-    programs = {part: {message.program for message in chosen} for part, chosen in parts.items()}
+    programs = {}
+    for part, chosen in parts.items():
+        programs[part] = {message.program for message in chosen}
     assert programs == {
         "train": {"git"},
         "valid": {"apt"},

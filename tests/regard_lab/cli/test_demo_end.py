@@ -99,7 +99,9 @@ def test_a_wrong_pronoun_is_called_so() -> None:
 
 def test_all_words_of_the_grammar_are_listed(tmp_path: Path) -> None:
     text = write_words(tmp_path).read_text()
-    listed = {word for line in text.splitlines() for word in line.partition(": ")[2].split(", ")}
+    listed = set()
+    for line in text.splitlines():
+        listed |= {*line.partition(": ")[2].split(", ")}
     assert {noun.english for noun in NOUNS} <= listed
     assert {drawback.english for drawback in DRAWBACKS} <= listed
 

@@ -5,6 +5,7 @@ Each setting is an option whose sentence, default and least number are those of 
 
 import ast
 import importlib
+import itertools
 import json
 import os
 import pkgutil
@@ -43,11 +44,9 @@ from regard_lab.training import recipes
 
 ROOT = Path(package.__file__).parent
 TABLES = {"": TopLevel, "train ": Train, "convert ": Convert}
-MODULES = {
-    prefix + name: module
-    for prefix, table in TABLES.items()
-    for name, module in table.MODULES.items()
-}
+MODULES = {}
+for prefix, table in TABLES.items():
+    MODULES |= {prefix + name: module for name, module in table.MODULES.items()}
 EXPORTED = (getattr(recipes, name) for name in recipes.__all__)
 CONFIGS = {
     f"train {recipe.COMMAND}": recipe.Config for recipe in EXPORTED if hasattr(recipe, "COMMAND")
@@ -256,7 +255,7 @@ def test_the_list_of_commands_names_each_once_in_a_line_that_fits_a_terminal():
     assert "..." not in text.replace("[ARGS]...", "")
     assert all(len(line) <= 80 for line in text.splitlines())
     group = get_command(app)
-    listed = [name for commands in LISTED.values() for name in commands]
+    listed = itertools.chain.from_iterable(LISTED.values())
     assert sorted(listed) == sorted(group.commands)
     for commands in LISTED.values():
         for name, command in commands.items():

@@ -338,14 +338,14 @@ def test_a_command_that_is_silent_says_what_it_does(monkeypatch):
     with console.counting("evaluating"), console.counting("translating", 60) as progress:
         progress(7)
         while (
-            not any(note.startswith("  translating 7 of 60, ") for note in notes)
+            not any(remark.startswith("  translating 7 of 60, ") for remark in notes)
             and time.monotonic() < end
         ):
             time.sleep(0.01)
     begun = notes.index("translating 60")
     last = notes[-1]
     assert last.startswith("  translating 7 of 60, 0:")
-    assert not [note for note in notes[begun:] if "evaluating" in note]  # the innermost alone
+    assert not [remark for remark in notes[begun:] if "evaluating" in remark]  # the innermost alone
 
 
 def test_what_an_encoding_lacks_is_remarked_once(monkeypatch):

@@ -65,11 +65,9 @@ def test_n_best_lists_constraints_word_scores_and_word_pairs_are_printed(run_fol
         line.split(" ||| ")
         for line in succeeded("translate", run_folder, *LINES, *search).out.splitlines()
     ]
-    best = [
-        (number, hypothesis)
-        for number, record in enumerate(printed("translate", run_folder, *LINES, *search))
-        for hypothesis in record["n_best"]
-    ]
+    best = []
+    for number, record in enumerate(printed("translate", run_folder, *LINES, *search)):
+        best += [(number, hypothesis) for hypothesis in record["n_best"]]
     assert rows == [
         [str(number), hypothesis["text"], f"{hypothesis['score']:.6f}"]
         for number, hypothesis in best
@@ -536,10 +534,11 @@ def test_a_wide_beam_and_a_long_text_are_announced_as_slow(monkeypatch, tmp_path
 def runs(data, tmp_path_factory):
     """A translator, a language model and a classifier that were trained for two steps."""
     folder = tmp_path_factory.mktemp("trained")
-    long = "".join(
-        f"elephants {' '.join(f'q{n}x{row}z' for n in range(70))}\tzu lang\n" for row in range(6)
-    )
     # these are too long to be learned from
+    long = ""
+    for row in range(6):
+        words = " ".join(f"q{n}x{row}z" for n in range(70))
+        long += f"elephants {words}\tzu lang\n"
     (folder / "pairs.tsv").write_text((data / "pairs.tsv").read_text() + long)
     files = {"translation": folder / "pairs.tsv", "language-model": data / "text.txt"}
     for kind, file in {**files, "classifier": data / "labels.tsv"}.items():

@@ -104,8 +104,9 @@ def heads_of(model: Any, family: str) -> list[Heads]:
     return [of_layer(layer.self_attn) for layer in model.model.layers]
 
 
-def _parts(module: Any) -> list[torch.Tensor]:
-    return [part.data for part in (module.weight, module.bias) if part is not None]
+def _by_heads(projection: Any) -> list[torch.Tensor]:
+    """The weight and the bias of a projection, with an axis of heads first."""
+    return [part.data.unflatten(0, (-1, HEAD_DIM)) for part in projection.parameters()]
 
 
 def _output(weight: torch.Tensor) -> torch.Tensor:
@@ -113,10 +114,7 @@ def _output(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _of_llama(attention: Any) -> Heads:
-    q, k, v = (
-        [part.unflatten(0, (-1, HEAD_DIM)) for part in _parts(getattr(attention, f"{letter}_proj"))]
-        for letter in "qkv"
-    )
+    q, k, v = (_by_heads(getattr(attention, f"{letter}_proj")) for letter in "qkv")
     output = next(
         getattr(attention, name) for name in ("o_proj", "dense") if hasattr(attention, name)
     )

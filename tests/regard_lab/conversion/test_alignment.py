@@ -1,5 +1,6 @@
 """Rotated and regrouped heads: the model stays the same, copies in other bases are found, the rest is refused."""
 
+import itertools
 from copy import deepcopy
 from dataclasses import replace
 from itertools import combinations, permutations
@@ -34,9 +35,8 @@ def cosine(heads, groups, inputs):
     """The mean cosine of what two heads of a group put out for the inputs (n, dim + 1)."""
     outputs = torch.einsum("hsd,nd->hns", heads, inputs).flatten(1).unflatten(0, (groups, -1))
     pairs = [combinations(group, 2) for group in outputs]
-    return torch.stack(
-        [torch.cosine_similarity(a, b, dim=0) for group in pairs for a, b in group]
-    ).mean()
+    flat = itertools.chain.from_iterable(pairs)
+    return torch.stack([torch.cosine_similarity(a, b, dim=0) for a, b in flat]).mean()
 
 
 def new_layer(heads=8, kv_heads=8):
@@ -104,7 +104,11 @@ def test_groups_are_the_best_of_all():
     match = match + match.T
 
     def total(groups):
-        return sum(float(match[a, b]) for group in groups for a in group for b in group if a < b)
+        similarity = 0.0
+        for group in groups:
+            for first, second in itertools.combinations(sorted(group), 2):
+                similarity += float(match[first, second])
+        return similarity
 
     best = max(total([order[:3], order[3:]]) for order in permutations(range(6)))
     assert total(grouped(match, [[0, 1, 2], [3, 4, 5]])) == pytest.approx(best)
@@ -150,14 +154,9 @@ def scrambled(model, groups):
 def change(layer, groups, step, moves):
     size = layer.head_dim
     members = layer.heads // layer.kv_heads
-    views = [
-        [
-            part.data.unflatten(0, (-1, size))
-            for part in (projection.weight, projection.bias)
-            if part is not None
-        ]
-        for projection in (layer.to_q, layer.to_k, layer.to_v)
-    ]
+    views = []
+    for projection in (layer.to_q, layer.to_k, layer.to_v):
+        views.append([part.data.unflatten(0, (-1, size)) for part in projection.parameters()])
     output = layer.to_output.weight.data.T.unflatten(0, (-1, size))
     if step == "copy":
         for part in (*views[1], *views[2]):

@@ -114,8 +114,9 @@ def pooled_in_place(model, groups, method):
         if not isinstance(layer, MultiHeadAttention) or name.startswith("encoder."):
             continue
         g = layer.kv_heads // groups
-        tensors = [p.data for part in (layer.to_v, layer.mechanism) for p in part.parameters()]
-        tensors += [part for p in layer.to_k.parameters() for part in p.data.chunk(layer.terms)]
+        tensors = [p.data for p in (*layer.to_v.parameters(), *layer.mechanism.parameters())]
+        for parameter in layer.to_k.parameters():
+            tensors += parameter.data.chunk(layer.terms)
         for tensor in tensors:
             size = len(tensor) // layer.kv_heads
             for j in range(groups):

@@ -165,11 +165,11 @@ def attention(ours: str, there: str, letters: tuple[str, ...]) -> dict[str, str]
 
 
 def in_each_layer(ours: str, there: str, names: dict[str, str]) -> dict[str, str]:
-    return {
-        f"{ours}.{n}.{name}": f"{there}.{n}.{theirs}"
-        for n in range(LAYERS)
-        for name, theirs in names.items()
-    }
+    result = {}
+    for layer in range(LAYERS):
+        for name, theirs in names.items():
+            result[f"{ours}.{layer}.{name}"] = f"{there}.{layer}.{theirs}"
+    return result
 
 
 def drawn(model: Any, deviation: float) -> Any:

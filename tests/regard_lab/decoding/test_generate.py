@@ -250,10 +250,10 @@ def test_every_kind_writes_what_the_models_own_choice_writes(make, search, cache
     assert {new_cache.kind for new_cache in made} == {cache}
 
 
-def assert_same_texts(texts, expected):
+def assert_same_texts(actual, expected):
     """The same ids; log-probabilities within rounding, since a program adds up in another order than modules do."""
-    assert len(texts) == len(expected)
-    for found_text, expected_text in zip(texts, expected, strict=True):
+    assert len(actual) == len(expected)
+    for found_text, expected_text in zip(actual, expected, strict=True):
         if isinstance(found_text, list):
             assert_same_texts(found_text, expected_text)
             continue

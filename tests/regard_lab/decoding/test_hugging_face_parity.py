@@ -1,5 +1,7 @@
 """The same weights, the same tokens: Hugging Face's `generate` and ours."""
 
+import itertools
+
 import hugging_face_models
 import pytest
 import torch
@@ -88,8 +90,9 @@ def test_beam_search_gives_their_tokens_and_scores(models, texts, normalisation,
         num_return_sequences=count,
     )
     rows = beam_search(ours, texts, 4, count=count, normalisation=normalisation, max_tokens=20)
-    assert [hypothesis.ids for row in rows for hypothesis in row] == expected
-    scores = torch.tensor([hypothesis.score for row in rows for hypothesis in row])
+    hypotheses = list(itertools.chain.from_iterable(rows))
+    assert [hypothesis.ids for hypothesis in hypotheses] == expected
+    scores = torch.tensor([hypothesis.score for hypothesis in hypotheses])
     torch.testing.assert_close(scores, outputs.sequences_scores, rtol=1e-4, atol=1e-4)
 
 

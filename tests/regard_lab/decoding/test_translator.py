@@ -106,9 +106,9 @@ def test_a_model_without_its_tokeniser_is_refused(translator, tmp_path):
 
 def test_perplexity_is_the_exponent_of_the_mean_cross_entropy(translator):
     pairs = [Pair("a street", "the animal"), Pair("the animal sleeps", "a street sleeps")]
-    gains = [
-        gain for pair in pairs for gain in by_hand(translator.model, *encoded(translator, pair))
-    ]
+    gains = []
+    for pair in pairs:
+        gains += by_hand(translator.model, *encoded(translator, pair))
     assert perplexity(translator, pairs) == pytest.approx(
         math.exp(-sum(gains) / len(gains)), rel=1e-5
     )

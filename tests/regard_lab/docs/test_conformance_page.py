@@ -43,11 +43,11 @@ def test_rows_are_filtered_by_words_answers_and_libraries(browser, page):
     assert rows.count() == len(CLAUSES)
 
     opened.page.fill("input[type=search]", "LOOK rows")
-    wanted = [
-        name
-        for name, clause in CLAUSES.items()
-        if all(word in f"{name} {clause.sentence}".lower() for word in ("look", "rows"))
-    ]
+    wanted = []
+    for name, clause in CLAUSES.items():
+        text = f"{name} {clause.sentence}".lower()
+        if "look" in text and "rows" in text:
+            wanted.append(name)
     assert rows.all_inner_texts() == wanted
     assert opened.page.inner_text("output") == f"{len(wanted)} of {len(CLAUSES)} clauses"
 

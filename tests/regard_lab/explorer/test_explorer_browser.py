@@ -77,10 +77,9 @@ def test_pixels_are_those_of_the_python_table(browser, page_of):
     expected = colours()(attention_weights[0, 0].numpy(), bytes=True)
     with Opened(browser, f"{page_of(show(attention_weights))}#view=map") as opened:
         opened.settle()
-        shown = np.array(
-            [[pixels(opened.page, row, column) for column in range(12)] for row in range(12)],
-            dtype=int,
-        )
+        shown = np.zeros((12, 12, 4), dtype=int)
+        for row, column in np.ndindex(12, 12):
+            shown[row, column] = pixels(opened.page, row, column)
         assert np.abs(shown - expected.astype(int)).max() <= 1  # rounding between two colours
 
 

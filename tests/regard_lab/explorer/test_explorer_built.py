@@ -2,6 +2,7 @@
 
 import json
 import re
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 
@@ -106,13 +107,9 @@ def stored(name):
 
 @pytest.mark.parametrize("name", EXAMPLES)
 def test_an_example_opens_without_a_request_or_a_complaint(browser, page_of, name):
-    view, *_ = {
-        view
-        for page in (ROOT / "docs").rglob("*.md")
-        for view in re.findall(
-            rf'<iframe [^>]*explorations/{name}\.html([^"]*)"', page.read_text("utf-8")
-        )
-    }
+    frame = rf'<iframe [^>]*explorations/{name}\.html([^"]*)"'
+    pages = (page.read_text("utf-8") for page in (ROOT / "docs").rglob("*.md"))
+    view = next(match[1] for match in map(partial(re.search, frame), pages) if match)
     with Opened(browser, page_of(example_page(name)) + view) as opened:
         buttons = opened.page.locator("nav button")
         for index in range(buttons.count()):
@@ -139,8 +136,6 @@ def test_the_reaction_has_the_weights_of_the_committed_report():
     ]
     reactants = [place for place in atoms if place < arrow]
     product = [place for place in atoms if place > arrow]
-    shown = [
-        [(packed[row * len(words) + column] / 255) ** 2 for column in reactants] for row in product
-    ]
-    for mine, theirs in zip(shown, report["shown"]["weights"], strict=True):
-        assert mine == pytest.approx(theirs, abs=0.005)
+    for row, expected in zip(product, report["shown"]["weights"], strict=True):
+        shown = [(packed[row * len(words) + column] / 255) ** 2 for column in reactants]
+        assert shown == pytest.approx(expected, abs=0.005)

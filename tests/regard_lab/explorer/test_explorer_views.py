@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 
@@ -267,12 +268,8 @@ def test_relations_are_the_mean_weight_on_the_right_words(browser, page_of):
         opened.settle()
         opened.page.evaluate("document.querySelector('.twin').open = true")
         rows = opened.page.locator("tbody tr").all_inner_texts()
-        order = sorted(
-            ((float(expected[a, b]), a, b) for a in range(2) for b in range(2)), reverse=True
-        )
-        assert [tuple(map(int, row.split("\t")[:2])) for row in rows] == [
-            (a, b) for _, a, b in order
-        ]
+        order = sorted(np.ndindex(2, 2), key=lambda head: float(expected[head]), reverse=True)
+        assert [tuple(map(int, row.split("\t")[:2])) for row in rows] == order
         assert "link" in opened.page.locator("main").inner_text()
 
 

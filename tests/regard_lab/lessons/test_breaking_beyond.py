@@ -300,16 +300,13 @@ def test_relations_that_are_not_there(monkeypatch):
     broken = failing("relations", alpha=Computed(lambda alpha: alpha.roll(1, -1)))
     # they hit less, at the word itself
     broken.remove("With random labels the same heads find no more than chance.")
-    shown = [
-        f"Some head of the {name} shows '{relation}'"
-        for name, relations in SHOWN_RELATIONS.items()
-        for relation in relations
-    ]
-    near = [
-        f"The head of the {name} for '{relation}' looks at that key less"
-        for name in ("language model", "English model")
-        for relation in SHOWN_RELATIONS[name]
-    ]
+    shown = []
+    for name, relations in SHOWN_RELATIONS.items():
+        shown += [f"Some head of the {name} shows '{relation}'" for relation in relations]
+    near = []
+    for name in ("language model", "English model"):
+        for relation in SHOWN_RELATIONS[name]:
+            near.append(f"The head of the {name} for '{relation}' looks at that key less")
     assert starting(
         broken,
         *shown,

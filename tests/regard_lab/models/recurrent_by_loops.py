@@ -28,10 +28,10 @@ class CellsByLoops:
             if hasattr(module, "num_layers")
             else [""]
         )
-        self.layers = [
-            tuple(weights[name + end] for name in ("weight_ih", "weight_hh", "bias_ih", "bias_hh"))
-            for end in suffixes
-        ]
+        self.layers = []
+        for end in suffixes:
+            names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
+            self.layers.append(tuple(weights[name + end] for name in names))
 
     def step(self, x, states):
         """x: (size,); states: one (h, c) for each layer (c unused but by LSTM)."""

@@ -257,13 +257,11 @@ class NestedCells(nn.Module):
     def as_lstm(self, size):
         """torch's two layers with the same weights."""
         layers = nn.LSTM(size, H, 2, batch_first=True).double()
-        layers.load_state_dict(
-            {
-                f"{name}_l{number}": tensor
-                for number, cell in enumerate(self.cells)
-                for name, tensor in cell.named_parameters()
-            }
-        )
+        weights = {}
+        for number, cell in enumerate(self.cells):
+            for name, tensor in cell.named_parameters():
+                weights[f"{name}_l{number}"] = tensor
+        layers.load_state_dict(weights)
         return layers
 
 

@@ -74,10 +74,10 @@ def test_with_random_labels_no_head_is_better_than_chance(causal):
 def pairs(name, text):
     """The links of a relation as words."""
     words = split_words(text)
-    return [
-        (words[query], *(words[key] for key in sorted(keys)))
-        for query, keys in relations_in(words)[name]
-    ]
+    related = []
+    for query, keys in relations_in(words)[name]:
+        related.append((words[query], *map(words.__getitem__, sorted(keys))))
+    return related
 
 
 @pytest.mark.parametrize(

@@ -314,8 +314,8 @@ TAGGED = [
 def test_tags_are_text_on_demand(tmp_path, segment, text):
     path = memory(tmp_path / "m.tmx", (segment, "Hallo"))
     assert read_pairs(path, keep_tags=True).pairs == [Pair(text, "Hallo")]
-    catalogue = read_pairs(path, keep_tags=True, keep_placeholders=True)
-    assert (catalogue.pairs[0].source, catalogue.remark) == (
+    read = read_pairs(path, keep_tags=True, keep_placeholders=True)
+    assert (read.pairs[0].source, read.remark) == (
         text + "{0}" * ("{0}" in segment),
         None,
     )

@@ -146,6 +146,11 @@ def shouted(text):
     return re.sub(r"(?<![%\w])[a-zA-Z]+", lambda word: f"Ü{word[0].upper()}", text)
 
 
+def all_shouted(document):
+    """The bytes of a file in which every text is translated."""
+    return document.written([shouted(text) for text in document.texts])
+
+
 @pytest.mark.parametrize("name", KINDS)
 def test_a_file_without_new_translations_is_the_same_bytes(tmp_path, name):
     document = opened(tmp_path, name)
@@ -174,7 +179,7 @@ def canonical(content, with_targets=False):
 @pytest.mark.parametrize("name", [name for name in KINDS if name[-3:] in ("xlf", "iff", "tmx")])
 def test_everything_but_translations_stays_in_xml(tmp_path, name):
     document = opened(tmp_path, name)
-    written = document.written([shouted(text) for text in document.texts])
+    written = all_shouted(document)
     assert canonical(written) == canonical(KINDS[name])
     assert canonical(written, with_targets=True) != canonical(KINDS[name], with_targets=True)
     again = opened(tmp_path, name, written)
@@ -193,7 +198,7 @@ def whole_text(element):
 
 def test_units_of_xliff_1_get_targets_with_states_and_nested_codes(tmp_path):
     document = opened(tmp_path, "utf8.xlf")
-    written = document.written([shouted(text) for text in document.texts]).decode()
+    written = all_shouted(document).decode()
     targets = [target for target in elements(written, "target") if "state" in target.attrib]
     assert [whole_text(target) for target in targets] == [
         "ÜSAVE <ÜNOW> & ÜLATER",
@@ -215,7 +220,7 @@ def test_units_of_xliff_1_get_targets_with_states_and_nested_codes(tmp_path):
 
 def test_segments_of_xliff_2_get_a_state_and_keep_their_codes(tmp_path):
     document = opened(tmp_path, "two.xliff", confirmed=True)
-    written = document.written([shouted(text) for text in document.texts]).decode()
+    written = all_shouted(document).decode()
     assert '<segment id="s1" state="reviewed">' in written
     assert '<pc id="1">ÜRED <pc id="2">ÜCAT</pc></pc><ph id="3" dataRef="d1"/></target>' in written
     assert '<target><sc id="4"/>ÜBIG<ec startRef="4"/> ÜDOG</target>' in written
@@ -224,7 +229,7 @@ def test_segments_of_xliff_2_get_a_state_and_keep_their_codes(tmp_path):
 
 def test_units_of_a_memory_get_a_variant_with_the_spaces_of_the_source(tmp_path):
     document = opened(tmp_path, "utf8.tmx")
-    written = document.written([shouted(text) for text in document.texts]).decode()
+    written = all_shouted(document).decode()
     assert (
         '</tuv>\n    <tuv xml:lang="de">\n      <seg>ÜA <bpt i="1">&lt;b&gt;</bpt>ÜRED' in written
     )
@@ -244,7 +249,7 @@ EMPTY_VARIANTS = [
 def test_an_empty_variant_of_a_memory_is_filled_and_no_second_one_is_added(tmp_path, variant):
     text = TMX.replace('<tuv xml:lang="de"><seg/></tuv>', variant)
     document = opened(tmp_path, "utf8.tmx", text.encode())
-    written = document.written([shouted(text) for text in document.texts])
+    written = all_shouted(document)
     unit = elements(written, "tu")[2]
     assert [whole_text(segment) for segment in unit.iter("seg")] == ["empty", "ÜEMPTY"]
     assert len(unit.findall("tuv")) == 2
@@ -262,7 +267,7 @@ def test_again_translates_what_no_person_has_confirmed(tmp_path):
 def test_a_language_is_written_where_none_is_and_another_is_refused(tmp_path):
     without = XLIFF_1.replace(' target-language="de"', "").encode()
     document = opened(tmp_path, "utf8.xlf", without, language="pt-BR")
-    written = document.written([shouted(text) for text in document.texts])
+    written = all_shouted(document)
     assert elements(written, "file")[0].get("target-language") == "pt-BR"
     for name in ("utf8.xlf", "two.xliff", "utf8.po"):
         with pytest.raises(ArgumentError, match="--to is 'fr'"):
@@ -307,7 +312,7 @@ def test_everything_but_translations_flags_and_the_header_stays_in_a_catalogue(
 ):
     document = opened(tmp_path, name)
     encoding = "iso-8859-2" if name == "latin2.po" else "utf-8"
-    written = document.written([shouted(text) for text in document.texts])
+    written = all_shouted(document)
     before = KINDS[name].decode(encoding).splitlines(keepends=True)
     after = written.decode(encoding).splitlines(keepends=True)
     unchanged = [line for line in before if line in after]
@@ -327,7 +332,7 @@ def test_everything_but_translations_flags_and_the_header_stays_in_a_catalogue(
 
 def test_confirmed_translations_are_not_fuzzy(polib, tmp_path):
     document = opened(tmp_path, "utf8.po", again=True, confirmed=True)
-    entries = polib.pofile(document.written([shouted(text) for text in document.texts]).decode())
+    entries = polib.pofile(all_shouted(document).decode())
     assert [entry.flags for entry in entries if not entry.obsolete] == [
         [],
         ["c-format"],
@@ -460,7 +465,7 @@ def test_only_files_of_messages_are_opened_and_a_source_is_for_memories(tmp_path
 def test_the_flag_fuzzy_stands_before_an_earlier_source(tmp_path):
     text = po("de").replace("#, c-format\n", "")
     document = opened(tmp_path, "utf8.po", text.encode())
-    written = document.written([shouted(text) for text in document.texts]).decode()
+    written = all_shouted(document).decode()
     assert '\n#, fuzzy\n#| msgid "%d old"\nmsgctxt "menu"\n' in written
 
 

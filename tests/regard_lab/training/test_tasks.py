@@ -1,5 +1,6 @@
 """The four tasks: what is learned from, in which order, how its loss counts, and what is refused."""
 
+import itertools
 import math
 import re
 from collections.abc import Callable
@@ -38,7 +39,8 @@ CLASSES = ("even", "odd")
 LABELLED = [Pair(text, CLASSES[n % 2]) for n, text in enumerate(TEXTS)]
 DOCUMENTS = ["A bird sang.\n\nIt was happy.\n" * 5, "Rain fell on the street.\n" * 7]
 HELD_OUT = ["The bird was tired.\n" * 9]
-TOKENISER = Tokeniser.train([text for pair in PAIRS for text in (pair.source, pair.target)], 320)
+SOURCES_AND_TARGETS = itertools.chain.from_iterable((pair.source, pair.target) for pair in PAIRS)
+TOKENISER = Tokeniser.train(list(SOURCES_AND_TARGETS), 320)
 BLOCK = 11  # ids
 VERBATIM = Tokeniser.train(DOCUMENTS, 300, verbatim=True)
 SMALL: dict[str, Any] = {"vocab_size": TOKENISER.vocab_size, "dim": 16, "heads": 2}

@@ -35,17 +35,17 @@ CASES: dict[str, dict[str, Any]] = {
     "waves across": {"dim": 10, "heads": 2, "positions": "sinusoidal", "context": CONTEXT},
     "rotary": {"dim": 20, "heads": 2, "positions": "rotary", "causal": True},
     "rotary grouped": {"dim": 24, "heads": 4, "kv_heads": 2, "positions": "rotary", "head": 3},
-    **{
-        f"{score}{name}": {"dim": 30, "heads": 6, "score": score, "head": 3, "seed": 3, **options}
-        for score in ("dot", "general", "concat", "additive")
-        for name, options in (
-            ("", {}),
-            (" grouped", {"kv_heads": 3, "causal": True}),
-            (" across", {"context": CONTEXT, "kv_heads": 2}),
-            (" alone", {"heads": 1, "head": 0, "dim": 5}),
-        )
-    },
 }
+VARIANTS = {
+    "": {},
+    " grouped": {"kv_heads": 3, "causal": True},
+    " across": {"context": CONTEXT, "kv_heads": 2},
+    " alone": {"heads": 1, "head": 0, "dim": 5},
+}
+for score in ("dot", "general", "concat", "additive"):
+    settings = {"dim": 30, "heads": 6, "score": score, "head": 3, "seed": 3}
+    for name, options in VARIANTS.items():
+        CASES[score + name] = {**settings, **options}
 WIDE = {"query_dim": 5, "key_dim": 5, "value_dim": 7}  # another size than dim / heads
 CASES |= {
     "wide": {
