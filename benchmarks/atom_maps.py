@@ -106,7 +106,9 @@ def distances(reaction: maps.Reaction, tokens: maps.Tokens) -> list[int]:
 def picture_of(reaction: maps.Reaction, tokens: maps.Tokens, weights: torch.Tensor) -> Any:
     """The weights from product atoms to reactant atoms, with the signs of both and what is right."""
     of_atoms = weights[tokens.product_atoms][:, tokens.reactant_atoms]
-    rows = [[round(weight, 4) for weight in row] for row in of_atoms.tolist()]
+    rows = []
+    for row in of_atoms.tolist():
+        rows.append([round(weight, 4) for weight in row])
     return {
         "product": [tokens.words[place] for place in tokens.product_atoms],
         "reactants": [tokens.words[place] for place in tokens.reactant_atoms],

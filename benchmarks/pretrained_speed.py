@@ -440,7 +440,7 @@ def main() -> None:
         if asked.rows and not any(part in name for part in asked.rows):
             continue
         rows[name] = measure()
-        ordered = list(chain.from_iterable(rows[each] for each in measures))
+        ordered = list(chain.from_iterable(rows[measure] for measure in measures))
         head = ("row", "regard", "other", "ratio", "promised", "difference")
         page = [
             *heading("Models of transformers: speed", about, SELF),

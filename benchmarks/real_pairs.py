@@ -144,7 +144,7 @@ def report(records: dict[str, Any]) -> list[str]:
         "",
         "*Copying*, *greedy* and *beam 4* are BLEU. The last columns are of beam 4: *unfinished* are translations that "
         "reach the longest length, *typography* are references with quotes, spaces or marks of the language whose "
-        f"translation has such marks too. BLEU: {', '.join(f'`{one}`' for one in signatures)}.",
+        f"translation has such marks too. BLEU: {', '.join(f'`{signature}`' for signature in signatures)}.",
     ]
 
 

@@ -85,6 +85,14 @@ def print_validation(event: Any) -> None:
         print(event, flush=True)
 
 
+def documents_of(documents: list[LibraryDocument], part: str) -> list[LibraryDocument]:
+    return [document for document in documents if document.part == part]
+
+
+def whole_texts(documents: list[LibraryDocument], part: str) -> list[str]:
+    return [document.text for document in documents_of(documents, part)]
+
+
 def measure(
     kind: str,
     recipe: RelationsRecipe,
@@ -93,8 +101,8 @@ def measure(
     work: Path,
 ) -> dict[str, Any]:
     """Train the model of a kind, or load it, and score its heads."""
-    training = [document.text for document in documents if document.part == "train"]
-    validation = [document.text for document in documents if document.part == "valid"]
+    training = whole_texts(documents, "train")
+    validation = whole_texts(documents, "valid")
     model = new_model(kind, recipe, tokeniser.vocab_size)
     untrained = new_model(kind, recipe, tokeniser.vocab_size)
     steps = recipe.causal_steps if kind == "causal" else recipe.encoder_steps
@@ -112,8 +120,7 @@ def measure(
     )
 
     def gather(part: str) -> Gathered:
-        of_part = [document for document in documents if document.part == part]
-        texts = list(texts_of(of_part, tokeniser, LENGTH - 2))
+        texts = list(texts_of(documents_of(documents, part), tokeniser, LENGTH - 2))
         return Gathered((model, untrained), tokeniser, spread(texts, recipe.texts))
 
     valid = gather("valid")
@@ -138,7 +145,7 @@ def corpus_figures(documents: list[LibraryDocument]) -> dict[str, Any]:
     """How much was found, by part."""
     figures = {}
     for part in PARTS:
-        of_part = [document for document in documents if document.part == part]
+        of_part = documents_of(documents, part)
         figures[part] = {
             "documents": len(of_part),
             "paragraphs": sum(len(document.paragraphs) for document in of_part),
@@ -156,8 +163,7 @@ def main() -> None:
     recipe = RelationsRecipe()
     torch.set_num_threads(1)
     documents = library_documents()
-    training = [document.text for document in documents if document.part == "train"]
-    tokeniser = Tokeniser.train(training, recipe.vocab_size)
+    tokeniser = Tokeniser.train(whole_texts(documents, "train"), recipe.vocab_size)
     figures: dict[str, Any] = {
         "recipe": asdict(recipe),
         "corpus": corpus_figures(documents),

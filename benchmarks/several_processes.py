@@ -49,7 +49,7 @@ def measure(rank: int, count: int, folder: str, length: int) -> None:
         "gloo", store=dist.FileStore(f"{folder}/store", count), rank=rank, world_size=count
     )
     first = rank * length // count
-    each = length // count
+    rows_of_process = length // count
     # a short call loads what is loaded once
     q = rows(length, 0, 1024, HEADS, 9)
     k = rows(length, 0, 1024, KV_HEADS, 8)
@@ -58,9 +58,9 @@ def measure(rank: int, count: int, folder: str, length: int) -> None:
     del q, k, v
 
     before = resident()
-    q = rows(length, first, each, HEADS, 1)
-    k = rows(length, first, each, KV_HEADS, 2)
-    v = rows(length, first, each, KV_HEADS, 3)
+    q = rows(length, first, rows_of_process, HEADS, 1)
+    k = rows(length, first, rows_of_process, KV_HEADS, 2)
+    v = rows(length, first, rows_of_process, KV_HEADS, 3)
     with_tensors = resident()
     began = time.perf_counter()
     output = run(q, k, v, count)
@@ -70,7 +70,7 @@ def measure(rank: int, count: int, folder: str, length: int) -> None:
         peak *= 1024
     compared = {}
     for position in range(0, length, max(1, length // 4)):
-        if first <= position < first + each:
+        if first <= position < first + rows_of_process:
             start = position - first
             compared[position] = output[0, :, start : start + CHECKED].clone()
     spent = {"tensors": with_tensors - before, "peak": peak - before, "seconds": seconds}

@@ -51,10 +51,10 @@ class Fit:
     def of(cls, points: Points, key: str, least: float, growth: CostGrowth) -> Fit:
         """The fit over the points whose `key` is at least `least`."""
         counted = [point for point in points if point[key] >= least]
-        lengths = tuple(point["length"] for point in counted)
+        lengths = tuple(_column(counted, "length"))
         if len(lengths) < 2:
             return cls(None, None, lengths)
-        fitted = slope(lengths, [point[key] for point in counted])
+        fitted = slope(lengths, _column(counted, key))
         return cls(fitted, growth.exponent(lengths), lengths)
 
 
@@ -100,6 +100,14 @@ def read_row(row: CostRow, record: Record, exact: Record | None, trusted: float)
     return Reading(time_fit, memory_fit, tuple(remarks), cheaper_from)
 
 
+def _column(points: Points, key: str) -> list[Any]:
+    return [point[key] for point in points]
+
+
+def _by_length(points: Points, key: str) -> dict[int, Any]:
+    return dict(zip(_column(points, "length"), _column(points, key), strict=True))
+
+
 def _remarks_on_time(fit: Fit, times: Points, trusted: float) -> list[str]:
     """Remarks on a missed promise: the exponent of time is that of the operations minus that of their rate."""
     remarks = []
@@ -110,8 +118,8 @@ def _remarks_on_time(fit: Fit, times: Points, trusted: float) -> list[str]:
 
     counted = [point for point in times if point["length"] in fit.lengths]
     rates = [point["operations"] / point["median"] / 1e9 for point in counted]
-    operations = slope(fit.lengths, [point["operations"] for point in counted])
-    last_two = slope(fit.lengths[-2:], [point["median"] for point in counted[-2:]])
+    operations = slope(fit.lengths, _column(counted, "operations"))
+    last_two = slope(fit.lengths[-2:], _column(counted[-2:], "median"))
     remarks.append(
         f"its operations grow as n^{operations:.2f}, and run at {rates[0]:.3g} to "
         f"{rates[-1]:.3g} GFLOP/s from n={fit.lengths[0]:,} to {fit.lengths[-1]:,}; the last two "
@@ -124,10 +132,10 @@ def _remarks_on_memory(fit: Fit, memory: Points) -> list[str]:
     if fit.near or not memory:
         return []
     if fit.fitted is None:
-        most = max(point["bytes"] for point in memory) / 2**20
+        most = max(_column(memory, "bytes")) / 2**20
         return [f"it needs {most:.1f} MiB at the longest, too little to measure its growth"]
 
-    bytes_at = {point["length"]: point["bytes"] for point in memory}
+    bytes_at = _by_length(memory, "bytes")
     shortest, *_, longest = fit.lengths
     return [
         f"memory per position: {bytes_at[shortest] / shortest:,.0f} bytes at n={shortest:,}, "
@@ -137,8 +145,8 @@ def _remarks_on_memory(fit: Fit, memory: Points) -> list[str]:
 
 def crossover(times: Points, exact: Points) -> str:
     """The length from which a row is cheaper than exact attention, interpolated between two measured lengths."""
-    row_times = {point["length"]: point["median"] for point in times}
-    exact_times = {point["length"]: point["median"] for point in exact}
+    row_times = _by_length(times, "median")
+    exact_times = _by_length(exact, "median")
     lengths = sorted(row_times.keys() & exact_times.keys())
     if not lengths:
         return "no length in common"

@@ -113,8 +113,8 @@ def recurrent() -> Iterable[str]:
         yield box(x - 10, 22, 20, 20, ORANGE)
         if place:
             yield arrow((x - 30, 32), (x - 12, 32))
-        for other in range(5):
-            yield line([(x, 92), (28 + 42 * other, 128)], shade(0.5), 1)
+        for column in range(5):
+            yield line([(x, 92), (28 + 42 * column, 128)], shade(0.5), 1)
     for place in range(5):
         yield box(18 + 42 * place, 78, 20, 20, BLUE)
         yield box(18 + 42 * place, 124, 20, 20, BLUE)

@@ -20,10 +20,10 @@ ANSWERS = "conformance_cpu.json"
 
 def summary() -> str:
     """How often each library gave each answer."""
-    found = stored(ANSWERS)
-    columns = from_json(found)
-    count = len(found["clauses"])
-    asked = f"{count} clauses, asked of {len(columns)} implementations on {found['system']}."
+    answers = stored(ANSWERS)
+    columns = from_json(answers)
+    count = len(answers["clauses"])
+    asked = f"{count} clauses, asked of {len(columns)} implementations on {answers['system']}."
     return "\n".join([asked, "", *summary_lines(columns)])
 
 

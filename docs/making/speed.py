@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import chain
 from pathlib import Path
 from statistics import mean
 from typing import Any, NamedTuple
@@ -132,7 +133,10 @@ def peer_table() -> str:
         slower = sum(duel.faster < EVEN for duel in of_peer)
         faster = sum(duel.faster > 1 / EVEN for duel in of_peer)
         equal = len(of_peer) - slower - faster
-        ranges = [_range([duel for duel in of_peer if duel.family == name]) for name in families()]
+        ranges = []
+        for name in families():
+            of_family = [duel for duel in of_peer if duel.family == name]
+            ranges.append(_range(of_family))
         rows.append((peer, faster, equal, slower, *ranges, _case_of(of_peer[0])))
     names = " | ".join(families())
     return table(f"measured beside | faster | equal | slower | {names} | least", rows)
@@ -158,15 +162,17 @@ def processor_table() -> str:
         if len(of_contest) > 1:
             common.setdefault((case, peer), []).append(of_contest)
 
-    names = [
-        name for name in families() if any(name in each for of in common.values() for each in of)
-    ]
+    measured_families: set[str] = set()
+    for duels_by_family in chain.from_iterable(common.values()):
+        measured_families |= duels_by_family.keys()
+    names = [name for name in families() if name in measured_families]
+
     rows = []
     for (case, peer), contests_of_case in sorted(common.items()):
         ranges = []
         for name in names:
-            of_family = sorted(each[name] for each in contests_of_case if name in each)
-            ranges.append(_range(of_family))
+            of_family = [contest[name] for contest in contests_of_case if name in contest]
+            ranges.append(_range(sorted(of_family)))
         measured = f"{case}, {count_of(len(contests_of_case), 'contests')}"
         rows.append((measured, peer, *ranges))
     return table(f"measured | beside | {' | '.join(names)}", rows)
@@ -206,11 +212,13 @@ def model_table() -> str:
         for name, record in contest["contenders"].items():
             if "cpu" in record:
                 times[name] = record["cpu"]["low"]
-        own = times["sdpa"]
-        gains = [f"{own / times[name]:.2f}×" for name in ("regard", "regard, packed weights")]
-        runtime = f"{own / times['OpenVINO']:.2f}×" if "OpenVINO" in times else "–"
+        sdpa_seconds = times["sdpa"]
+        gains = [
+            f"{sdpa_seconds / times[name]:.2f}×" for name in ("regard", "regard, packed weights")
+        ]
+        runtime = f"{sdpa_seconds / times['OpenVINO']:.2f}×" if "OpenVINO" in times else "–"
         share = f"{contest['attention']:.0%}"
-        milliseconds = f"{own * 1e3:.1f} ms"
+        milliseconds = f"{sdpa_seconds * 1e3:.1f} ms"
         row = (contest["label"], contest["work"], milliseconds, share, *gains, runtime)
         rows.append(row)
     columns = "model | what | with sdpa | its attention | regard | with packed weights | OpenVINO"

@@ -177,7 +177,7 @@ def atoms() -> str:
 
 def atom_verdict() -> str:
     """The shares, in a paragraph."""
-    found = stored(ATOMS)
+    report = stored(ATOMS)
     return (
         "Layer {layer}, head {head}, counted from 0: {head_share:.1%} of {total} product atoms of {count} reactions "
         "give their largest weight to the atom that they came from; with the weights of both directions added, "
@@ -186,9 +186,9 @@ def atom_verdict() -> str:
         "reactant atom is right for {by_place:.1%}. Weights through regard differ from those of eager attention by at "
         "most {difference:.0e}."
     ).format(
-        **found,
-        total=sum(row["atoms"] for row in found["reactions"]),
-        count=len(found["reactions"]),
+        **report,
+        total=sum(row["atoms"] for row in report["reactions"]),
+        count=len(report["reactions"]),
     )
 
 
