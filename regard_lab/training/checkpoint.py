@@ -24,7 +24,6 @@ from regard.errors import (
     CheckpointError,
     NotFoundError,
     OccupiedError,
-    UnsupportedError,
 )
 from regard.reprs import brief
 from regard.storage import load_tensors, save_tensors
@@ -40,6 +39,7 @@ from regard_lab.models.storage import (
     write_model_files,
 )
 from regard_lab.training.config import GONE, TrainingConfig
+from regard_lab.training.folders import check_that_folders_lock
 from regard_lab.training.identity import Identity
 
 FORMAT = 1
@@ -79,12 +79,9 @@ def folder_lock(folder: Path) -> Generator[None]:
     The file `lock` is never removed, since two trainers could then lock two different files. Only a living process
     that has it open holds the lock, so a killed trainer never blocks the next one.
     """
-    try:
-        import fcntl
-    except ImportError as error:
-        raise UnsupportedError(
-            "training locks its folder with fcntl, which this system lacks; use a POSIX system (on Windows: WSL)"
-        ) from error
+    check_that_folders_lock()
+    import fcntl
+
     path = folder / "lock"
     with _refused(path, "opened or made", "make room there, or choose another folder"):
         # O_NONBLOCK: a pipe in its place must not make this wait for a process at its other end.

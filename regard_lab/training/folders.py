@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from regard.arguments import a_path
-from regard.errors import CheckpointError, OccupiedError
+from regard.errors import CheckpointError, OccupiedError, UnsupportedError
 from regard.storage.ownership import check_ours
 from regard.storage.sealed_json import read_sealed
 from regard_lab.models.storage import CHECKPOINTS_FILE, read_checkpoints
@@ -19,10 +19,12 @@ SETTINGS_FILE = "settings.json"  # what the commands keep of their options
 def check_run_folder(folder: str | Path) -> None:
     """Raise a CheckpointError unless a run may be written there: the folder is new, empty, or a run of ours.
 
-    A run is recognised by a sealed file, not by file names. `train` checks this before it writes anything.
+    A run is recognised by a sealed file, not by file names. `train` checks this before it writes anything, and the
+    commands before they read their data. Raises an UnsupportedError on a system that trains nothing, such as Windows.
 
     >>> check_run_folder("nowhere")
     """
+    check_that_folders_lock()
     folder = a_path("folder", folder)
     if folder.exists() and not folder.is_dir():
         raise OccupiedError(f"{folder} is a file, and a run is a folder; choose another name")
@@ -36,6 +38,16 @@ def check_run_folder(folder: str | Path) -> None:
         SETTINGS_FILE: read_sealed,
     }
     check_ours(folder, marks, "run", aside=("lock",))
+
+
+def check_that_folders_lock() -> None:
+    """Raise an UnsupportedError where no folder can be locked, as on Windows: nothing is trained there."""
+    try:
+        import fcntl  # noqa: F401
+    except ImportError as error:
+        raise UnsupportedError(
+            "training locks its folder with fcntl, which this system lacks; use a POSIX system (on Windows: WSL)"
+        ) from error
 
 
 def make_folder(folder: Path) -> None:
