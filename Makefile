@@ -49,11 +49,14 @@ test-floors: $(READY)         ## the suite with the oldest versions that pyproje
 	.venv-floors/bin/python -m pytest -n 2
 
 # The arithmetic also without the vector instructions of this processor; the suite comes last. FlexAttention on a CPU is
-# made of PyTorch's operations, which the other files meet; the other files left out ask for no number that a processor
-# computes: they count memory, costs and lines, or interrupt and copy.
+# made of PyTorch's operations, which the other files meet; how tensors lie in memory matters to vector instructions. The
+# other files left out ask for no number that a processor computes: they count memory, costs, pairs and lines, read plans
+# and files, or interrupt and copy.
 SAME_EVERYWHERE := backends/test_flex.py backends/test_limits.py backends/test_schedule_of_patterns.py \
+  backends/test_score_blocking.py contracts/test_every_tensor_argument.py contracts/test_plan.py \
   contracts/test_memory.py contracts/test_enrolled.py contracts/test_costs.py contracts/test_refusals.py \
-  caches/test_interrupted.py caches/test_threads.py caches/test_copies.py
+  caches/test_interrupted.py caches/test_threads.py caches/test_copies.py caches/test_cache_files.py \
+  caches/test_reserved.py
 ELSEWHERE := tests/regard/contracts tests/regard/backends tests/regard/caches \
   $(addprefix --ignore=tests/regard/,$(SAME_EVERYWHERE))
 

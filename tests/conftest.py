@@ -39,8 +39,13 @@ _trace_of_graphs.handlers.clear()
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 POISONED = {"contracts", "backends", "caches"}
-# Tests of tools and of benchmarks: `make check` and `make test-long` run them, `make test` does not.
-ONCE = ("tests/long/", "tests/regard_lab/bench/", "tests/regard/test_machines.py")
+# Tests of tools, of benchmarks and of other tests: `make check` and `make test-long` run them, `make test` does not.
+ONCE = (
+    "tests/long/",
+    "tests/regard_lab/bench/",
+    "tests/regard_lab/test_found_faults.py",
+    "tests/regard/test_machines.py",
+)
 
 
 @pytest.hookimpl(tryfirst=True)

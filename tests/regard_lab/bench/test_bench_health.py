@@ -31,10 +31,14 @@ class Spoiled:
         return Result(self.change(offer.run(operands).output, operands))
 
 
-def examined(monkeypatch, backend):
-    """The health of the reference and of one more backend, and what was found of that one."""
+def keep_the_reference_alone(monkeypatch):
     for name in BACKENDS.keys() - {"reference"}:
         monkeypatch.delitem(BACKENDS, name)
+
+
+def examined(monkeypatch, backend):
+    """The health of the reference and of one more backend, and what was found of that one."""
+    keep_the_reference_alone(monkeypatch)
     monkeypatch.setitem(BACKENDS, "spoiled", backend)
     answer = examine()
     return answer, next(finding for finding in answer.findings if finding.backend == "spoiled")
@@ -99,6 +103,7 @@ def test_json_and_lines_name_what_is_missing(sound, monkeypatch):
     record = json.loads(sound.to_json())
     assert record["sound"] is True
     assert {"torch", "python", "regard", "threads"} <= record["environment"].keys()
+    keep_the_reference_alone(monkeypatch)
     monkeypatch.setattr(health, "package_version", lambda name: None)
     lines = describe_health(examine())
     assert any("transformers is missing" in line and "[bench]'" in line for line in lines)

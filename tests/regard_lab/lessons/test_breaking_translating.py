@@ -63,6 +63,7 @@ def test_norms_in_the_other_place():
     }
     broken = failing(
         "norms",
+        STACKS=2,
         sizes=Computed(exchange_sizes),
         gradients=Computed(exchange_gradients),
         moved=Computed(exchange_movement),
