@@ -417,9 +417,9 @@ def hostile_models(monkeypatch):
     )
     written = Translation("a", HOSTILE + FORGING, (1,), (1,), -0.5, -0.5, True, (HOSTILE,))
 
-    def translate(lines, done, **_):
+    def translate(lines, kept, **_):
         for index in range(len(lines)):
-            done[index] = [written]
+            kept[index] = [written]
 
     translator = SimpleNamespace(n_best=translate, words=words, tokeniser=tokeniser)
     monkeypatch.setattr(Translator, "load", lambda run: translator)

@@ -116,14 +116,14 @@ def albert():
     )
 
 
-def t5(decoder_layers=2):
+def t5(decoder_layers=2, layers=2):
     needs_t5()
     config = transformers.T5Config(
         vocab_size=len(PAIRS),
         d_model=32,
         d_kv=8,
         d_ff=64,
-        num_layers=2,
+        num_layers=layers,
         num_heads=4,
         decoder_start_token_id=0,
         num_decoder_layers=decoder_layers,
