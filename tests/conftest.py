@@ -28,6 +28,8 @@ settings.register_profile("laws", settings.get_profile("long"), max_examples=1_0
 settings.load_profile("regard")
 # Tensors here are small, and threads that wait for each other are slower than one; OMP_NUM_THREADS asks for more.
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
+# Programs that tests start have as many.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 # PyTorch's compiler writes a trace of each graph if somebody listens, and pytest listens to loggers that pass
 # nothing on.
