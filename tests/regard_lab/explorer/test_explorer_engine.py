@@ -403,21 +403,55 @@ def test_effects_of_heads_are_those_of_ablation_by_zeros(page_with):
 
 def test_heads_show_their_effects_on_the_word_that_is_chosen(page_with):
     opened = page_with(seeded(TranslationTransformer, {}), address="#view=heads")
-    page, note = opened.page, opened.page.locator("[data-effects]")
+    page, note = opened.page, opened.page.locator("[data-most]")
     words = page.get_by_role("toolbar", name="Words that are written").get_by_role("button")
     for place in (1, 0):
         words.nth(place).click()
         word = words.nth(place).inner_text().replace("end", "<end>")
-        note.filter(has_text=f"does for “{word}” rather than").wait_for()
+        note.filter(has_text=f"matter most for “{word}” rather than").wait_for()
         (effects,) = asked(opened, "effects", [{"source": SOURCE, "place": place}])
         page.get_by_role("combobox", name="Sort by").select_option("effect")
         largest = np.unravel_index(np.argmax(effects["kinds"]["cross"]["heads"]), (2, 2))
-        assert f"without {largest[0]}.{largest[1]} its log odds" in note.inner_text()
         row = page.locator(".twin tbody tr").first.locator("td, th").all_text_contents()
         assert [cell.strip() for cell in row[:2]] == [str(cell) for cell in largest]
         assert float(row[-1].replace("−", "-")) == pytest.approx(
             np.max(effects["kinds"]["cross"]["heads"]), abs=6e-4
         )
+
+
+def test_the_heads_that_matter_most_are_found_among_those_of_every_attention(page_with):
+    opened = page_with(seeded(TranslationTransformer, {}), address="#view=heads")
+    page = opened.page
+    kinds = {"cross": "Cross-attention", "encoder": "Encoder", "decoder": "Decoder"}
+    words = page.get_by_role("toolbar", name="Words that are written").get_by_role("button")
+    shown = set()
+    for place in (0, 1):
+        words.nth(place).click()
+        word = words.nth(place).inner_text().replace("end", "<end>")
+        page.locator("[data-most]", has_text=f"“{word}”").wait_for()
+        (found,) = asked(opened, "effects", [{"source": SOURCE, "place": place}])
+        order = []
+        for kind, effects in found["kinds"].items():
+            for layer, heads in enumerate(effects["heads"]):
+                order += [(effect, kind, f"{layer}.{head}") for head, effect in enumerate(heads)]
+        order.sort(reverse=True)
+        text = " ".join(page.locator("[data-most]").inner_text().split())
+        assert f"Of all {len(order)} heads of this model" in text
+        named = page.locator("[data-most] button").all_inner_texts()
+        for name, (_, kind, head) in zip(named, order[:3], strict=True):
+            assert name.startswith(kinds[kind])
+            assert name.endswith(f" {head}")
+        effect = order[0][0]
+        assert f"without which they fall by {effect:.2f}" in text
+        shown |= {kind for _, kind, _ in order[:3]}
+        page.locator("[data-most] button").first.click()
+        page.wait_for_function(
+            "(name) => document.querySelector('canvas.heads').ariaLabel.includes(name)",
+            arg="Layer {}, head {}".format(*order[0][2].split(".")),
+        )
+        chosen = page.get_by_role("combobox", name="Attention").locator("option:checked")
+        assert chosen.inner_text().strip().startswith(kinds[order[0][1]])
+    assert len(shown) > 1  # else nothing is compared between kinds
 
 
 WRITTEN = {

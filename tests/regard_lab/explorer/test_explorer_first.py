@@ -286,7 +286,7 @@ def test_an_encoder_answers_with_classes_and_guesses_and_says_so(browser, page_o
             page.get_by_role("button", name="Erase “").first.click()
             page.locator(".given .gone").wait_for()
         opened.view("What if")
-        page.locator("[data-change]", has_text="As changed, the vector of “").wait_for()
+        page.locator("[data-change]", has_text=", the vector of “").wait_for()
         moved = [float(cell) for cell in page.locator("tbody td").all_inner_texts()]
         assert min(moved) < 0.999
         assert not opened.complaints
@@ -523,7 +523,6 @@ def test_nothing_moves_when_a_word_is_erased(browser, page_of, kind):
             opened.settle()
             page.evaluate("window.shifts = []")  # those of another width
             before = page.evaluate(places)
-            length = page.locator(".written .w").count()
             for place in ("1", "3"):
                 page.locator(f".given [data-at='{place}']").click()
                 page.locator(".given .gone").wait_for()
@@ -531,8 +530,7 @@ def test_nothing_moves_when_a_word_is_erased(browser, page_of, kind):
                 told = page.locator(".outcome").inner_text()
                 assert not re.search(r"probability (.+) instead of \1\.", told)
                 answers.add(headline(page))
-                if kind != "translator" or page.locator(".written .w").count() <= length:
-                    assert page.evaluate(places) == pytest.approx(before, abs=1)
+                assert page.evaluate(places) == pytest.approx(before, abs=1)
                 page.locator(".undo.on").click()
                 page.locator(".given .gone").wait_for(state="detached")
             opened.settle()
@@ -621,6 +619,191 @@ def test_an_empty_sentence_is_asked_for(browser, page_of):
         told.get_by_text("There is nothing to read: write a sentence.").wait_for()
 
 
+def probabilities_in(model, text, ids):
+    """The probabilities of written words when another text is read, of Python."""
+    return without_each(model, TOKENISER, text, ids, 40)[None].probabilities
+
+
+def replaced(page, word, other, how):
+    """Write another word in the place of one, as a reader does it."""
+    button = page.locator(".given .w", has_text=word).first
+    field = page.locator(".field")
+    if how == "touch":
+        button.tap()
+        field.wait_for()
+        assert page.evaluate("document.activeElement.className") != "field"  # no keyboard yet
+        field.tap()
+    elif how == "keyboard":
+        button.focus()
+        page.keyboard.press("Enter")
+    else:
+        button.click()
+    page.wait_for_function("() => document.activeElement.className === 'field'")
+    page.keyboard.type(other)
+    page.locator(".pills button", has_text=f"“{word}” → “{other}”").wait_for()
+
+
+@pytest.mark.parametrize("how", ["pointer", "keyboard", "touch"])
+def test_a_word_is_replaced_in_its_place_and_the_answer_says_what_that_does(browser, page_of, how):
+    model = certain_translator()
+    screen = PHONE if how == "touch" else None
+    with open_model(browser, page_of, model, screen=screen) as opened:
+        page = opened.page
+        question = "(source) => regard.engine.ask('run', {source}).then(({ids}) => ids.target)"
+        ids = page.evaluate(question, SOURCE)
+        text = SOURCE.replace("tired", "street")
+        before = probabilities_in(model, SOURCE, ids)
+        after = probabilities_in(model, text, ids)
+        place = int(np.argmax(np.abs(np.subtract(before, after))[:-1]))
+        page.locator(f".written [data-at='{place}']").click()
+        page.locator(f".written .chosen[data-at='{place}']").wait_for()
+        page.locator(".answer", has_text="Without").wait_for()
+        word = page.locator(".written .chosen .t").inner_text()
+        plain = page.locator(".written").inner_text(), headline(page)
+        replaced(page, "tired", "street", how)
+
+        told = "With street instead of tired, the model "
+        page.locator(".answer", has_text=told).wait_for()
+        other = page.locator(".written .chosen .t").inner_text()
+        own, now = before[place], after[place]
+        assert said(own) != said(now)
+        moves = f"{'falls' if now < own else 'rises'} from {said(own)} to {said(now)}."
+        if other != word:
+            told += f"writes {other}: the probability of {word} {moves}"
+        else:
+            told += f"is {'less' if now < own else 'more'} sure of {word}: its probability {moves}"
+        assert headline(page) == told
+        assert page.locator(".given .was").count() == 0  # it is below the field
+        page.keyboard.press("Enter")
+        page.locator(".field").wait_for(state="detached")
+        assert page.locator(".given .was").all_inner_texts() == ["tired"]
+        assert page.evaluate("document.activeElement.innerText").startswith("street")
+        assert headline(page) == told
+
+        opened.view("What if")
+        assert "With street instead of tired, the probability" in (
+            page.locator("[data-change]").inner_text()
+        )
+        link = page.url
+        page.locator(".undo.on").click()
+        page.locator(".pills").wait_for(state="detached")
+        page.mouse.move(0, 0)
+        assert (page.locator(".written").inner_text(), headline(page)) == plain
+        assert not opened.complaints
+    if how == "pointer":
+        with Opened(browser, link) as other_page:
+            assert headline(other_page.page).startswith("With street instead of tired, the model ")
+            assert other_page.page.locator(".undo").is_enabled()
+
+
+def test_known_words_are_offered_in_the_place_of_a_word_and_an_unknown_one_is_named(
+    browser, page_of
+):
+    with open_model(browser, page_of, certain_translator()) as opened:
+        page = opened.page
+        offered = "() => [...document.querySelectorAll('#near option')].map((one) => one.value)"
+        page.locator(".given .w", has_text="tired").click()
+        page.wait_for_function("() => document.querySelector('#near option')")
+        known = set(SeenWords.of([SOURCE]).words)
+        near = page.evaluate(offered)
+        assert len(near) > 2
+        assert set(near) <= known - {"tired"}
+        page.keyboard.type("str")
+        page.wait_for_function("() => document.querySelector('#near').innerText !== undefined")
+        page.locator(".unknown", has_text="str").wait_for()
+        assert page.evaluate(offered) == ["street"]
+        page.keyboard.type("eet.")  # one word stays one word
+        page.locator(".pills button", has_text="“tired” → “street”").wait_for()
+        assert not page.locator(".unknown").count()
+        page.keyboard.press("Escape")
+        page.locator(".pills").wait_for(state="detached")
+        assert page.locator(".given .gone, .field").count() == 0
+
+
+@torch.no_grad()
+def test_a_replaced_word_is_measured_by_what_each_kind_of_model_predicts(browser, page_of):
+    text, other = "The animal didn't cross the", "The street didn't cross the"
+    model = seeded(LanguageModel, {"layers": 2}, 5)
+    shares = [
+        model(torch.tensor([[BEGIN, *TOKENISER.encode(one)]]))[0, -1].softmax(-1)
+        for one in (text, other)
+    ]
+    follows = int(shares[0].argmax())
+    with open_model(browser, page_of, model, text) as opened:
+        page = opened.page
+        replaced(page, "animal", "street", "pointer")
+        told = f"from {said(float(shares[0][follows]))} to {said(float(shares[1][follows]))}."
+        page.locator(".answer", has_text=told).wait_for()
+        assert "the model continues with" in headline(page)
+
+    encoder = seeded(TextEncoder, {"head": "none", "layers": 2})
+
+    def vector(sentence, place):
+        ids = [BEGIN, *TOKENISER.encode(sentence), END]
+        rows = list(TOKENISER.words(ids)[place][1])
+        return encoder(torch.tensor([ids]))[0, rows].mean(0)
+
+    with open_model(browser, page_of, encoder, text) as opened:
+        page = opened.page
+        page.locator(".given .w", has_text="animal").click()  # it is chosen first
+        page.locator(".given .chosen", has_text="animal").wait_for()
+        replaced(page, "animal", "street", "pointer")
+        cosine = torch.cosine_similarity(vector(text, 2), vector(other, 2), 0)
+        told = f"the vector of street with the one before is {float(cosine):.2f}."
+        page.locator(".outcome", has_text=told.replace(" 0.", " .")).wait_for()
+
+
+def test_no_sentence_denies_what_a_change_has_decided(browser, page_of):
+    """Of the words that are left none may decide, which is said of them and not of all."""
+    with open_model(browser, page_of, certain_translator()) as opened:
+        page = opened.page
+        answers = []
+        for at in range(page.locator(".given .w").count() - 1):
+            page.locator(f".given [data-at='{at}']").click()
+            page.locator(".given .gone").wait_for()
+            page.mouse.move(0, 0)
+            for chosen in range(0, page.locator(".written .w").count(), 3):
+                page.locator(f".written [data-at='{chosen}']").click()
+                page.locator(f".written .chosen[data-at='{chosen}']").wait_for()
+                opened.settle()
+                answers.append(headline(page))
+            page.locator(".undo.on").click()
+            page.locator(".given .gone").wait_for(state="detached")
+        assert any("the model writes" in one for one in answers)
+        for answer in answers:
+            assert "No single word" not in answer
+            assert not re.match(r"Without \S+, the model would", answer)
+
+
+def test_links_pass_between_the_words_of_a_narrow_screen(browser, page_of):
+    crossed = """() => {
+        const boxes = [...document.querySelectorAll(".line .t")].map((one) => one.getBoundingClientRect());
+        const frame = document.querySelector(".stage").getBoundingClientRect();
+        const found = [];
+        for (const path of document.querySelectorAll(".stage path")) {
+            const length = path.getTotalLength();
+            for (let at = 6; at < length - 6; at += 2) {
+                const {x, y} = path.getPointAtLength(at);
+                const [left, top] = [x + frame.left, y + frame.top];
+                if (boxes.some((box) => left > box.left + 2 && left < box.right - 2
+                    && top > box.top + 3 && top < box.bottom - 3)) found.push([left, top]);
+            }
+        }
+        return [document.querySelectorAll(".stage path").length, found];
+    }"""
+    with open_model(browser, page_of, certain_translator(), screen=PHONE) as opened:
+        page = opened.page
+        links = 0
+        for at in range(page.locator(".written .w").count() - 1):
+            page.locator(f".written [data-at='{at}']").tap()
+            page.locator(f".written .chosen[data-at='{at}']").wait_for()
+            opened.settle()
+            count, found = page.evaluate(crossed)
+            links += count
+            assert found == []
+        assert links > 5
+
+
 @needs_axe
 def test_the_first_screen_is_accessible_before_and_after_an_experiment(browser, page_of):
     screen = {"bypass_csp": True, "reduced_motion": "reduce"}
@@ -642,6 +825,10 @@ def test_the_first_screen_is_accessible_before_and_after_an_experiment(browser, 
         opened.page.locator(".undo.on").wait_for()
         opened.page.get_by_text("Change the model", exact=True).click()
         assert_both("after")
+        opened.page.get_by_text("Change the model", exact=True).click()
+        opened.page.locator(".given .w", has_text="street").click()
+        opened.page.locator(".field").wait_for()
+        assert_both("a field in the place of a word")
 
 
 def test_a_language_model_without_its_model_tells_what_it_expects(browser, page_of):

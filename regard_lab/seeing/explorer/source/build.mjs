@@ -43,6 +43,9 @@ function variables(colours) {
     .join(" ");
 }
 
+// Where a line's end is no space: before the end of a tag, and of an element that ends a line itself.
+const NO_SPACE = /\n(\/?>|<\/(?:p|div|section|h\d|button|t[dhr]|table|tbody|thead)>)/g;
+
 /**
  * Lines of scripts without their indentation: the templates of HTML are not minified otherwise, and
  * HTML reads a line's end and its indentation as one space.
@@ -51,7 +54,7 @@ const unindented = {
   name: "unindented",
   setup({onLoad}) {
     onLoad({filter: /source\/[^/]*\.js$/}, ({path}) => ({
-      contents: readFileSync(path, "utf8").replace(/\n\s+/g, "\n"),
+      contents: readFileSync(path, "utf8").replace(/\n\s+/g, "\n").replace(NO_SPACE, "$1"),
     }));
   },
 };

@@ -3,9 +3,10 @@
 
 import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
-import {largest} from "./data.js";
+import {causes} from "./pills.js";
 import {digits, short} from "./shares.js";
 import {listed} from "./tables.js";
+import {readOf} from "./wordpairs.js";
 
 const BOTH =
   "Probabilities are among all words, after the words that stand before; " +
@@ -13,35 +14,22 @@ const BOTH =
 
 /** What each kind of model is asked while a word of its text changes. */
 const KINDS = {
-  written: {
-    of: "source",
-    one: "Written word",
-    says: BOTH,
-    ends: "",
-  },
+  written: {one: "Written word", says: BOTH},
   next: {
-    of: "text",
     one: "Next word",
-    says: BOTH,
-    ends:
-      "Words up to the changed one were predicted before it was read, " +
+    says:
+      `${BOTH} Words up to the changed one were predicted before it was read, ` +
       "so their probability stays.",
   },
   masked: {
-    of: "text",
     one: "Masked word",
-    says:
-      "Probabilities are among all words. " +
-      "Each masked word is named by what is most probable there in the text as it is.",
-    ends: "",
+    says: "Each masked word is named by what is most probable there in the text as it is.",
   },
   vectors: {
-    of: "text",
     one: "Word",
     says:
       "The cosine is between the vectors that the last layer gives a word before and after: " +
       "1 is the same direction. Of a word in several sub-words their mean is taken.",
-    ends: "",
   },
 };
 
@@ -50,217 +38,154 @@ const KINDS = {
  * before and now.
  */
 function changing(app) {
-  const {header} = app.source;
+  const {state, source} = app;
   const {
-    changes: {follows = "words", unchanged, erased},
-  } = header;
-  const {texts} = (app.source.base ?? app.source).header; // stored examples name none
-  const kind = follows !== "words" ? follows : texts.target ? "written" : "next";
+    changes: {follows = "words", unchanged, erased, now},
+  } = source.header;
+  const {texts} = (source.base ?? source).header; // stored examples name none
+  const ofWords = texts.target ? "written" : "next";
+  const kind = follows === "words" ? ofWords : follows;
+  const words = texts.text?.map((word, at) => {
+    const other = source.header.texts.text[at];
+    return other === word ? word : `${word} → ${other}`;
+  });
   const follow = {
     written: () => texts.target,
-    next: () => [...texts.text.slice(1), unchanged.likeliest.at(-1)[0][0]],
-    masked: () => unchanged.likeliest.map(([[best]]) => best),
-    vectors: () => texts.text,
+    next: () => [...words.slice(1), `${unchanged.likeliest.at(-1)[0][0]} (what follows)`],
+    masked: () => unchanged.likeliest.map(([[best]], at) => `${best} (masked place ${at + 1})`),
+    vectors: () => words,
   }[kind]();
-  const first = kind === "next" ? 1 : 0; // before the first word of a text nothing was predicted
+  const last = follow.length - 1;
+  const first = {written: state.row, next: last, masked: 0, vectors: state.row}[kind];
+  const asked = kind === "written" ? first : (state.next ?? first);
+  const written = Math.min(asked, last);
   const places = Object.keys(erased).map(Number);
-  const all = app.source.header.changes.now;
-  const chosen = places.includes(app.state.changed) ? app.state.changed : null;
-  const written = followed(app, {kind, first, places, chosen, last: follow.length - 1});
-  const named = (at) =>
-    kind === "masked"
-      ? `${follow[at]} (masked place ${at + 1})`
-      : first && at === follow.length - 1
-        ? `${follow[at]} (what follows)`
-        : follow[at];
   const numbers = (one) => (kind === "vectors" ? one.similarities : one.probabilities);
-  const left = (at) => numbers(erased[at])[written];
-  const moving = places.filter((at) =>
-    kind === "next" ? at <= written : kind !== "vectors" || at !== written,
-  );
-  const among = moving.length ? moving : places;
-  const place =
-    chosen ??
-    among[
-      largest(
-        among.map((at) => -left(at)),
-        1,
-      )[0]
-    ]; // at first the word that matters most
+  const left = (at) => (kind === "vectors" && at === written ? 1 : numbers(erased[at])[written]);
+  const least = places.reduce((best, at) => (left(at) < left(best) ? at : best), places[0]);
   return {
     kind,
     ...KINDS[kind],
-    source: texts.source ?? texts.text,
+    read: readOf({texts}),
     follow,
     written,
-    named,
     numbers,
     unchanged,
     erased,
     places,
-    place,
-    all,
+    place: places.includes(state.changed) ? state.changed : least, // the word that matters most
+    changed: now,
   };
-}
-
-/**
- * The index of the word whose number is told. Until one is chosen it is one that the changed word
- * can move: words up to the changed one are predicted before it is read.
- */
-function followed({state}, {kind, first, places, chosen, last}) {
-  const within = (at) => Math.min(Math.max(Number(at), 0), last);
-  if (kind === "written") return within(state.row);
-  if (state.next !== undefined) return within(state.next);
-  if (kind !== "next") return within(kind === "masked" ? 0 : state.row);
-  const shown = state.row - first; // the word that the other views show, or what follows the text
-  const at = shown >= Math.min(...places) ? within(shown) : last;
-  return Math.max(at, chosen ?? 0); // the word after the changed one is at its index
 }
 
 /** "What if it were changed?" */
 export function changeView(app) {
   const found = changing(app);
-  const {kind, source, follow, written, named, numbers, unchanged, erased, places, place, all} =
-    found;
-  const now = all ?? erased[place];
+  const {kind, read, follow, written, numbers, unchanged, erased, places, place, changed} = found;
+  const now = changed ?? erased[place];
   const waits =
     app.engine && app.source.answer.erasable.length
       ? "Each word is erased in turn…"
-      : `The ${found.of} has no word that can be erased.`;
-  if (!now)
-    return html`<h2>What if a word were missing?</h2>
-      <p class="hint">${waits}</p>`;
+      : "There is no word that can be erased.";
+  if (!now) return html`<p class="hint">${waits}</p>`;
   const row = (word, one, at) =>
     kind === "vectors"
-      ? [word, [], numbers(one)[at], []]
+      ? [word, meter(numbers(one)[at])]
       : [
           word,
-          [numbers(unchanged)[at]],
-          numbers(one)[at],
-          [one.likeliest[at].map(([other, p]) => `${other} ${short(p)}`).join(", ")],
+          digits(numbers(unchanged)[at]),
+          meter(numbers(one)[at]),
+          one.likeliest[at].map(([other, p]) => `${other} ${short(p)}`).join(", "),
         ];
-  const heads = (first) =>
-    kind === "vectors" ? [first, "Cosine"] : [first, "Before", "Now", "Most probable now"];
+  const heads = kind === "vectors" ? ["Cosine"] : ["Before", "Now", "Most probable now"];
+  const table = (label, first, rows, chosen) => listed(label, [first, ...heads], rows, 0, chosen);
   const each = `Each ${found.one.toLowerCase()}`;
-  const one = html`“<bdi>${named(written)}</bdi>”`;
   return html`
-    <h2>${app.engine ? "What if it were changed?" : "What if a word were missing?"}</h2>
     ${
       app.engine
         ? html`<p class="hint">
-            Press words above to erase them, switch heads off in “Heads”, or change the model.
+            Press words above to erase or replace them, switch heads off in “Heads”, or change the
+            model.
           </p>`
         : nothing
     }
     <div class="bar">
       ${
-        all
+        changed
           ? nothing
           : choice(
               "Without",
-              places.map((at) => [at, source[at]]),
+              places.map((at) => [at, read[at]]),
               place,
               (at) => choose(app, Number(at)),
             )
       }
-      ${choice(
-        found.one,
-        follow.map((_, at) => [at, named(at)]),
-        written,
-        (row) => app.set(kind === "written" ? {row} : {next: row}),
+      ${choice(found.one, [...follow.entries()], written, (at) =>
+        app.set({[kind === "written" ? "row" : "next"]: at}),
       )}
     </div>
-    <p class="summary" data-change>${telling(found, now, place)}</p>
+    <p class="summary" data-change>
+      ${changed ? causes(app) : `Without “${read[place]}”`}, ${telling(found, now)}
+    </p>
     <div class="columns">
       <section class="panel">
-        <h3>${each} ${all ? "now" : html`without “<bdi>${source[place]}</bdi>”`}</h3>
+        <h3>${each} ${changed ? "now" : html`without “<bdi>${read[place]}</bdi>”`}</h3>
         ${table(
           each,
-          heads("Word"),
-          follow.map((_, at) => row(named(at), now, at)),
+          "Word",
+          follow.map((word, at) => row(word, now, at)),
           written,
         )}
       </section>
       ${
-        all
+        changed
           ? nothing
           : html`<section class="panel">
-              <h3>${one} without each word</h3>
+              <h3>“<bdi>${follow[written]}</bdi>” without each word</h3>
               ${table(
                 "Erasures",
-                heads("Without"),
-                places.map((at) => row(source[at], erased[at], written)),
+                "Without",
+                places.map((at) => row(read[at], erased[at], written)),
                 places.indexOf(place),
               )}
             </section>`
       }
     </div>
     <p class="hint">
-      ${found.says} An erased word keeps its place and has the mean embedding of the words of the
-      ${found.of}. ${found.ends}
+      ${found.says} An erased word keeps its place and has the mean embedding of the words that are
+      read.
     </p>
   `;
 }
 
-function telling({kind, source, follow, named, numbers, written, unchanged, all}, now, place) {
+/** What becomes of the word that is followed. */
+function telling({kind, read, follow, numbers, written, unchanged, place, changed}, now) {
   const after = numbers(now)[written];
-  const how = all ? "As changed" : `Without “${source[place]}”`;
-  if (kind === "vectors") {
-    const others = follow.map((_, at) => at).filter((at) => at !== place);
-    const most =
-      others[
-        largest(
-          others.map((at) => -numbers(now)[at]),
-          1,
-        )[0]
-      ];
-    const also =
-      most === undefined
-        ? ""
-        : most === written
-          ? "; that of no other word moves more"
-          : `; of the other words that of “${named(most)}” moves most ` +
-            `(${numbers(now)[most].toFixed(3)})`;
-    return (
-      `${how}, the vector of “${named(written)}” has a cosine of ${after.toFixed(3)} ` +
-      `with the one before${also}.`
-    );
-  }
-  if (kind === "next" && !all && written < place)
-    return (
-      `The probability of “${named(written)}” stays ${digits(after)}: ` +
-      `the model predicts it before it reads “${source[place]}”.`
-    );
+  const word = `“${follow[written]}”`;
+  if (kind === "vectors")
+    return `the vector of ${word} has a cosine of ${digits(after)} with the one before.`;
+  const before = digits(numbers(unchanged)[written]);
   const [likeliest, chance] = now.likeliest[written][0];
-  const before = numbers(unchanged)[written];
   const instead =
     after < chance ? `; most probable there is “${likeliest}” (${digits(chance)})` : "";
-  return (
-    `${how}, the probability of “${named(written)}” ` +
-    (digits(after) === digits(before)
-      ? `stays ${digits(after)}${instead}.`
-      : `is ${digits(after)} instead of ${digits(before)}${instead}.`)
-  );
+  const early =
+    kind === "next" && !changed && written < place
+      ? `: the model predicts it before it reads “${read[place]}”`
+      : instead;
+  return digits(after) === before
+    ? `the probability of ${word} stays ${before}${early}.`
+    : `the probability of ${word} is ${digits(after)} instead of ${before}${instead}.`;
 }
 
-function table(label, heads, rows, chosen) {
-  const cells = ([word, before, now, likeliest]) => [
-    word,
-    ...before.map(digits),
-    html`<meter
-        min="0"
-        max="1"
-        value=${String(now)}
-        aria-label=${heads.length > 2 ? "probability" : "cosine"}
-      ></meter>
-      ${digits(now)}`,
-    ...likeliest,
-  ];
-  return listed(label, heads, rows.map(cells), 0, chosen);
+/** A number from 0 to 1 beside its bar; a table has heads for its meaning. */
+function meter(number) {
+  return html`<meter min="0" max="1" value=${String(number)} aria-label="of 1"></meter>
+    ${digits(number)}`;
 }
 
 function choose(app, place) {
-  app.state.changed = place; // the word that is followed may depend on it
+  app.state.changed = place;
   const found = changing(app);
-  app.set({changed: place, said: telling(found, found.erased[place], place)});
+  const now = found.erased[place];
+  app.set({changed: place, said: `Without “${found.read[place]}”, ${telling(found, now)}`});
 }

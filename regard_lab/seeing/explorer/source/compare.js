@@ -5,6 +5,7 @@
 import {html, nothing} from "lit-html";
 import {badge, choice, headChoice, ramp, saveButton} from "./controls.js";
 import {Source, Weights, largest} from "./data.js";
+import {filled, placeIn} from "./engine/numbers.js";
 import {rgb} from "./colours.js";
 import {axes, cellAt, geometry, labels, mapCanvas, moveCursor} from "./heatmap.js";
 import {digits} from "./shares.js";
@@ -27,7 +28,6 @@ export function compareView(app, weights) {
     app.compared?.key === key(app) && app.compared.source === source ? app.compared : null;
   if (!found && other.attention) load(app, weights, other);
   return html`
-    <h2>${second ? "Compare" : "Compare two heads"}</h2>
     <div class="bar">
       ${headChoice(app)} ${badge(weights)}
       ${
@@ -91,13 +91,12 @@ function otherHead(app) {
   if (!attention) return {outside, attention, kind};
   const [layers, heads] = attention.shape;
   const [layer, head] = app.state.other ?? (outside ? [app.state.layer, app.state.head] : [0, 0]);
-  const within = (value, count) => Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), count - 1);
   return {
     outside,
     attention,
     kind,
-    layer: within(layer, layers),
-    head: outside && head === "mean" && heads > 1 ? "mean" : within(head, heads),
+    layer: placeIn(layer, layers),
+    head: outside && head === "mean" && heads > 1 ? "mean" : placeIn(head, heads),
   };
 }
 
@@ -115,7 +114,7 @@ async function load(app, first, {outside, attention, kind, layer, head}) {
   const second = await from.head(kind, layer, head);
   if (wanted !== key(app) || app.source !== source || app.state.view !== "compare") return;
   const {matched} = source.header.second ?? {};
-  const every = (count) => Array.from({length: count}, (_, at) => at);
+  const every = (count) => filled(count, (at) => at);
   const [rows, columns] = [
     [app.attention.rows, first.rows],
     [app.attention.columns, first.columns],
@@ -201,8 +200,8 @@ function difference(app, found) {
       found.outside
         ? html`<p class="hint" data-hidden>
             Hidden: ${percent(found.hidden[0])} of the first and ${percent(found.hidden[1])} of the
-            second are on words without a partner in the other; they count as one more word.
-            ${unpaired(found.left)}
+            second are on words without a partner in the other; they count as one more word. Rows of
+            the first without a partner: ${found.left}.
           </p>`
         : nothing
     }
@@ -234,11 +233,6 @@ function difference(app, found) {
 
 const percent = (share) => `${(100 * share).toFixed(0)} %`;
 
-function unpaired(count) {
-  if (!count) return "";
-  return `${count} ${count === 1 ? "row of the first has" : "rows of the first have"} no partner.`;
-}
-
 /** The chosen cell; until then that of the largest difference in the row of the chosen word. */
 function place({state}, {first, values, places}) {
   if (state.pair) {
@@ -268,14 +262,12 @@ function table(app, found) {
   return listed(
     "The row as a table",
     ["Word", "First", "Second", "Difference"],
-    words.columns
-      .slice(0, 100)
-      .map((word, at) => [
-        word,
-        digits(first.at(row, at)),
-        digits(second.at(row, at)),
-        signedDigits(first.at(row, at) - second.at(row, at)),
-      ]),
+    words.columns.map((word, at) => [
+      word,
+      digits(first.at(row, at)),
+      digits(second.at(row, at)),
+      signedDigits(first.at(row, at) - second.at(row, at)),
+    ]),
   );
 }
 

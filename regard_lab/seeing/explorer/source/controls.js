@@ -3,9 +3,11 @@
 
 import {html, nothing} from "lit-html";
 import {SCALES, css} from "./colours.js";
+import {filled} from "./engine/numbers.js";
 import {headSwitch} from "./form.js";
 import {saveMap} from "./picture.js";
-import {drawn} from "./surface.js";
+
+const SHADES = 33; // of the colours of a scale
 
 /** A labelled list of choices: pairs of a value and what it is called. */
 export function choice(label, choices, chosen, change) {
@@ -14,11 +16,7 @@ export function choice(label, choices, chosen, change) {
     <select @change=${(event) => change(event.target.value)}>
       ${choices.map(
         ([value, name]) =>
-          html`<option
-            value=${value}
-            ?selected=${String(value) === String(chosen)}
-            .selected=${String(value) === String(chosen)}
-          >
+          html`<option value=${value} .selected=${String(value) === String(chosen)}>
             ${name}
           </option>`,
       )}
@@ -30,7 +28,7 @@ export function choice(label, choices, chosen, change) {
 export function headChoice(app, {mean = true, kinds = true} = {}) {
   const {state, source} = app;
   const [layers, heads] = app.attention.shape;
-  const numbers = (count) => Array.from({length: count}, (_, at) => [at, String(at)]);
+  const numbers = (count) => filled(count, (at) => [at, at]);
   const all = mean && heads > 1 ? [["mean", `mean of ${heads}`]] : [];
   return html`
     ${
@@ -61,21 +59,15 @@ export function colourChoice(app, rows = true) {
  * place in the table.
  */
 export function ramp([from, to], {place = (share) => share, note = ""} = {}) {
+  const colours = filled(SHADES, (at) => css(place(at / (SHADES - 1))));
   return html`<p class="legend">
     <span>${from}</span
-    ><canvas
-      width="160"
-      height="12"
+    ><i
+      class="ramp"
       role="img"
       aria-label="Colours from ${from} to ${to}"
-      ${drawn((canvas) => {
-        const pen = canvas.getContext("2d");
-        for (let at = 0; at < 160; at += 1) {
-          pen.fillStyle = css(place(at / 159));
-          pen.fillRect(at, 0, 1, 12);
-        }
-      })}
-    ></canvas
+      .style="background:linear-gradient(to right,${colours})"
+    ></i
     ><span>${to}</span>${note ? html`<span>${note}</span>` : nothing}
   </p>`;
 }
@@ -102,12 +94,6 @@ export function sums(attention) {
 }
 
 /** Whether the numbers of a head are exact. */
-export function badge(weights) {
-  return weights.exact
-    ? html`<span class="badge" title="Weights are stored as 32-bit floating-point numbers."
-        >exact</span
-      >`
-    : html`<span class="badge" title="Weights are stored as one byte each on a square-root scale."
-        >rounded to 0.004 or better</span
-      >`;
+export function badge({exact}) {
+  return html`<span class="badge">${exact ? "exact" : "rounded to 0.004 or better"}</span>`;
 }

@@ -2,12 +2,13 @@
 // replaced, the word that is erased, and the head that is switched off, each time the one that
 // moves the prediction most.
 
-import {top} from "./engine/numbers.js";
+import {filled, top} from "./engine/numbers.js";
+import {strongest} from "./offers.js";
 import {act, flipped, isChanged} from "./past.js";
 import {probability, share} from "./shares.js";
 import {chosenPlace, gone} from "./state.js";
-import {OPTIONS, isSpecial, kindOf, named, outcomes} from "./stories.js";
-import {differences, followed} from "./wordpairs.js";
+import {OPTIONS, kindOf, named, options, outcomes} from "./stories.js";
+import {differences, exchanged, followed, readOf} from "./wordpairs.js";
 
 const SURE = 0.98; // the least probability of a word of a translation that is worth showing
 const LITTLE = 2; // words that differ: the one that was replaced, and the one that is asked about
@@ -55,10 +56,7 @@ export async function probe(app, run, kind, stops) {
 }
 
 /** What is most probable, by name. */
-function best(kind, {likeliest, target, probabilities}) {
-  if (kind === "sorted") return target[top(probabilities, 1)[0]];
-  return (kind === "next" ? likeliest.at(-1) : likeliest[0])[0][0];
-}
+const best = (kind, answer) => options(kind, answer)[0][0];
 
 /**
  * Search for experiments on the text as it was typed: {title, says, on, press}, where `on` says
@@ -138,10 +136,8 @@ async function ofPrediction(app, origin, kind, values, stops) {
   if (!origin.probed) return null;
   const pick = askedOf(app);
   const id = top(values, OPTIONS)[pick];
-  const {likeliest, target} = origin.answer;
-  const names = kind === "next" ? likeliest.at(-1) : likeliest[0];
   return {
-    word: kind === "sorted" ? target[id] : names[pick][0],
+    word: options(kind, origin.answer)[pick][0],
     own: values[id],
     falls: [...origin.probed].map(([at, {p}]) => [at, p[pick]]),
     ask: {},
@@ -158,8 +154,7 @@ async function ofPrediction(app, origin, kind, values, stops) {
 async function replaced(app, origin, about, order, stops) {
   if (!app.engine.words.length) return null;
   let most = null;
-  const {texts} = origin.answer;
-  const words = texts.source ?? texts.text;
+  const words = readOf(origin.header);
   for (const [at] of order) {
     const word = words[at];
     if (!/^\p{L}+$/u.test(word)) continue;
@@ -212,25 +207,9 @@ function isLike(other, word) {
 /** German writes nouns so: a noun in the place of an adjective is another sentence. */
 const isCapital = (word) => word.charAt(0) !== word.charAt(0).toLowerCase();
 
-/**
- * The text with another word at a place; null where the words do not stand in it as they are read.
- */
-function exchanged({given, answer: {texts}}, place, other) {
-  const {source} = given;
-  const words = (texts.source ?? texts.text).slice(0, place + 1);
-  let from = 0;
-  for (const word of words.filter((one) => !isSpecial(one))) {
-    const at = source.indexOf(word, from);
-    if (at < 0) return null;
-    from = at + word.length;
-  }
-  return source.slice(0, from - words.at(-1).length) + other + source.slice(from);
-}
-
 function erasure(app, origin, about, at, p) {
-  const {texts} = origin.answer;
   return {
-    title: `Erase “${named((texts.source ?? texts.text)[at])}”`,
+    title: `Erase “${named(readOf(origin.header)[at])}”`,
     says: becomes(about, about.word, p),
     ...erasing(app, at),
   };
@@ -245,7 +224,7 @@ const erasing = (app, at) => ({
 /** The head without which the prediction loses most. */
 async function switched(app, origin, about, stops) {
   const all = origin.header.attentions.flatMap(({kind, shape: [layers, heads]}) =>
-    Array.from({length: layers * heads}, (_, at) => [kind, Math.floor(at / heads), at % heads]),
+    filled(layers * heads, (at) => [kind, Math.floor(at / heads), at % heads]),
   );
   if (all.length > HEADS) return null;
   let most = null;
@@ -298,36 +277,26 @@ async function guesses(app, origin, stops) {
 /**
  * Of an encoder: the two words that turn a vector furthest, and the head that looks elsewhere most.
  */
-function ofVectors(app, origin) {
+async function ofVectors(app, origin) {
   const {header} = origin;
-  const row = Math.min(app.state.row, header.texts.text.length - 1);
-  const word = header.texts.text[row];
+  const {text} = header.texts;
+  const row = Math.min(app.state.row, text.length - 1);
+  const word = named(text[row]);
   const order = Object.entries(header.changes.erased)
     .map(([at, {similarities}]) => [Number(at), similarities[row]])
     .filter(([at]) => at !== row)
     .sort(([, one], [, other]) => one - other);
   const turned = order.slice(0, 2).map(([at, cosine]) => ({
-    title: `Erase “${named(header.texts.text[at])}”`,
-    says: `the vector of “${named(word)}” changes: cosine ${share(cosine)}`,
+    title: `Erase “${named(text[at])}”`,
+    says: `the vector of “${word}” changes: cosine ${share(cosine)}`,
     ...erasing(app, at),
   }));
-  return [...turned, looking(app, header, row)];
-}
-
-/** The head in which a word looks most at another word. */
-function looking(app, {attentions: [{shape, weights}], texts: {text}}, row) {
-  const [layers, heads, rows, columns] = shape;
-  let most = {weight: -1};
-  for (let head = 0; head < layers * heads; head += 1)
-    for (let at = 0; at < columns; at += 1) {
-      const weight = weights[(head * rows + row) * columns + at];
-      if (weight > most.weight && at !== row && !isSpecial(text[at])) most = {weight, head, at};
-    }
-  const [layer, head] = [Math.floor(most.head / heads), most.head % heads];
-  return {
+  const {layer, head, at} = await strongest(app, row);
+  const look = {
     title: `Open head ${layer}.${head}`,
-    says: `there “${named(text[row])}” looks most at “${text[most.at]}”`,
+    says: `there “${word}” looks most at “${text[at]}”`,
     on: ({view, layer: one, head: other}) => view === "map" && one === layer && other === head,
     press: () => app.set({view: "map", layer, head}),
   };
+  return [...turned, look];
 }

@@ -4,6 +4,7 @@
 import {html, nothing} from "lit-html";
 import {explain} from "./background.js";
 import {experimentsOf} from "./experiments.js";
+import {field} from "./field.js";
 import {drawer, sentenceForm} from "./form.js";
 import {headline} from "./headline.js";
 import {offers} from "./offers.js";
@@ -14,10 +15,10 @@ import {pills} from "./pills.js";
 import {rove} from "./rove.js";
 import {liveForm} from "./server.js";
 import {share, short} from "./shares.js";
-import {fit, link} from "./stage.js";
-import {around, isSpecial, named, pointedAt, quoted, storyOf, strengths} from "./stories.js";
+import {fit, fitText, link} from "./stage.js";
+import {around, named, pointedAt, quoted, storyOf, strengths} from "./stories.js";
 import {drawn} from "./surface.js";
-import {differences, followed} from "./wordpairs.js";
+import {differences, followed, isSpecial, readOf} from "./wordpairs.js";
 
 const MODES = {depends: "Depends on", looks: "Looks at"};
 
@@ -26,22 +27,18 @@ export function firstScreen(app) {
   if (!story) return html`<h1><bdi>${app.source.header.title}</bdi></h1>`;
   if (story.waits || (app.engine && !experimentsOf(app))) queueMicrotask(() => explain(app));
   const strong = strengths(story);
-  const {busy, types} = app.state;
-  const unknown = app.source.answer?.unknown ?? [];
+  const {busy} = app.state;
   return html`<div
     class="screen"
     data-by=${story.by}
     @keydown=${(event) => onKey(app, event)}
     @click=${{handleEvent: (event) => closeSheet(app, event), capture: true}}
   >
-    <div class="top" ${drawn((element) => keepTop(app, element))}>
-      ${app.engine && types ? sentenceForm(app) : top(app, story)}
+    <div class="top">
+      ${top(app, story)}
       <span role="alert">${busy}</span>
-      ${unknown.length ? guessed(unknown) : nothing}
     </div>
-    <h1 class="answer" ${drawn((element) => keepHeight(app, element))}>
-      ${headline(app, story, strong)}
-    </h1>
+    <h1 class="answer" ${drawn(fitText)}>${headline(app, story, strong)}</h1>
     ${stage(app, story, strong)} ${tells(app, story) ? told(app, story) : nothing}
   </div>`;
 }
@@ -50,7 +47,7 @@ export function firstScreen(app) {
 function told(app, story) {
   const changed = Boolean(app.engine) && isChanged(app);
   return html`<div class="told">
-      <p><span aria-live="polite" class="outcome">${outcome(app, story)}</span></p>
+      <p aria-live="polite" class="outcome" ${drawn(fitText)}>${outcome(app, story)}</p>
       <button class="undo ${changed ? "on" : ""}" ?disabled=${!changed} @click=${() => undo(app)}>
         Undo
       </button>
@@ -58,37 +55,22 @@ function told(app, story) {
     ${experiments(app, story)}`;
 }
 
-/** While a word is pointed at, the answer keeps its room: a longer one would move the word away. */
-function keepHeight(app, element) {
-  element.style.height = app.hot === null ? "" : `${app.answerHeight}px`;
-  if (app.hot === null) app.answerHeight = element.offsetHeight;
-}
-
-/** What stands before the answer keeps its room through changes. */
-function keepTop(app, element) {
-  const changed = Boolean(app.engine) && isChanged(app);
-  element.style.minHeight = changed && app.topHeight ? `${app.topHeight}px` : "";
-  if (!changed) app.topHeight = element.getBoundingClientRect().height; // offsetHeight is rounded
-}
-
 /**
- * Before the answer: what runs here and what can be pressed, what is changed, or the form of a
- * served page.
+ * Before the answer: what runs here and what can be pressed, in whose room stands what is changed or
+ * the form of another text; in a served page its form.
  */
 function top(app, {orientation, kind}) {
-  if (app.engine && isChanged(app)) return pills(app);
   const {live, title} = app.source.header;
-  const titled = !app.engine && kind !== "written"; // of a translation it is the two lines below
-  return html`${titled ? html`<p class="title"><bdi>${title}</bdi></p>` : nothing}
+  if (app.engine) {
+    const changes = isChanged(app) ? pills(app) : nothing;
+    const instead = app.state.types ? sentenceForm(app) : changes;
+    return html`<p class="orientation ${instead === nothing ? "" : "behind"}">${orientation}</p>
+      ${instead}`;
+  }
+  const named = html`<p class="title"><bdi>${title}</bdi></p>`;
+  return html`${kind === "written" ? nothing : named /* of a translation it is the lines below */}
     <p class="orientation">${orientation}</p>
-    ${live && !app.engine ? liveForm(app) : nothing}`;
-}
-
-function guessed(unknown) {
-  return html`<p class="unknown">
-    Not in the training of this model: <bdi>${unknown.join(", ")}</bdi>; what it makes of such words
-    is a guess.
-  </p>`;
+    ${live ? liveForm(app) : nothing}`;
 }
 
 function stage(app, story, strong) {
@@ -135,92 +117,93 @@ function modeSwitch(app, {by}) {
   </div>`;
 }
 
+/** A line of words: the pointer and the focus on a word mark it in every head. */
+function line(app, name, label, text, range, {words, can}, draw) {
+  const points = (event) => point(app, event, text, can);
+  return html`<div
+    class="line ${name}"
+    data-line=${name}
+    role="toolbar"
+    aria-label="Words that are ${label}"
+    @pointerover=${(event) => event.pointerType === "mouse" && hasMoved(app, event) && points(event)}
+    @pointerleave=${() => unpoint(app)}
+    @focusin=${(event) => event.target.matches(":focus-visible") && points(event)}
+    @focusout=${() => unpoint(app)}
+  >
+    ${rows(words, range, draw)}
+  </div>`;
+}
+
 /** The words that are read. */
 function readLine(app, story, strong) {
-  const {given, chosen, arcs, by, looks} = story;
-  const [from, to] = around(arcs ? chosen : given.words.length, given.words.length);
-  const text = story.kind === "written" ? "source" : app.attention.columns;
+  const {given, chosen, arcs, by, looks, kind} = story;
+  const range = around(arcs ? chosen : given.words.length, given.words.length);
+  const replaced = arcs || !app.origin ? [] : replacedIn(readOf(app.origin.header), given.words);
+  const text = kind === "written" ? "source" : app.attention.columns;
   const number = (at) => {
     if (!(strong[at] > 0)) return "";
     if (by === "looks") return share(looks.values[at]);
     const {p} = story.without(at);
-    return story.kind === "vectors" ? share(p) : short(p);
+    return kind === "vectors" ? share(p) : short(p);
   };
-  const pressed = (at) =>
-    given.gone.includes(at) || given.pointed === at || (Boolean(arcs) && at === chosen);
-  const says = (at) => {
-    const told = by === "looks" ? "looked at with" : "without it";
-    const gone = given.gone.includes(at) ? ["erased"] : [];
-    return [...gone, ...(number(at) ? [`${told} ${number(at)}`] : [])].join(", ");
+  const draw = (word, at) => {
+    const can = given.can(at);
+    const gone = given.gone.includes(at);
+    const asked = Boolean(arcs) && at === chosen;
+    const pointed = given.pointed === at;
+    const told = `${by === "looks" ? "looked at with" : "without it"} ${number(at)}`;
+    const says = [...(gone ? ["erased"] : []), ...(number(at) ? [told] : [])].join(", ");
+    const writes = app.field?.at === at;
+    return html`<button
+        class="w ${looksOf(word)} ${classes({gone, chosen: asked, hot: pointed, still: !can})}"
+        data-at=${at}
+        aria-description=${says || nothing}
+        aria-pressed=${can ? String(gone || pointed || asked) : nothing}
+        aria-disabled=${can ? nothing : "true"}
+        .style="--k:${(strong[at] ?? 0).toFixed(3)}"
+        @click=${() => can && given.press(at)}
+      >
+        <span class="n" aria-hidden="true">${number(at)}</span
+        ><span class="t"><bdi>${named(word)}</bdi></span>
+        ${writes ? nothing : was(replaced[at])}
+      </button>
+      ${writes ? field(app) : nothing}`;
   };
-  return html`<div
-    class="line given"
-    data-line="given"
-    role="toolbar"
-    aria-label="Words that are read${app.engine && !arcs ? "; press one to erase it" : ""}"
-    @pointerover=${(event) => event.pointerType === "mouse" && point(app, event, text, given)}
-    @pointerleave=${() => unpoint(app)}
-    @focusin=${(event) => event.target.matches(":focus-visible") && point(app, event, text, given)}
-    @focusout=${() => unpoint(app)}
-  >
-    ${rows(
-      given.words,
-      [from, to],
-      (word, at) =>
-        html`<button
-          class="w ${looksOf(word)} ${classes({
-            gone: given.gone.includes(at),
-            chosen: arcs && at === chosen,
-            hot: given.pointed === at,
-            still: !given.can(at),
-          })}"
-          data-at=${at}
-          aria-description=${says(at) || nothing}
-          aria-pressed=${given.can(at) ? String(pressed(at)) : nothing}
-          aria-disabled=${given.can(at) ? nothing : "true"}
-          .style="--k:${(strong[at] ?? 0).toFixed(3)}"
-          @click=${() => given.can(at) && given.press(at)}
-        >
-          <span class="n" aria-hidden="true">${number(at)}</span
-          ><span class="t"><bdi>${named(word)}</bdi></span>
-        </button>`,
-    )}
-  </div>`;
+  const label = app.engine && !arcs ? "read; press one to erase or replace it" : "read";
+  return line(app, "given", label, text, range, given, draw);
 }
 
-/** The words that are written; under a word stands the one that it has replaced. */
-function writtenLine(app, {kind, written, chosen}) {
+/** Under a word stands the one that it has replaced. */
+const was = (word) => (word ? html`<span class="was"><bdi>${word}</bdi></span>` : nothing);
+
+/** The words before, by the place of those that have replaced them. */
+function replacedIn(one, other) {
   const replaced = [];
-  for (const {before, after, to} of differences(written.before, written.words)) {
+  for (const {before, after, to} of differences(one, other)) {
     const alike = before.length === after.length;
     const places = Math.max(after.length, 1);
     for (let at = 0; at < places; at += 1)
       replaced[to + at] = alike ? before[at] : at === 0 ? before.join(" ") : "";
   }
+  return replaced;
+}
+
+/** The words that are written. */
+function writtenLine(app, {kind, written, chosen}) {
+  const replaced = replacedIn(written.before, written.words);
   const text = kind === "written" ? "target" : app.attention.rows;
-  return html`<div
-    class="line written"
-    data-line="written"
-    role="toolbar"
-    aria-label="Words that are written; press one to explain it"
-    @pointerover=${(event) => event.pointerType === "mouse" && light(app, event, text)}
-    @pointerleave=${() => light(app, null)}
-  >
-    ${rows(
-      written.words,
-      around(chosen, written.words.length),
-      (word, at) =>
-        html`<button
-          class="w ${looksOf(word)} ${classes({chosen: at === chosen})}"
-          data-at=${at}
-          aria-pressed=${String(at === chosen)}
-          @click=${() => written.press(at)}
-        >
-          <span class="t"><bdi>${named(word)}</bdi></span>
-          ${replaced[at] ? html`<span class="was"><bdi>${replaced[at]}</bdi></span>` : nothing}
-        </button>`,
-    )}
-  </div>`;
+  const draw = (word, at) =>
+    html`<button
+      class="w ${looksOf(word)} ${classes({chosen: at === chosen})}"
+      data-at=${at}
+      aria-pressed=${String(at === chosen)}
+      @click=${() => written.press(at)}
+    >
+      <span class="t"><bdi>${named(word)}</bdi></span>
+      ${was(replaced[at])}
+    </button>`;
+  const range = around(chosen, written.words.length);
+  return line(app, "written", "written; press one to explain it", text, range, written, draw);
 }
 
 /** Next words, classes or guesses with their probabilities. */
@@ -276,15 +259,22 @@ function rows(words, [from, to], draw) {
   );
 }
 
-/** The word under the pointer, or with the focus: the answer speaks of it, heads mark it. */
-function point(app, event, text, given) {
+/** The word under the pointer, or with the focus: the answer speaks of one that can be erased. */
+function point(app, event, text, can) {
   const word = event.target.closest(".w");
   if (!word) return;
-  light(app, event, text);
-  const at = given.can(Number(word.dataset.at)) ? Number(word.dataset.at) : null;
+  light(app, {text, at: Number(word.dataset.at)});
+  const at = can?.(app.lit.at) ? app.lit.at : null;
   if (app.hot === at) return;
   app.hot = at;
   app.drawFirst();
+}
+
+/** Whether the pointer came to a word, rather than a word to the pointer. */
+function hasMoved(app, {clientX, clientY}) {
+  const before = app.pointer;
+  app.pointer = `${clientX}/${clientY}`;
+  return app.pointer !== before;
 }
 
 function unpoint(app) {
@@ -294,28 +284,23 @@ function unpoint(app) {
   app.drawFirst();
 }
 
-function light(app, event, text) {
-  const word = event?.target.closest(".w");
-  app.lit = word ? {text, at: Number(word.dataset.at)} : null;
+function light(app, word) {
+  app.lit = word;
   app.light?.();
 }
 
-/** What the numbers above the words are. */
+/** What the numbers above the words are, and what is dotted; on a phone in fewer words. */
 function legend({by, looks, kind, word, without}, strong, ghosts) {
   if (by === undefined) return "";
   if (by === "looks")
     return html`numbers: share of attention <span class="long">of ${looks.says}</span>`;
-  const was = html`dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on before`;
-  if (!without || !strong.some((one) => one > 0)) return ghosts.length ? was : "";
-  return html`${ghosts.length ? phrase("numbers:", "") : "numbers:"}
-  ${phrase(kind === "vectors" ? "cosine of the vector of" : "probability of", "")}
-  ${quoted(word, true)} without
-  ${ghosts.length ? html`${phrase("that word;", "it;")} ${was}` : "that word"}`;
+  const before = html`dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on before`;
+  const dots = ghosts.length ? before : "";
+  if (!without || !strong.some((one) => one > 0)) return dots;
+  const numbers = kind === "vectors" ? "cosine of the vector of" : "probability of";
+  return html`<span class="long">numbers: ${numbers}</span> ${quoted(word, true)} without
+    ${ghosts.length ? "it;" : "that word"} ${dots}`;
 }
-
-/** Words of a legend, and shorter ones for a phone. */
-const phrase = (long, brief) =>
-  html`<span class="long">${long}</span><span class="brief">${brief}</span>`;
 
 function below({kind, written, optionsLabel, word, own}) {
   const label = written?.label ?? optionsLabel;

@@ -25,7 +25,7 @@ export function headSwitch(app) {
 export function sentenceForm(app) {
   const {state, engine, source} = app;
   const typed = ({target, timeStamp}) => {
-    app.follows = null;
+    app.follows = null; // another text
     play(app, {text: target.value, erase: "", place: undefined}, timeStamp);
   };
   return html`<form
@@ -97,11 +97,10 @@ export function factor(app, name, label, says) {
 }
 
 /** The text with its last word completed to words that the training had. */
-function offered(text, words) {
+export function offered(text, words) {
   const [, before, last] = text.match(/^(.*?)([\p{L}\p{N}']+)$/su) ?? [null, "", ""];
-  const found = [];
-  for (let at = 0; last && at < words.length && found.length < OFFERED; at += 1)
-    if (words[at].length > last.length && words[at].toLowerCase().startsWith(last.toLowerCase()))
-      found.push(`${before}${words[at]}`);
-  return found;
+  const begins = (word) =>
+    word.length > last.length && word.toLowerCase().startsWith(last.toLowerCase());
+  const found = last ? words.filter(begins) : [];
+  return found.slice(0, OFFERED).map((word) => before + word);
 }

@@ -1,8 +1,11 @@
 // The answer of the first screen: one sentence in plain probabilities.
 
 import {html, nothing} from "lit-html";
+import {top} from "./engine/numbers.js";
+import {causes} from "./pills.js";
 import {ceiling, floor, probability, share} from "./shares.js";
-import {pointedAt, quoted} from "./stories.js";
+import {LEAST, options, pointedAt, quoted} from "./stories.js";
+import {followed} from "./wordpairs.js";
 
 const NAMED = 2; // words that the sentence names
 
@@ -19,22 +22,51 @@ export function headline(app, story, strong) {
   if (word === undefined)
     return "Press a word to hide it. The model then guesses what stands there.";
   const at = pointedAt(app, story);
-  const most = at === null ? largest(strong) : [at];
+  const most = at === null ? top(strong, NAMED, (place) => strong[place] > 0) : [at];
   if (by === "looks") return looking(story, most, at !== null);
   if (!by) return html`This page holds no attention weights of ${quoted(word, true)}.`;
+  const now = at === null && app.source !== app.origin ? changed(app, story) : null;
+  if (now) return now;
   if (story.waits && !most.length)
     return html`What does ${quoted(word, true)} depend on? Each word is erased in turn…`;
   return story.kind === "vectors" ? turning(story, most) : depending(story, most, strong);
 }
 
-/** The places of the strongest links. */
-function largest(strong) {
-  return strong
-    .map((one, at) => [one, at])
-    .filter(([one]) => one > 0)
-    .sort(([one], [other]) => other - one)
-    .slice(0, NAMED)
-    .map(([, at]) => at);
+/** What a change has done to the chosen word; null where it stays what it was. */
+function changed(app, story) {
+  if (!app.engine) return null;
+  const before = beforeOf(app, story);
+  if (before === null) return null;
+  const [was, p, now] = before;
+  const {kind, word, relative} = story;
+  const falls = `${now < p ? "falls" : "rises"} from ${probability(p)} to ${probability(now)}`;
+  if (was === word) {
+    if (Math.abs(now - p) < LEAST * (relative ? p : 1)) return null;
+    return html`${causes(app)}, the model is ${now < p ? "less" : "more"} sure of
+    ${quoted(word, true)}: its probability ${falls}.`;
+  }
+  const acts = html`${causes(app)}, the model ${ACTS[kind].replace(/\w+/, "$&s")}
+  ${quoted(word, true)}`;
+  return probability(now) === probability(p)
+    ? html`${acts} where ${quoted(was)} stood before.`
+    : html`${acts}: the probability of ${quoted(was)} ${falls}.`;
+}
+
+/** The word that stood in the place of the chosen one before a change, its probability, and now. */
+function beforeOf({origin, past: [first], source: {answer}}, {kind, written, chosen}) {
+  if (kind === "written") {
+    const {words, before} = written;
+    const asked = first && followed(first.place, before, words) === chosen;
+    const at = asked ? first.place : followed(chosen, words, before);
+    return [before[at], origin.answer.probabilities[at], answer.against.probabilities[at]];
+  }
+  if (chosen > 0 || (kind !== "next" && kind !== "sorted")) return null;
+  const [[was, p]] = options(kind, origin.answer);
+  const now =
+    kind === "next"
+      ? answer.against.probabilities.at(-1)
+      : answer.probabilities[answer.target.indexOf(was)];
+  return [was, p, now];
 }
 
 function depending({kind, given, word, own, without}, [at, second], strong) {
@@ -43,9 +75,10 @@ function depending({kind, given, word, own, without}, [at, second], strong) {
   const chosen = quoted(word, true);
   if (at === undefined) return undecided({given, own, without, chosen, kind});
   const one = without(at);
+  const too = given.gone.length ? " too" : "";
   if (!one) return html`This page does not hold what the model does without ${read(at)}.`;
   if (!(strong[at] > 0))
-    return html`Without ${read(at)}, the model would still ${act} ${chosen}, with probability
+    return html`Without ${read(at)}${too}, the model would still ${act} ${chosen}, with probability
     ${probability(one.p)}.`;
   const more =
     second === undefined
@@ -55,10 +88,10 @@ function depending({kind, given, word, own, without}, [at, second], strong) {
         >`;
   const falls = html`falls from ${probability(own)} to ${probability(one.p)}.${more}`;
   if (one.instead === word || one.instead === undefined)
-    return html`Without ${read(at)}, the model would be less sure of ${chosen}: its probability
-    ${falls}`;
-  return html`Without ${read(at)}, the model would ${act} ${quoted(one.instead)}: the probability of
-  ${chosen} ${falls}`;
+    return html`Without ${read(at)}${too}, the model would be less sure of ${chosen}: its
+    probability ${falls}`;
+  return html`Without ${read(at)}${too}, the model would ${act} ${quoted(one.instead)}: the
+  probability of ${chosen} ${falls}`;
 }
 
 /** No word that is read decides alone. */
@@ -69,8 +102,9 @@ function undecided({given, own, without, chosen, kind}) {
   const bounded = least < 0.001 ? `below ${ceiling(own)}` : `above ${floor(least)}`;
   const stays = least >= 0.9995 ? "at 1.000" : bounded;
   const where = kind === "written" ? "the sentence" : "the text";
-  return html`No single word of ${where} decides ${chosen}: erase any one of them and its
-  probability stays ${stays}.`;
+  const any = given.gone.length ? "any other word too" : "any one of them";
+  return html`No ${given.gone.length ? "other" : "single"} word of ${where} decides ${chosen}: erase
+  ${any} and its probability stays ${stays}.`;
 }
 
 function turning({given, word, without, waits}, [at, second]) {
@@ -99,10 +133,6 @@ function looking({kind, given, word, looks}, [at, second], pointed) {
   const seen = (place) => html`${quoted(given.words[place])} (${share(looks.values[place])})`;
   if (at === undefined) return html`${who} ${verb} at no word in particular.`;
   const then = second === undefined ? nothing : html`, then at ${seen(second)}`;
-  const warning =
-    kind === "looks"
-      ? "It says where a word looks, not what it uses."
-      : "To look at a word is not yet to use it.";
   return html`${who} ${verb} ${pointed ? "" : "most "}at ${seen(at)}${then}.
-    <small>${warning}</small>`;
+    <small>It says where a word looks, not what it uses.</small>`;
 }

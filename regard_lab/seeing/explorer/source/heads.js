@@ -4,9 +4,11 @@
 import {html} from "lit-html";
 import {effects} from "./background.js";
 import {choice, colourChoice, legend, saveButton} from "./controls.js";
+import {clamped, placeIn} from "./engine/numbers.js";
 import {headSwitch} from "./form.js";
 import {chosenPlace} from "./state.js";
 import {css, entry, pixels} from "./colours.js";
+import {listed as joined} from "./shares.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 import {listed} from "./tables.js";
 
@@ -32,9 +34,7 @@ const SORTS = {
   },
   effect: {
     title: "effect on the word",
-    says:
-      "how far the log odds of the word fall when the head gives nothing; " +
-      "one head alone: of two that do the same, neither may have an effect",
+    says: "how far the log odds of the word fall when the head gives nothing",
   },
   apart: {
     title: "distance from the other",
@@ -66,7 +66,7 @@ const GAP = 14;
 const LABEL = 15; // pixels above a map
 const EDGE = 3; // pixels beside the maps, for the frame of the chosen one
 const SMALLEST = 56; // pixels of a map
-const LISTED = 100; // rows of the table
+const NAMED = 3; // heads of the model that a sentence names
 
 export function headsView(app) {
   const {state, attention} = {state: app.state, attention: app.attention};
@@ -85,7 +85,6 @@ export function headsView(app) {
     0,
   );
   return html`
-    <h2>What does each head do?</h2>
     <div class="bar">
       ${
         kinds.length > 1
@@ -165,18 +164,40 @@ function needed(app) {
     return html`<p class="hint" role="status" data-effects>
       Switching off one head after the other…
     </p>`;
-  const most = sorted(attention, "effect")[0];
   const named = found.others.map((one, at) => html`${at ? " or " : ""}<bdi>${one}</bdi>`);
   const rather = named.length ? html` rather than ${named}` : "";
-  const name = most.join(".");
-  const word = html`“<bdi>${found.word}</bdi>”`;
-  return html`<p class="hint" data-effects>
-    What each head does for ${word}${rather}: without ${name} its log odds of ${shown(found.own, 2)}
-    ${changed(attention.statistics.effect[most[0]][most[1]])}; no other head of this attention makes
-    them fall more. The bar above a map is as long as its head's effect, and red if the word gains
-    without it. Without all heads of a layer they
-    ${attention.layers.map((one, layer) => `${changed(one)} (layer ${layer})`).join(", ")}.
-  </p>`;
+  const all = ofModel(source.header.attentions);
+  return html`<p class="summary" data-most>
+      Of all ${all.length} heads of this model these matter most for
+      “<bdi>${found.word}</bdi>”${rather}:
+      ${joined(all.slice(0, NAMED).map((one) => ofOne(app, one)))}.
+    </p>
+    <p class="hint" data-effects>
+      One head at a time is switched off, and its effect is how far the log odds of
+      ${shown(found.own, 2)} fall: of two heads that do the same, neither may have one. The bar
+      above a map is its effect, red if the word gains. Without all heads of a layer of this
+      attention they
+      ${attention.layers.map((one, layer) => `${changed(one)} (layer ${layer})`).join(", ")}.
+    </p>`;
+}
+
+/** The heads of every kind of attention, those with the largest effects first. */
+function ofModel(attentions) {
+  const all = attentions.flatMap((attention, kind) =>
+    sorted(attention, "effect").map(([layer, head]) => ({kind, layer, head, attention})),
+  );
+  return all.sort((one, other) => effectOf(other) - effectOf(one));
+}
+
+const effectOf = ({attention, layer, head}) => attention.statistics.effect[layer][head];
+
+/** A head of the model, which a press shows among those of its attention. */
+function ofOne(app, one) {
+  const {kind, layer, head, attention} = one;
+  const show = () => app.set({kind, layer, head, sort: "effect"});
+  return html`<button class="link" @click=${show}>
+      ${app.source.header.attentions.length > 1 ? attention.name : "head"} ${layer}.${head}</button
+    >, without which they ${changed(effectOf(one))}`;
 }
 
 function telling(attention, order, at) {
@@ -198,7 +219,7 @@ function layout(canvas, attention, order) {
   if (2 * across <= most) across = most;
   const side = Math.min(Math.floor(room / across) - GAP, 150);
   const [, , rows, columns] = attention.shape;
-  const tall = Math.min(Math.max(Math.round((side * rows) / columns), 24), 2 * side);
+  const tall = clamped(Math.round((side * rows) / columns), 24, 2 * side);
   return {width, side, tall, across, down: Math.ceil(order.length / across)};
 }
 
@@ -214,7 +235,8 @@ async function draw(app, canvas, order, chosen, sort) {
   const pen = context(canvas, width, down * (tall + LABEL + GAP));
   const theme = themeColours(canvas);
   const {effect} = attention.statistics;
-  const most = Math.max(...(effect?.flat().map(Math.abs) ?? []));
+  const all = app.source.header.attentions.map((one) => one.statistics.effect ?? []);
+  const most = Math.max(...all.flat(2).map(Math.abs));
   const small = new OffscreenCanvas(thumbnails.columns, thumbnails.rows);
   const table = pixels();
   pen.imageSmoothingEnabled = false;
@@ -280,7 +302,7 @@ function paint(small, {rows, columns, bytes}, number, table, scale) {
 function hit(event) {
   const {side, tall, across} = event.currentTarget.grid;
   const [x, y] = pointAt(event);
-  const column = Math.min(Math.max(Math.floor((x - EDGE) / (side + GAP)), 0), across - 1);
+  const column = placeIn((x - EDGE) / (side + GAP), across);
   return Math.floor(y / (tall + LABEL + GAP)) * across + column;
 }
 
@@ -305,25 +327,20 @@ function onKey(app, event, order, chosen) {
 function table(app, attention, order, measures) {
   const names = measures.filter((name) => name !== "layer");
   const value = (name, layer, head) => shown(attention.statistics[name][layer][head], 3);
-  const rest =
-    order.length > LISTED ? html`<p class="hint">The first ${LISTED} of ${order.length}.</p>` : "";
-  return html`${listed(
+  return listed(
     "Heads as a table",
     ["Layer", "Head", ...names.map((name) => sortOf(attention, name).title)],
-    order
-      .slice(0, LISTED)
-      .map(([layer, head]) => [
-        layer,
-        html`<button
-          class="link"
-          aria-label="Open layer ${layer}, head ${head}"
-          @click=${() => app.set({layer, head, view: "map"})}
-        >
-          ${head}
-        </button>`,
-        ...names.map((name) => value(name, layer, head)),
-      ]),
+    order.map(([layer, head]) => [
+      layer,
+      html`<button
+        class="link"
+        aria-label="Open layer ${layer}, head ${head}"
+        @click=${() => app.set({layer, head, view: "map"})}
+      >
+        ${head}
+      </button>`,
+      ...names.map((name) => value(name, layer, head)),
+    ]),
     1,
-  )}
-  ${rest}`;
+  );
 }

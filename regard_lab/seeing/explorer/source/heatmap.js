@@ -5,6 +5,7 @@ import {html} from "lit-html";
 import {badge, colourChoice, headChoice, legend, saveButton, sums} from "./controls.js";
 import {entry, pixels, scaled} from "./colours.js";
 import {largest} from "./data.js";
+import {clamped} from "./engine/numbers.js";
 import {digits} from "./shares.js";
 import {context, drawn, fitted, font, moved, pointAt, readOut, themeColours} from "./surface.js";
 import {listed} from "./tables.js";
@@ -18,7 +19,6 @@ export function heatmapView(app, weights) {
   const {state, words} = app;
   const said = telling(app, weights, state.row, columnOf(app, weights));
   return html`
-    <h2>Heat map</h2>
     <div class="bar">
       ${headChoice(app)} ${colourChoice(app)} ${badge(weights)} ${saveButton("heatmap")}
     </div>
@@ -168,7 +168,7 @@ function draw(app, canvas, weights) {
 }
 
 export function labels(pen, {rows, columns}, {cell, left, right, top}, theme) {
-  font(pen, Math.min(Math.max(cell * 0.62, 8), 13));
+  font(pen, clamped(cell * 0.62, 8, 13));
   pen.fillStyle = theme.ink;
   pen.textAlign = "right";
   rows.forEach((word, at) =>

@@ -1,5 +1,6 @@
 // Two columns of words on a canvas, and lines between them as wide as the weights.
 
+import {clamped} from "./engine/numbers.js";
 import {context, fitted, font, themeColours} from "./surface.js";
 
 export const LINE = 22; // pixels of a word's line
@@ -23,7 +24,7 @@ export function paint(app, canvas, weights) {
   const pen = context(canvas, width, canvas.tall);
   const theme = themeColours(canvas);
   const {rows, columns} = app.words;
-  const side = Math.min(Math.max(width * 0.24, 70), 190);
+  const side = clamped(width * 0.24, 70, 190);
   const y = (at) => at * LINE + LINE / 2 + 4 - box.scrollTop;
   const first = Math.max(Math.floor(box.scrollTop / LINE) - 1, 0);
   const last = first + Math.ceil(canvas.tall / LINE) + 2;

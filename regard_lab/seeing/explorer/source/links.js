@@ -13,7 +13,6 @@ export function linksView(app, weights) {
   const height = Math.min(lines * LINE + 8, TALLEST);
   const {hidden, links} = weights.links(state.row, state.share, MOST);
   return html`
-    <h2>Links</h2>
     <div class="bar">
       ${headChoice(app)} ${badge(weights)} ${saveButton("lines")}
       <label class="choice"
@@ -26,15 +25,12 @@ export function linksView(app, weights) {
           .value=${String(Math.round(100 * state.share))}
           @input=${(event) => app.set({share: Number(event.target.value) / 100})}
       /></label>
-      <span class="badge" data-hidden
-        >hidden: ${(100 * hidden).toFixed(0)} % of this row,
-        ${(100 * allHidden(weights, state.share)).toFixed(0)} % of all</span
-      >
+      <span class="badge" data-hidden>hidden: ${(100 * hidden).toFixed(0)} % of this row</span>
     </div>
     <p class="hint">
       On the left ${app.attention.row_title}, on the right ${app.attention.column_title}. Each word
-      is linked to as few words as carry the chosen share of its weight, at most ${MOST}. Choose a
-      word on the left. ${app.attention.says}
+      is linked to as few words as carry the chosen share of its weight, at most ${MOST}.
+      ${app.attention.says}
     </p>
     <div
       class="links"
@@ -71,20 +67,6 @@ export function linksView(app, weights) {
     </details>
     ${links.length === 0 ? html`<p class="hint">This word looks at nothing.</p>` : ""}
   `;
-}
-
-/** The share of all weight that is not drawn; kept until head or share change. */
-function allHidden(weights, share) {
-  if (weights.hiddenShare !== share) {
-    let [hidden, total] = [0, 0];
-    for (let row = 0; row < weights.rows; row += 1) {
-      hidden += weights.links(row, share, MOST).hidden;
-      for (const weight of weights.row(row)) total += weight;
-    }
-    weights.hiddenShare = share;
-    weights.hiddenMass = total ? hidden / total : 0;
-  }
-  return weights.hiddenMass;
 }
 
 function telling(app, weights) {

@@ -6,6 +6,7 @@ import {SCALES} from "./colours.js";
 import {compareView} from "./compare.js";
 import {choice} from "./controls.js";
 import {embedded} from "./data.js";
+import {clamped, placeIn} from "./engine/numbers.js";
 import {firstScreen} from "./first.js";
 import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
@@ -24,18 +25,34 @@ const explains = ({written, model, explained}) =>
   Boolean(written && (model || Object.keys(explained).length));
 const weighs = (header) => header.attentions.length > 0;
 const VIEWS = {
-  reader: {title: "Reader", draw: readerView, fits: explains},
-  heads: {title: "Heads", draw: headsView, fits: weighs},
-  map: {title: "Heat map", draw: heatmapView, fits: weighs},
-  links: {title: "Links", draw: linksView, fits: weighs},
-  change: {title: "What if", draw: changeView, fits: (header) => Boolean(header.changes)},
-  pattern: {title: "Pattern", draw: patternView, fits: (header) => header.patterns.length > 0},
+  reader: {
+    title: "Reader",
+    asks: "What does this word depend on?",
+    draw: readerView,
+    fits: explains,
+  },
+  heads: {title: "Heads", asks: "What does each head do?", draw: headsView, fits: weighs},
+  map: {title: "Heat map", asks: "Which word looks at which?", draw: heatmapView, fits: weighs},
+  links: {title: "Links", asks: "Where does most of the weight go?", draw: linksView, fits: weighs},
+  change: {
+    title: "What if",
+    asks: "What if it were changed?",
+    draw: changeView,
+    fits: (header) => Boolean(header.changes),
+  },
+  pattern: {
+    title: "Pattern",
+    asks: "Who may look at whom?",
+    draw: patternView,
+    fits: (header) => header.patterns.length > 0,
+  },
   walk: {
     title: "Walk-through",
+    asks: "How is it computed?",
     draw: walkView,
     fits: (header) => Boolean(header.walk ?? header.live?.walk),
   },
-  compare: {title: "Compare", draw: compareView, fits: weighs},
+  compare: {title: "Compare", asks: "How do two heads differ?", draw: compareView, fits: weighs},
 };
 const KEPT = [
   "view",
@@ -63,6 +80,7 @@ const KEPT = [
   "other",
   "against",
   "text",
+  "from",
   ...Object.keys(PLAIN),
 ]; // in the address
 
@@ -71,6 +89,7 @@ export class App {
   constructor(element, source, state, engine = null) {
     Object.assign(this, {element, source, engine, stored: source.stored, past: [], hot: null});
     this.origin = source.base ?? (engine ? source : undefined); // the text before experiments
+    this.follows = engine ? "words" : null; // how the chosen word is found again; null in another text
     this.state = {
       view: "reader",
       kind: 0,
@@ -115,21 +134,19 @@ export class App {
    * sentence before.
    */
   replace(source) {
-    const before = this.source;
-    const same = this.engine && source.given.source === before.given.source;
-    const follows = same ? (this.follows ?? "words") : this.follows;
-    this.source = source;
-    this.follows = null;
-    if (!same)
+    const {source: before, engine, follows} = this;
+    Object.assign(this, {source, follows: engine ? "words" : null});
+    if (!engine || source.given.source !== before.given.source)
       for (const name of ["changed", "next", "pair", "followed", "column"]) delete this.state[name];
-    if (follows) this.#follow(before, follows);
+    if (follows !== null) this.#follow(before, follows);
     else {
       delete this.state.place;
-      Object.assign(this, {origin: source.base ?? (this.engine ? source : undefined), past: []});
-      const kind = this.engine ? this.state.kind : 0;
+      Object.assign(this, {origin: source.base ?? (engine ? source : undefined), past: []});
+      const kind = engine ? this.state.kind : 0;
       Object.assign(this.state, {kind, row: firstRow(source.header), pick: 0});
     }
-    return this.set({said: source.header.title});
+    const from = this.origin?.given.source;
+    return this.set({said: source.header.title, from: from === this.state.text ? undefined : from});
   }
 
   /** The chosen word stays chosen through a change: the same word, or what has replaced it. */
@@ -169,31 +186,29 @@ export class App {
   #repair() {
     const {state} = this;
     const {header} = this.source;
-    const within = (value, count) =>
-      Math.min(Math.max(Math.trunc(Number(value)) || 0, 0), Math.max(count - 1, 0));
     if (!Object.hasOwn(VIEWS, state.view) || !VIEWS[state.view].fits(header))
       state.view = Object.keys(VIEWS).find((name) => VIEWS[name].fits(header));
-    state.kind = within(state.kind, header.attentions.length);
+    state.kind = placeIn(state.kind, header.attentions.length);
     const [layers, heads, rows, columns] = this.attention?.shape ?? [1, 1, 1, 1];
-    state.layer = within(state.layer, layers);
-    state.head = heads === 1 ? 0 : state.head === "mean" ? "mean" : within(state.head, heads);
-    state.row = within(state.row, rows);
+    state.layer = placeIn(state.layer, layers);
+    state.head = heads === 1 ? 0 : state.head === "mean" ? "mean" : placeIn(state.head, heads);
+    state.row = placeIn(state.row, rows);
     for (const [name, count] of Object.entries({
       column: columns,
       changed: Infinity,
       next: Infinity,
     }))
-      if (state[name] !== undefined) state[name] = within(state[name], count);
+      if (state[name] !== undefined) state[name] = placeIn(state[name], count);
     for (const name of ["pair", "followed", "other"])
       if (typeof state[name] === "string")
         state[name] = state[name]
           .split(",")
-          .map((one) => (one === "mean" ? one : within(one, Infinity)));
-    state.pick = within(state.pick, 3);
-    state.share = Math.min(Math.max(Number(state.share) || 0.8, 0.05), 1);
-    state.pattern = within(state.pattern, header.patterns.length);
-    state.step = Math.max(Math.trunc(Number(state.step)) || 0, 0);
-    state.panel = within(state.panel, header.patterns[state.pattern]?.panels.length ?? 1);
+          .map((one) => (one === "mean" ? one : placeIn(one, Infinity)));
+    state.pick = placeIn(state.pick, 3);
+    state.share = clamped(Number(state.share) || 0.8, 0.05, 1);
+    state.pattern = placeIn(state.pattern, header.patterns.length);
+    state.step = placeIn(state.step, Infinity);
+    state.panel = placeIn(state.panel, header.patterns[state.pattern]?.panels.length ?? 1);
     if (!Object.hasOwn(SCALES, state.scale)) state.scale = "linear";
     if (!["system", "light", "dark"].includes(state.theme)) state.theme = "system";
   }
@@ -238,6 +253,7 @@ function kept(given) {
 function page(app, weights) {
   const {state, source} = app;
   const views = Object.entries(VIEWS).filter(([, view]) => view.fits(source.header));
+  const shown = VIEWS[state.view];
   return html`
     <main>
       <div class="first"></div>
@@ -254,8 +270,9 @@ function page(app, weights) {
             </button>`,
         )}
       </nav>
-      <div id="view" role="tabpanel" aria-label=${VIEWS[state.view].title}>
-        ${VIEWS[state.view].draw(app, weights)}
+      <div id="view" role="tabpanel" aria-label=${shown.title}>
+        <h2>${shown.asks}</h2>
+        ${shown.draw(app, weights)}
       </div>
     </main>
     <p class="said" role="status" aria-live="polite">${state.said}</p>
@@ -293,10 +310,12 @@ async function openModel(element, stored) {
   };
   let [run, busy] = [null, ""];
   try {
-    run = await engine.play(stored, {...own, ...state});
+    const {from} = state; // the text of which a word was replaced
+    const origin = from && (await engine.play(stored, {...own, text: from}));
+    run = await engine.play(stored, {...own, ...state}, origin);
   } catch (error) {
     busy = error.message;
-    for (const name of Object.keys(own)) delete state[name];
+    for (const name of ["from", ...Object.keys(own)]) delete state[name];
     // what the address asks for cannot be computed; the sentence says so
     run = await engine.play(stored, own);
   }

@@ -3,6 +3,7 @@
 import {html, nothing} from "lit-html";
 import {signed, weightColours} from "./colours.js";
 import {largest} from "./data.js";
+import {filled} from "./engine/numbers.js";
 import {listed, scrolled} from "./tables.js";
 
 const ACROSS = 16; // columns of a single row of numbers
@@ -22,8 +23,8 @@ export function numbers(walk, step, shown) {
     only === null
       ? nothing
       : html`<p class="hint">
-          The numbers of every word are too many to store; these belong to the word that was followed
-          when the page was made.
+          The numbers of every word are too many to store; these belong to the word that was
+          followed when the page was made.
         </p>`;
   if (!rows && labels(columns) && columns.size > 2 * LIKELIEST)
     return html`${note}${likeliest(step, shown, labels(columns))}`;
@@ -32,14 +33,14 @@ export function numbers(walk, step, shown) {
     : Math.min(columns.size, CELLS);
   const left = columns.size - across;
   const lines = rows
-    ? Array.from({length: rows.size}, (_, row) => ({
+    ? filled(rows.size, (row) => ({
         head: name(rows, labels(rows), row),
         from: row * columns.size,
         to: row * columns.size + across,
       }))
     : labels(columns)
       ? [{head: "", from: 0, to: across}]
-      : Array.from({length: Math.ceil(across / ACROSS)}, (_, row) => ({
+      : filled(Math.ceil(across / ACROSS), (row) => ({
           head: `${row * ACROSS} to ${Math.min((row + 1) * ACROSS, across) - 1}`,
           from: row * ACROSS,
           to: Math.min((row + 1) * ACROSS, across),
@@ -52,9 +53,9 @@ export function numbers(walk, step, shown) {
       <thead>
         <tr>
           <td></td>
-          ${Array.from(
-            {length: named ? across : Math.min(ACROSS, across)},
-            (_, at) =>
+          ${filled(
+            named ? across : Math.min(ACROSS, across),
+            (at) =>
               html`<th scope="col">
                 ${named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}
               </th>`,

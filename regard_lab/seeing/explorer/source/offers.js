@@ -2,7 +2,8 @@
 // looks most at one word, and the mean of its layer.
 
 import {probability, share} from "./shares.js";
-import {isSpecial, named} from "./stories.js";
+import {named} from "./stories.js";
+import {isSpecial} from "./wordpairs.js";
 
 const LEAST = 0.02; // of a probability that falls
 const MOST = 2_000_000; // weights that are searched
@@ -34,11 +35,9 @@ function heads(app, {chosen, word}) {
   const [layers, count, rows, columns] = attention.shape;
   if (layers * count * rows * columns > MOST) return [];
   const key = [state.kind, chosen].join("/");
-  if (app.strongest?.key !== key || app.strongest.source !== app.source) {
-    search(app, key, chosen);
-    return null;
-  }
-  const {layer, head, at, weight} = app.strongest;
+  if (app.strongest?.key !== key || app.strongest.source !== app.source) search(app, key, chosen);
+  if (!app.strongest.found) return null;
+  const {layer, head, at, weight} = app.strongest.found;
   const other = words.columns[at];
   const mean = count > 1 && {
     title: `Mean of ${count} heads`,
@@ -62,9 +61,14 @@ function heads(app, {chosen, word}) {
 }
 
 async function search(app, key, row) {
-  const {source, state, attention, words} = app;
-  if (app.searched === key && app.searching === source) return;
-  Object.assign(app, {searched: key, searching: source});
+  const asked = {key, source: app.source};
+  app.strongest = asked;
+  asked.found = await strongest(app, row);
+  if (app.strongest === asked) app.drawFirst();
+}
+
+/** The head of the chosen kind of attention in which a word looks most at another one. */
+export async function strongest({source, state, attention, words}, row) {
   const [layers, count] = attention.shape;
   const same = attention.rows === attention.columns;
   let most = {weight: -1};
@@ -76,7 +80,5 @@ async function search(app, key, row) {
         if (other && weight > most.weight) most = {weight, layer, head, at};
       });
     }
-  if (app.source !== source) return;
-  app.strongest = {...most, key, source};
-  app.drawFirst();
+  return most;
 }

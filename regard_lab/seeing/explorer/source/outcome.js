@@ -4,23 +4,30 @@ import {html} from "lit-html";
 import {experimentsOf} from "./experiments.js";
 import {offers} from "./offers.js";
 import {isChanged} from "./past.js";
+import {causes} from "./pills.js";
 import {listed, probability, share} from "./shares.js";
-import {gone} from "./state.js";
-import {quoted} from "./stories.js";
-import {differences, followed, replacedWords} from "./wordpairs.js";
+import {options as expected, quoted} from "./stories.js";
+import {differences} from "./wordpairs.js";
 
 export function outcome(app, story) {
   if (!app.engine) return stored(app, story);
-  if (!isChanged(app)) return untouched(app, story);
-  if (!app.state.text.trim()) return html`There is nothing to read: write a sentence.`;
-  const done = causes(app);
-  const now = effects(app, story);
-  return html`${done.length > 1 ? html`Together, ${listed(done.map(stated))}` : done.map(begun)}:
-  ${now.length ? listed(now) : html`nothing changes`}.`;
+  const {unknown} = app.source.answer;
+  return html`${unknown?.length ? guessed(unknown) : ""}${told(app, story)}`;
 }
 
-const stated = ([how, what]) => html`${how} ${what}`;
-const begun = ([how, what]) => stated([how.charAt(0).toUpperCase() + how.slice(1), what]);
+/** What a model makes of a word that it has not seen is a guess. */
+function guessed(words) {
+  return html`<strong class="unknown"
+    >The model does not know ${listed(words.map((word) => quoted(word)))}: what it makes of
+    ${words.length > 1 ? "them" : "it"} is a guess.</strong
+  > `;
+}
+
+function told(app, story) {
+  if (!isChanged(app)) return untouched(app, story);
+  if (!app.state.text.trim()) return html`There is nothing to read: write a sentence.`;
+  return html`${causes(app)}: ${listed(effects(app, story))}.`;
+}
 
 /** Before any change. */
 function untouched(app, {kind, word}) {
@@ -54,67 +61,27 @@ function stored(app, story) {
     <em><bdi>${without.translation.join(" ")}</bdi></em>`;
 }
 
-/** What was changed: pairs of the word that begins a part of a sentence, and the rest of it. */
-function causes({state, origin}) {
-  const {texts} = origin.header;
-  const read = texts.source ?? texts.text;
-  const done = [];
-  if (state.text !== origin.given.source)
-    for (const {before, after} of replacedWords(origin.given.source, state.text))
-      done.push(["with", html`${quoted(after)} instead of ${quoted(before)}`]);
-  const erased = gone(state).map((at) => quoted(read[at] ?? String(at)));
-  if (erased.length) done.push(["without", listed(erased)]);
-  const off = state.off ? state.off.split(",") : [];
-  const heads = off.map((one) => one.split(".").slice(1).join("."));
-  if (off.length)
-    done.push(["with", html`${off.length > 1 ? "heads" : "head"} ${listed(heads)} switched off`]);
-  if (Number(state.factor) !== 1) done.push(["with", `attention scores × ${state.factor}`]);
-  if (Number(state.warmth) !== 1) done.push(["at", `temperature ${state.warmth}`]);
-  if (state.masks) done.push(["with", "another pattern"]);
-  return done;
-}
-
-/** What the model makes of it: other words, or another probability of the chosen word. */
-function effects(app, {kind, chosen, word, own, options}) {
-  const {origin, source} = app;
-  if (kind === "written") {
-    const [before, after] = [origin.header.texts.target, source.header.texts.target];
-    const moved = differences(before, after).map(became);
-    if (moved.length) return moved;
-    const was = origin.answer.probabilities[followed(chosen, after, before)];
-    return [html`the same is written, and ${beside(word, own, was)}`];
-  }
+/** What the model makes of it: other words, or the same. The answer above has the probabilities. */
+function effects({origin, source}, {kind, chosen, word, options}) {
   if (kind === "vectors") return turned(source.header.changes, chosen, word);
-  if (!options.length) return [];
+  if (kind === "written") {
+    const moved = differences(origin.header.texts.target, source.header.texts.target).map(became);
+    return moved.length ? moved : ["the same is written"];
+  }
+  if (!options.length) return ["hide a word to see what the model guesses"];
   const [[best, p]] = options;
-  const was = firstOf(kind, origin.answer);
-  if (!was)
-    return [html`the model guesses ${quoted(best, true)} with probability ${probability(p)}`];
-  return best === was[0]
-    ? [beside(best, p, was[1])]
-    : [html`${quoted(was[0])} becomes ${quoted(best, true)}, with probability ${probability(p)}`];
+  const [[was]] = [...expected(kind, origin.answer), []];
+  const likely = html`${quoted(best, true)}, with probability ${probability(p)}`;
+  if (was === undefined) return [html`the model guesses ${likely}`];
+  return [best === was ? html`still ${likely}` : html`${quoted(was)} becomes ${likely}`];
 }
 
 /** How far the vector of a word is from the one before. */
 function turned({now}, chosen, word) {
-  if (!now) return [html`its vectors are not compared with those of the text before`];
+  if (!now?.similarities.length)
+    return [html`its vectors are not compared with those of the text before`];
   const cosine = share(now.similarities[chosen]);
   return [html`the cosine of the vector of ${quoted(word, true)} with the one before is ${cosine}`];
-}
-
-/** The probability of a word beside the one before. */
-function beside(word, now, was) {
-  const [p, before] = [now, was].map(probability);
-  return p === before
-    ? html`${quoted(word, true)} keeps probability ${p}`
-    : html`${quoted(word, true)} has probability ${p} instead of ${before}`;
-}
-
-function firstOf(kind, {likeliest, target, probabilities}) {
-  if (kind === "next") return likeliest.at(-1)[0];
-  if (kind === "masked") return likeliest[0]?.[0];
-  const at = probabilities.indexOf(Math.max(...probabilities));
-  return [target[at], probabilities[at]];
 }
 
 function became({before, after}) {

@@ -26,7 +26,7 @@ export function isChanged({state, origin}) {
 export function act(app, changes) {
   const before = Object.fromEntries(KEPT.map((name) => [name, app.state[name]]));
   app.past.push({...before, place: chosenPlace(app)});
-  app.follows = "words";
+  app.field = null;
   return play(app, changes);
 }
 
@@ -36,5 +36,6 @@ export function undo(app) {
   const last = app.past.pop() ?? {...PLAIN, text: app.origin.given.source};
   const {place, ...before} = last;
   app.follows = place ?? "words";
+  app.field = null;
   return play(app, before);
 }

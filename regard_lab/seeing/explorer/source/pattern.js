@@ -3,13 +3,13 @@
 
 import {html, nothing} from "lit-html";
 import {choice, saveButton} from "./controls.js";
+import {filled} from "./engine/numbers.js";
 import {axes, cellAt, geometry, labels, mapCanvas, moveCursor} from "./heatmap.js";
 import {maskForm, maskOf, playMask} from "./masks.js";
 import {context, moved, readOut, themeColours} from "./surface.js";
-import {listed} from "./tables.js";
+import {LISTED, listed} from "./tables.js";
 
 const STATES = ["no pair is allowed", "some pairs are allowed", "all pairs are allowed"];
-const LISTED = 100; // queries of the table
 const GROWTH = [
   "Length",
   "Allowed pairs",
@@ -26,9 +26,7 @@ export function patternView(app) {
   const {patterns} = app.source.header;
   const at = Math.min(app.state.pattern, patterns.length - 1);
   const one = app.engine ? played(app, at) : patterns[at];
-  if (!one)
-    return html`<h2>Who may look at whom?</h2>
-      <p class="hint">Listing the pairs…</p>`;
+  if (!one) return html`<p class="hint">Listing the pairs…</p>`;
   const panelAt = Math.min(app.state.panel, one.panels.length - 1);
   const key = [app.source.header.title, at, panelAt, one.panels[panelAt].text].join("/");
   // pairs that come during a stroke wait for its end
@@ -40,7 +38,6 @@ export function patternView(app) {
   const shown = kept(); // at once for computed pairs, so that the map keeps the focus
   const panel = one.panels[panelAt];
   return html`
-    <h2>Who may look at whom?</h2>
     <div class="bar">
       ${
         patterns.length > 1
@@ -119,7 +116,7 @@ function played(app, at) {
     ? header.attentions.find((one) => one.kind === kind).shape[1]
     : 1;
   const shape = [rows.length, columns.length];
-  const places = Array.from({length: heads}, (_, head) => head);
+  const places = filled(heads, (head) => head);
   const key = [at, text, ...shape].join("/");
   if (app.listing !== key) {
     app.listing = key;
@@ -189,8 +186,7 @@ const listedRuns = (places) =>
     .join(", ");
 
 /** The columns of a row of pairs that a test chooses. */
-const columnsWhere = ({columns}, chooses) =>
-  Array.from({length: columns}, (_, at) => at).filter(chooses);
+const columnsWhere = ({columns}, chooses) => filled(columns, (at) => at).filter(chooses);
 
 /**
  * The text of the pairs that are shown: those that the pattern lacks are joined, those that it has
@@ -394,9 +390,8 @@ function growth(one) {
       )}
     </div>
     <p class="hint">
-      Computed here: the share of all pairs that regard computes on this machine's CPU, by the
-      backend that it chooses for heads of 64 numbers; short rows are computed in whole blocks. Where
-      allowed pairs grow as fast as the length, attention takes linear time.
+      Computed here: the share of all pairs that regard computes on this machine's CPU, for heads of
+      64 numbers. Where allowed pairs grow as fast as the length, attention takes linear time.
     </p>`;
 }
 
@@ -404,7 +399,7 @@ function table(shown) {
   const {one, rows} = shown;
   const tiled = one.tile > 1;
   const words = one.rows.length > 0;
-  const lines = Array.from({length: Math.min(rows, LISTED)}, (_, row) => {
+  const lines = filled(Math.min(rows, LISTED), (row) => {
     const {count, named} = spans(shown, row);
     return [row * one.tile, ...(words ? [one.rows[row]] : []), count, named || "none"];
   });
@@ -414,8 +409,7 @@ function table(shown) {
     tiled ? "Tiles" : "Keys",
     "Which",
   ];
-  return html`${listed("Queries as a table", heads, lines, words ? 1 : 0)}
-  ${rows > LISTED ? html`<p class="hint">The first ${LISTED} of ${rows}.</p>` : nothing}`;
+  return listed("Queries as a table", heads, lines, words ? 1 : 0, -1, rows);
 }
 
 function grouped(number) {

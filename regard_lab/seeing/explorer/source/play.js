@@ -12,7 +12,9 @@ export async function play(app, changes, began = performance.now()) {
     app.waits = null;
     app.began = began;
     try {
-      const run = app.state.text.trim() ? await app.engine.play(app.stored, app.state) : null;
+      const origin = app.follows === null ? null : app.origin;
+      const asked = app.state.text.trim();
+      const run = asked ? await app.engine.play(app.stored, app.state, origin) : null;
       app.state.busy = run ? "" : "The sentence is empty; write one.";
       if (run && app.waits === null) await app.replace(run);
       window.regard.shown.push(performance.now() - began);

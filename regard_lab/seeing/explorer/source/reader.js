@@ -45,25 +45,24 @@ export function readerView(app) {
   const choose = (at) => app.set({place: at, row: at, said: saidOf(header.explained[at])});
   const lenses = header.explained[place];
   if (!lenses) explain(app);
-  const chooser = html`<h2>What does this word depend on?</h2>
-    ${
-      header.texts.target
-        ? nothing // words of the translation are pressed above
-        : html` <p class="hint">Choose a word:</p>
-            <div class="words" role="group" aria-label="Words to explain">
-              ${words.map((word, at) =>
-                can(at)
-                  ? html`<button
-                      class="word"
-                      aria-pressed=${at === Number(place) ? "true" : "false"}
-                      @click=${() => choose(at)}
-                    >
-                      <bdi>${word}</bdi>
-                    </button>`
-                  : html`<span class="word plain"><bdi>${word}</bdi></span>`,
-              )}
-            </div>`
-    }`;
+  const chooser = html`${
+    header.texts.target
+      ? nothing // words of the translation are pressed above
+      : html` <p class="hint">Choose a word:</p>
+          <div class="words" role="group" aria-label="Words to explain">
+            ${words.map((word, at) =>
+              can(at)
+                ? html`<button
+                    class="word"
+                    aria-pressed=${at === Number(place) ? "true" : "false"}
+                    @click=${() => choose(at)}
+                  >
+                    <bdi>${word}</bdi>
+                  </button>`
+                : html`<span class="word plain"><bdi>${word}</bdi></span>`,
+            )}
+          </div>`
+  }`;
   if (!lenses?.length)
     return html`${chooser}
       <p class="hint" role="status">
@@ -73,7 +72,7 @@ export function readerView(app) {
   const attention = lenses.find((one) => one.lens === "attention");
   const besides =
     attention && attention !== first
-      ? panel(app, attention, html`<h3>${LENSES.attention.title}</h3>`)
+      ? panel(attention, html`<h3>${LENSES.attention.title}</h3>`)
       : nothing;
   return html`${chooser}
     <p class="question">
@@ -82,7 +81,6 @@ export function readerView(app) {
     </p>
     <div class="columns">
       ${panel(
-        app,
         first,
         html`<h3>By a lens</h3>
           ${choice(
@@ -95,9 +93,8 @@ export function readerView(app) {
       ${besides}
     </div>
     <p class="hint">
-      The words that <bdi>${first.word}</bdi> is compared with are those that the model found most
-      probable beside it, unless others were asked for. “<bdi>&lt;begin&gt;</bdi>” and
-      “<bdi>&lt;end&gt;</bdi>” are never erased.
+      It is compared with the words that the model found most probable beside it, unless others were
+      asked for.
     </p> `;
 }
 
@@ -106,6 +103,9 @@ function either(words) {
     (word, at) => html`${at ? (at === words.length - 1 ? " or " : ", ") : ""}<bdi>${word}</bdi>`,
   );
 }
+
+/** Whether a lens gives shares of attention. */
+const isShare = ({lens}) => lens === "attention" || lens === "rollout";
 
 const saidOf = (lenses) => (lenses?.length ? summary(lenses[0]) : "");
 
@@ -120,7 +120,7 @@ function summary(one) {
       .filter((at) => words[at][1] > 0)
       .map((at) => `“${words[at][0]}” (${number(one, words[at][1])})`)
       .join(", then ") || "none of these words";
-  if (one.lens !== "attention" && one.lens !== "rollout")
+  if (!isShare(one))
     return `${title}: “${one.word}” depends most on ${named([...one.source, ...one.written])}.`;
   const sides = [
     [one.source, "in the source"],
@@ -134,12 +134,10 @@ function summary(one) {
 }
 
 function number(one, score) {
-  return one.lens === "attention" || one.lens === "rollout"
-    ? score.toFixed(2)
-    : `${score < 0 ? "−" : "+"}${Math.abs(score).toFixed(2)}`;
+  return isShare(one) ? score.toFixed(2) : `${score < 0 ? "−" : "+"}${Math.abs(score).toFixed(2)}`;
 }
 
-function panel(app, one, heading) {
+function panel(one, heading) {
   const top = Math.max(...[...one.source, ...one.written].map(([, score]) => Math.abs(score)), 0);
   const sides = [
     ["In the source", one.source],
@@ -151,27 +149,17 @@ function panel(app, one, heading) {
     ${sides.map(([title, words]) =>
       words.length
         ? html`<h4>${title}</h4>
-            <div class="words">
-              ${words.map(([word, score]) => scored(app, one, word, score, top))}
-            </div>`
+            <div class="words">${words.map(([word, score]) => scored(one, word, score, top))}</div>`
         : nothing,
     )}
     <p class="hint">${LENSES[one.lens].says} <span class="faint">${one.cost}.</span></p>
   </section>`;
 }
 
-/** A word with its number below; for erasure also what the probability would be without it. */
-function scored(app, one, word, score, top) {
-  const plain = one.lens === "attention" || one.lens === "rollout";
-  const colours = plain ? weightColours(top ? score / top : 0) : signed(score, top);
-  let title = `${word}: ${number(one, score)}`;
-  if (one.lens === "erase") {
-    const without = 1 / (1 + Math.exp(-(one.log_odds - score)));
-    title +=
-      `; without it the probability of ${one.word} is ${without.toFixed(3)} ` +
-      `instead of ${one.probability.toFixed(3)}`;
-  }
-  return html`<span class="scored" title=${title}
+/** A word with its number below. */
+function scored(one, word, score, top) {
+  const colours = isShare(one) ? weightColours(top ? score / top : 0) : signed(score, top);
+  return html`<span class="scored"
     ><span class="word" .style=${colours}><bdi>${word}</bdi></span>
     <small>${number(one, score)}</small></span
   >`;

@@ -33,7 +33,7 @@ export class Run extends Source {
     this.header.chosen = this.#chosen();
     if (base)
       Object.assign(this, {second: base}).header.second = {
-        said: "the model as trained",
+        said: "the same before the change",
         header: base.header,
         matched: matchedTexts(texts, base.answer.texts),
       };
@@ -48,11 +48,8 @@ export class Run extends Source {
   #chosen() {
     const {model, texts} = this.header;
     if (model.written !== "target") return lastWord(texts.text);
-    if (
-      model.asked?.source === this.given.source &&
-      texts.target[model.asked.place] === model.asked.word
-    )
-      return model.asked.place;
+    const asked = this.#asked();
+    if (asked) return asked.place;
     const pronouns = texts.target.flatMap((word, at) =>
       model.pronouns.includes(word.toLowerCase()) ? [at] : [],
     );
@@ -73,13 +70,18 @@ export class Run extends Source {
    * model finds most probable beside it.
    */
   others(place) {
-    const {model, texts} = this.header;
-    const {asked} = model;
-    const same =
-      asked?.place === place &&
-      asked.word === texts.target?.[place] &&
-      asked.source === this.given.source;
-    return same ? asked.others : null;
+    const asked = this.#asked();
+    return asked?.place === place ? asked.others : null;
+  }
+
+  /** The question with which the page was made, if it is about this text and its word is written. */
+  #asked() {
+    const {
+      model: {asked},
+      texts,
+    } = this.header;
+    const same = asked?.source === this.given.source && texts.target?.[asked.place] === asked.word;
+    return same ? asked : null;
   }
 
   /** Add what the lens found for a word. */

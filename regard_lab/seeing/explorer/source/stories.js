@@ -2,18 +2,16 @@
 // made of them, and what each word that is read does for the one that is chosen.
 
 import {html} from "lit-html";
-import {softmax, top} from "./engine/numbers.js";
-import {act, flipped} from "./past.js";
+import {clamped, softmax, top} from "./engine/numbers.js";
+import {eraseAt} from "./field.js";
 import {chosenPlace, gone} from "./state.js";
 
 const MOST = 60; // words of a line that are shown around the chosen one
 export const OPTIONS = 3; // next words, classes or guesses that are shown
+export const LEAST = 0.02; // of a probability, the smallest fall that is shown
 const UNKNOWN = 1; // the id of a masked sub-word
 const BEGINS = ["<begin>", "<s>"]; // as tokenisers write them
 const ENDS = ["<end>", "</s>", "<|endoftext|>"];
-
-/** Words that no text contains, such as those of its beginning and its end. */
-export const isSpecial = (word) => /^(<[^<>]+>|\[[A-Z]+\])$/.test(word);
 
 /** What a page makes of its text: "written", "next", "sorted", "masked", "vectors" or "looks". */
 export function kindOf({engine, source}) {
@@ -42,7 +40,7 @@ export function outcomes(kind, {logits, ids, probabilities}) {
 }
 
 /** The same by name, the most probable first. */
-function options(kind, {likeliest, target, probabilities}) {
+export function options(kind, {likeliest, target, probabilities}) {
   if (kind === "next") return likeliest.at(-1);
   if (kind === "masked") return likeliest[0] ?? [];
   return top(probabilities, OPTIONS).map((at) => [target[at], probabilities[at]]);
@@ -90,9 +88,9 @@ function written(app) {
   else if (!looks && app.attention === cross) looks = ofHead(app, place);
   return {
     orientation: engine
-      ? `${holds(app, "A translator")} Press a word of the translation to see what it depends on. Press a word of the sentence to erase it.`
+      ? `${holds(app, "A translator")} Press a word of the translation to see what it depends on, a word of the sentence to erase it or write another.`
       : "Press a word of the translation to see what it depends on. Press a word of the sentence to see what is written without it.",
-    given: {label: "Sentence", words: (source.base ?? source).header.texts.source, ...presses(app)},
+    given: {label: "Sentence", words: texts.source, ...presses(app)},
     written: {
       label: "Translation",
       words: texts.target,
@@ -112,13 +110,16 @@ function written(app) {
 const ASKS = {
   next: [
     "A language model",
-    "Press a next word to see what it depends on. Press a word of the text to erase it.",
+    "Press a next word to see what it depends on, a word of the text to erase it or write another.",
   ],
   sorted: [
     "A classifier",
-    "Press a class to see what it depends on. Press a word of the text to erase it.",
+    "Press a class to see what it depends on, a word of the text to erase it or write another.",
   ],
-  masked: ["A model", "Press a word to hide it. The model then guesses what stands there."],
+  masked: [
+    "A model",
+    "Press a word to hide it or write another. The model guesses what is hidden.",
+  ],
 };
 const HELD = {
   next: "This page holds what a language model expects after this text.",
@@ -150,7 +151,7 @@ function predicted(app, kind) {
       : `${HELD[kind]} Press a word to see what changes without it.`,
     given: {
       label: "Text",
-      words: (source.base ?? source).header.texts.text,
+      words: texts.text,
       ...presses(app),
     },
     options: listed,
@@ -176,13 +177,13 @@ function vectors(app) {
   };
   return {
     orientation: engine
-      ? `${holds(app, "An encoder")} Press a word to see what its vector depends on. Press it again to erase it.`
+      ? `${holds(app, "An encoder")} Press a word to see what its vector depends on, and again to erase it or write another.`
       : "An encoder reads this text and gives each word a vector. Press a word to see what its vector depends on.",
     given: {
       label: "Text",
-      words: (source.base ?? source).header.texts.text,
+      words: texts.text,
       ...presses(app),
-      press: (at) => (at === row && engine ? erase(app, at) : app.set({row: at})),
+      press: (at) => (at === row && engine ? eraseAt(app, at) : app.set({row: at})),
       can: () => true,
     },
     chosen: row,
@@ -253,7 +254,7 @@ function presses(app) {
     return {
       gone: gone(state),
       can: (at) => source.answer.erasable.includes(at),
-      press: (at) => erase(app, at),
+      press: (at) => eraseAt(app, at),
     };
   return {
     gone: [],
@@ -262,8 +263,6 @@ function presses(app) {
     press: (at) => app.set({changed: state.changed === at ? undefined : at}),
   };
 }
-
-const erase = (app, at) => act(app, {erase: flipped(app.state.erase, String(at), ".")});
 
 /** The word that is read to which a reader points, unless it is erased or the one asked about. */
 export function pointedAt({hot}, {given: {pointed, gone}, arcs, chosen}) {
@@ -274,7 +273,7 @@ export function pointedAt({hot}, {given: {pointed, gone}, arcs, chosen}) {
 /** The part of a line that is shown, around a word. */
 export function around(place, count) {
   if (count <= MOST) return [0, count];
-  const from = Math.min(Math.max(place - MOST / 2, 0), count - MOST);
+  const from = clamped(place - MOST / 2, 0, count - MOST);
   return [from, from + MOST];
 }
 
@@ -306,6 +305,6 @@ export function strengths({by, given, own, without, relative, kind, looks: seen,
     const one = given.gone.includes(at) ? null : without?.(at);
     if (!one) return 0;
     const lost = kind === "vectors" ? 1 - one.p : relative ? 1 - one.p / own : own - one.p;
-    return lost < 0.02 ? 0 : Math.min(lost, 1);
+    return lost < LEAST ? 0 : Math.min(lost, 1);
   });
 }

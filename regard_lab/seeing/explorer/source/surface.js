@@ -1,6 +1,7 @@
 // Canvases: sharp at any pixel ratio, drawn after lit-html has placed them, and used by keyboard as
 // grids.
 
+import {placeIn} from "./engine/numbers.js";
 import {Directive, directive} from "lit-html/directive.js";
 
 const FONT = "system-ui, sans-serif";
@@ -95,5 +96,5 @@ export function moved(event, [row, column], [rows, columns]) {
   else if (event.key === "End") next = [event.ctrlKey ? rows - 1 : row, columns - 1];
   if (next === null) return null;
   event.preventDefault();
-  return [Math.min(Math.max(next[0], 0), rows - 1), Math.min(Math.max(next[1], 0), columns - 1)];
+  return [placeIn(next[0], rows), placeIn(next[1], columns)];
 }

@@ -7,12 +7,14 @@ export function scrolled(label, table) {
   return html`<div class="scroll" tabindex="0" role="region" aria-label=${label}>${table}</div>`;
 }
 
+export const LISTED = 100; // rows of a table
+
 /**
- * A table of rows, which are lists of cells; the cells of one column are the heads of their rows. A
- * row may be chosen.
+ * A table of the first rows, which are lists of cells; the cells of one column are the heads of
+ * their rows. A row may be chosen. all: how many rows there are.
  */
-export function listed(label, heads, rows, headed = 0, chosen = -1) {
-  return scrolled(
+export function listed(label, heads, rows, headed = 0, chosen = -1, all = rows.length) {
+  const table = scrolled(
     label,
     html`<table>
       <thead>
@@ -21,7 +23,7 @@ export function listed(label, heads, rows, headed = 0, chosen = -1) {
         </tr>
       </thead>
       <tbody>
-        ${rows.map(
+        ${rows.slice(0, LISTED).map(
           (cells, row) =>
             html`<tr class=${row === chosen ? "chosen" : ""}>
               ${cells.map((cell, at) =>
@@ -34,4 +36,8 @@ export function listed(label, heads, rows, headed = 0, chosen = -1) {
       </tbody>
     </table>`,
   );
+  return all > LISTED
+    ? html`${table}
+        <p class="hint">The first ${LISTED} of ${all}.</p>`
+    : table;
 }

@@ -1,7 +1,14 @@
 // The model of the page in a thread of its own.
 
+import {filled} from "./engine/numbers.js";
 import {Run} from "./run.js";
 import {questionOf} from "./state.js";
+
+/** What a run is compared with: what was written, what followed, or a text whose vectors were read. */
+function comparedWith({given, header, answer: {follows, ids}}) {
+  if (follows !== undefined) return [follows];
+  return header.texts.target ? ids.target : given.source;
+}
 
 /** The model of the page, in a thread of its own. */
 export class Engine {
@@ -44,7 +51,7 @@ export class Engine {
   async run(given) {
     const {target, probabilities, text, unknown, attention} = await this.ask("run", given);
     const nested = ([size, ...rest], weights) =>
-      Array.from({length: size}, (_, at) => {
+      filled(size, (at) => {
         const part = weights.subarray(
           (at * weights.length) / size,
           ((at + 1) * weights.length) / size,
@@ -58,16 +65,19 @@ export class Engine {
     return {target, probabilities, text, unknown, attention: Object.fromEntries(maps)};
   }
 
-  /** The run of a state of the page, and that of the text without changes. */
-  async play(stored, state) {
+  /**
+   * The run of a state of the page, beside the run that it has changed; without one, beside that of
+   * its text as it is.
+   */
+  async play(stored, state, origin = null) {
     const {changed, ...given} = questionOf(state);
-    if (this.plain?.given.source !== given.source)
-      this.plain = new Run(stored, given, await this.ask("run", given));
-    const {plain} = this;
-    if (!Object.keys(changed).length) return plain;
+    const base = origin ?? new Run(stored, given, await this.ask("run", given));
+    if (base.given.source === given.source && !Object.keys(changed).length) return base;
     const question = {...given, ...changed};
-    const against =
-      plain.answer.follows === undefined ? plain.answer.ids.target : [plain.answer.follows];
-    return new Run(stored, question, await this.ask("run", {...question, against}), plain);
+    const answer = await this.ask("run", {...question, against: comparedWith(base)});
+    // the words of a text that is read are compared one by one
+    const [words, before] = [answer.texts.text, base.header.texts.text];
+    const alike = !words || words.length === before.length;
+    return new Run(stored, question, answer, alike ? base : null);
   }
 }

@@ -18,12 +18,9 @@ const LATER = /layer [1-9]/i;
 export function walkView(app) {
   const walk = walkOf(app);
   if (!walk)
-    return html`<h2>Step by step</h2>
-      <p class="hint" role="status">${app.walkFailed ?? "Computing every step…"}</p>`;
+    return html`<p class="hint" role="status">${app.walkFailed ?? "Computing every step…"}</p>`;
   const {steps, note} = walk.record;
-  if (!steps.length)
-    return html`<h2>Step by step</h2>
-      <p class="hint">${note}</p>`;
+  if (!steps.length) return html`<p class="hint">${note}</p>`;
   const at = Math.min(app.state.step, steps.length - 1);
   const step = steps[at];
   const shownSteps = walkedOf(app, walk);
@@ -38,7 +35,6 @@ export function walkView(app) {
     app.source.header.walk &&
     (app.source.base || app.source.given.source !== app.source.header.model.text);
   return html`
-    <h2>Step by step</h2>
     ${other ? stored(app.source.header.model.text) : nothing}
     <div class="bar">
       ${choice(

@@ -50,10 +50,28 @@ export function followed(place, one, other) {
   return Math.min(run.to + within, other.length - 1);
 }
 
+/** Words that no text contains, such as those of its beginning and its end. */
+export const isSpecial = (word) => /^(<[^<>]+>|\[[A-Z]+\])$/.test(word);
+
 /** The place of the last word of a text that has letters. */
 export function lastWord(words) {
-  const at = words.findLastIndex(
-    (word) => /\p{L}/u.test(word) && !/^(<.*>|\[[A-Z]+\])$/.test(word),
-  );
+  const at = words.findLastIndex((word) => /\p{L}/u.test(word) && !isSpecial(word));
   return Math.max(at, 0);
+}
+
+/** The words that a model reads. */
+export const readOf = ({texts: {source, text}}) => source ?? text;
+
+/**
+ * The text with another word at a place; null where the words do not stand in it as they are read.
+ */
+export function exchanged({given: {source}, header}, place, other) {
+  const words = readOf(header).slice(0, place + 1);
+  let from = 0;
+  for (const word of words.filter((one) => !isSpecial(one))) {
+    const at = source.indexOf(word, from);
+    if (at < 0) return null;
+    from = at + word.length;
+  }
+  return source.slice(0, from - words.at(-1).length) + other + source.slice(from);
 }

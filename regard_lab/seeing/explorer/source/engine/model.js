@@ -59,17 +59,17 @@ export class Model {
     });
   }
 
+  /** The mean of some rows; twice, because that of a single one is the mean of all. */
+  meanOf(table, rows) {
+    return meanVector(table, [...rows, ...rows], this.config.dim);
+  }
+
   /** The words of the training whose embeddings are nearest to that of a word, itself first. */
   near({word}) {
-    const {dim} = this.config;
-    const vector = (one) => {
-      // twice, because the mean of a single id is that of the whole table
-      const ids = this.tokeniser.encode(one);
-      return meanVector(this.table, [...ids, ...ids], dim);
-    };
+    const vector = (one) => this.meanOf(this.table, this.tokeniser.encode(one));
     const words = [...this.known];
     const own = vector(word);
-    const near = words.map((one) => cosine(own, vector(one), [0, 0, 1], dim));
+    const near = words.map((one) => cosine(own, vector(one)));
     return top(near, NEAR).map((at) => words[at]);
   }
 

@@ -4,6 +4,13 @@
 /** An array of `of(at)` for each place. */
 export const filled = (length, of) => Array.from({length}, (_, at) => of(at));
 
+/** A number within two others. */
+export const clamped = (number, least, most) => Math.min(Math.max(number, least), most);
+
+/** The place of a list of this length that is nearest to a value, which may be no number. */
+export const placeIn = (value, length) =>
+  clamped(Math.trunc(Number(value)) || 0, 0, Math.max(length - 1, 0));
+
 /**
  * y = x W' + b for all rows of x. Blocks of 4 rows and 2 outputs read each number from memory the
  * fewest times.
@@ -194,18 +201,8 @@ export function merged({shape: [layers, heads, rows, columns], weights}, queries
   return {shape: [layers, heads, queries.length, keys.length], weights: out};
 }
 
-/** The cosine between the mean vectors of a word before and after. */
-export function cosine(before, after, [, first, end], dim) {
-  let [both, one, other] = [0, 0, 0];
-  for (let i = 0; i < dim; i += 1) {
-    let [a, b] = [0, 0];
-    for (let row = first; row < end; row += 1) {
-      a += before[row * dim + i];
-      b += after[row * dim + i];
-    }
-    both += a * b;
-    one += a * a;
-    other += b * b;
-  }
-  return both / Math.sqrt(one * other) || 0;
+/** The cosine between two vectors. */
+export function cosine(one, other) {
+  const product = (a, b) => dot(a, 0, b, 0, a.length);
+  return product(one, other) / Math.sqrt(product(one, one) * product(other, other)) || 0;
 }

@@ -108,9 +108,9 @@ export class TextModel extends Model {
   sorted(x, settings) {
     const {dim, pooling} = this.config;
     const rows = pooling === "first" ? 1 : x.length / dim;
-    const pooled = Float32Array.from(
-      {length: dim},
-      (_, i) => filled(rows, (row) => x[row * dim + i]).reduce((sum, one) => sum + one, 0) / rows,
+    const pooled = this.meanOf(
+      x,
+      filled(rows, (row) => row),
     );
     return settings.tempered(
       this.weights.project(
@@ -131,7 +131,7 @@ export class TextModel extends Model {
     const {tokeniser, causal} = this;
     const {dim} = this.config;
     const settings = new Settings({...given, keeps: true});
-    const plain = [BEGIN, ...tokeniser.encode(source), ...(causal ? [] : [END])];
+    const plain = this.#read(source);
     const spans = tokeniser.words(plain);
     const words = wordsOf(spans);
     const inner = spans.map((_, at) => at).slice(1, causal ? undefined : -1);
@@ -156,16 +156,27 @@ export class TextModel extends Model {
     answer.attention = {text: merged(settings.weights("text"), spans, spans)};
     this.last = {key: JSON.stringify(kept), given, ids, spans, gone, mean, x, inner};
     Object.assign(answer, this.#said(ids, spans, x, gone, settings));
-    if (against)
-      answer.against = causal
-        ? this.#next(answer.logits, ids, spans, against.at(-1))
-        : this.#similarities(this.vectors(plain, new Settings()), x, spans);
+    if (against && causal) answer.against = this.#next(answer.logits, ids, spans, against.at(-1));
+    else if (against) {
+      const before = this.#read(against);
+      const vectors = this.vectors(before, new Settings());
+      answer.against = this.#similarities(vectors, x, tokeniser.words(before), spans);
+    }
     return answer;
   }
 
-  /** The cosine of each word's vectors. */
-  #similarities(one, other, spans) {
-    return {similarities: spans.map((span) => cosine(one, other, span, this.config.dim))};
+  /** The cosine of each word's vectors; a word may have other pieces in the other text. */
+  #similarities(one, other, spans, now = spans) {
+    const vector = (x, span) => this.meanOf(x, range(span));
+    return {
+      similarities: spans.map((span, at) =>
+        cosine(vector(one, span), vector(other, now[at] ?? span)),
+      ),
+    };
+  }
+
+  #read(text) {
+    return [BEGIN, ...this.tokeniser.encode(text), ...(this.causal ? [] : [END])];
   }
 
   /** What the head makes of the vectors. */

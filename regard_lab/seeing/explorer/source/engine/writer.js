@@ -69,6 +69,7 @@ export class Writer extends Model {
       1,
       settings,
     );
+    const target = wordsOf(spans);
     const read = [
       ["<begin>", 0, 1],
       ...spans.slice(0, -1).map(([word, first, end]) => [word, first + 1, end + 1]),
@@ -86,10 +87,10 @@ export class Writer extends Model {
       settings,
     };
     return {
-      texts: {source: wordsOf(sourceSpans), target: wordsOf(spans), read: wordsOf(read)},
+      texts: {source: wordsOf(sourceSpans), target, read: wordsOf(read)},
       text: tokeniser.decode(written),
       finished,
-      target: wordsOf(spans),
+      target,
       ...this.chances(logits, spans, all),
       unknown: this.unknown(source),
       erasable: sourceSpans.slice(0, -1).map((_, at) => at),

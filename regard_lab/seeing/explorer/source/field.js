@@ -1,0 +1,87 @@
+// The field in the place of an erased word, in which a reader writes another one.
+
+import {html} from "lit-html";
+import {offered} from "./form.js";
+import {act, flipped, undo} from "./past.js";
+import {play} from "./play.js";
+import {gone} from "./state.js";
+import {drawn} from "./surface.js";
+import {exchanged, readOf} from "./wordpairs.js";
+
+const OTHER_SIGNS = /[^\p{L}\p{M}\p{N}'’]/gu; // a sign more would be a word more
+
+/** Erase a word and open the field in its place, or put the word back. */
+export async function eraseAt(app, at) {
+  const {
+    source,
+    state: {erase: erased},
+  } = app;
+  const erase = flipped(erased, String(at), ".");
+  const shown = act(app, {erase});
+  const erases = gone({erase}).includes(at);
+  if (!erases || exchanged(source, at, "") === null) return shown;
+  const word = readOf(source.header)[at];
+  const field = {at, word, source, erased, written: "", near: []};
+  app.field = field;
+  await shown;
+  // on a touch screen the keyboard would hide the answer
+  if (matchMedia("(pointer: fine)").matches) app.element.querySelector(".field")?.focus();
+  if (!app.engine.words.length) return undefined;
+  field.near = await app.engine.ask("near", {word});
+  return app.drawFirst();
+}
+
+/** The field, and the words that the model knows: those near the erased one, or with these letters. */
+export function field(app) {
+  const {word, written, near} = app.field;
+  const known = written ? offered(written, app.engine.words) : near.slice(1);
+  return html`<input
+      class="field"
+      aria-label="Write another word in the place of “${word}”"
+      placeholder="another word"
+      maxlength="40"
+      autocomplete="off"
+      autocapitalize="none"
+      spellcheck="false"
+      list="near"
+      @input=${(event) => typed(app, event)}
+      @keydown=${(event) => onKey(app, event)}
+      @blur=${() => close(app)}
+      ${drawn(keepInside)}
+    /><datalist id="near">${known.map((one) => html`<option value=${one}></option>`)}</datalist>`;
+}
+
+function typed(app, {target, timeStamp}) {
+  const {at, source, erased} = app.field;
+  const word = target.value.replace(OTHER_SIGNS, "");
+  target.value = word;
+  app.field.written = word;
+  const text = word ? exchanged(source, at, word) : source.given.source;
+  const erase = word ? erased : flipped(erased, String(at), ".");
+  return play(app, {text, erase}, timeStamp);
+}
+
+function onKey(app, event) {
+  if (event.key !== "Enter" && event.key !== "Escape") return;
+  event.stopPropagation();
+  event.preventDefault(); // Enter would press the word
+  const word = event.target.closest(".g").querySelector(`[data-at="${app.field.at}"]`);
+  if (event.key === "Escape") undo(app);
+  word.focus(); // which closes the field
+  app.hot = null; // the answer speaks of the change
+  app.drawFirst();
+}
+
+function close(app) {
+  if (!app.field) return;
+  app.field = null;
+  app.drawFirst();
+}
+
+/** A field at the right edge begins before its word. */
+function keepInside(element) {
+  element.style.left = "";
+  const {right} = element.getBoundingClientRect();
+  const edge = element.closest(".stage").getBoundingClientRect().right;
+  if (right > edge) element.style.left = `${element.offsetLeft - (right - edge)}px`;
+}
