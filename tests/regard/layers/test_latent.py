@@ -9,6 +9,7 @@ import torch
 
 import regard as rg
 from regard.bias import ALiBi
+from regard.errors import ArgumentError
 from regard.layers import LatentAttention, record_attention
 from regard.layers.caches import new_cache
 from regard.patterns import KeySpan, PerHead, parse
@@ -268,6 +269,14 @@ def test_auto_is_the_cheaper_form_and_the_plan_says_why():
     assert str(step).splitlines()[0] == "1 query, 4,096 latents: absorbed, 63.7 times cheaper"
     windowed = LatentAttention(1024, 16, pattern="causal_window(100)").plan(1, 64, 4096)
     assert windowed.absorbed.pairs == 16 * 64 * 163  # keys that one of the queries may look at
+
+
+def test_a_plan_of_no_texts_has_no_pairs_and_one_of_less_is_refused():
+    layer = make_layer()
+    nothing = layer.plan(batch=0, q_len=7)
+    assert nothing.absorbed.pairs == nothing.expanded.pairs == 0
+    with pytest.raises(ArgumentError, match="batch is -1"):
+        layer.plan(batch=-1, q_len=7)
 
 
 @pytest.mark.parametrize("length", [1, 6])

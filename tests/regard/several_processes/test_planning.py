@@ -139,6 +139,26 @@ def test_a_ring_passes_on_and_zigzag_balances_causal_pairs():
     assert max(pairs["zigzag"]) < 1.01 * min(pairs["zigzag"])
 
 
+def test_auto_is_a_ring_where_a_process_fetches_more_than_half_of_what_it_holds():
+    even = Layout("contiguous", (1000,) * 4)
+    assert Needs(Causal(), even, even, 0).form("auto") == "ring"  # the last one fetches 3,000
+    assert Needs(CausalWindow(502), even, even, 0).form("auto") == "ring"
+    assert Needs(CausalWindow(501), even, even, 0).form("auto") == "gather"
+
+
+def test_the_position_of_the_first_query_says_which_keys_are_exchanged():
+    call = partial(bytes_exchanged, (5, 3, 7), **SIZES, k_lengths=(11, 13, 17), pattern="causal")
+    bytes_of_a_key = 2 * 2 * (5 + 3) * 8  # of both batch rows
+    # The queries stand at 0..4, 5..7 and 8..14, and the keys of processes begin at 0, 11 and 24.
+    assert call(q_start=0).received == (0, 8 * bytes_of_a_key, (11 + 4) * bytes_of_a_key)
+    assert call(q_start=41 - 15) == call()
+    assert call().received == (
+        (13 + 7) * bytes_of_a_key,
+        (11 + 10) * bytes_of_a_key,
+        24 * bytes_of_a_key,
+    )
+
+
 def test_ranges_that_are_read_back_are_the_rows_that_see_some_key():
     layout = Layout("contiguous", (5000, 5000))
     needs = Needs(CausalWindow(100), layout, layout, 0)

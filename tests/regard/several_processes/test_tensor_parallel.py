@@ -321,6 +321,19 @@ def test_what_cannot_be_divided_is_refused_with_the_numbers(count, call, words, 
     assert all(words in message for message in pools(count).refusals(*call))
 
 
+def weights_that_are_no_dtensors(count: int) -> dict[str, list[str]]:
+    by_layer = {}
+    for name in LAYERS:
+        weights = divided(layer(name), count).named_parameters()
+        by_layer[name] = [name for name, weight in weights if not isinstance(weight, DTensor)]
+    return by_layer
+
+
+def test_every_weight_of_a_divided_layer_is_a_dtensor_so_that_one_optimiser_takes_all(pools):
+    for by_layer in pools(2).run(weights_that_are_no_dtensors, 2):
+        assert by_layer == {name: [] for name in LAYERS}
+
+
 def test_a_plan_for_what_has_no_such_layer_is_refused():
     with pytest.raises(ArgumentError, match="model is an int; give a module"):
         tensor_parallel_plan(3)  # ty: ignore
