@@ -146,6 +146,12 @@ def test_wrong_arguments_are_refused(wrong):
         Linformer(**{"length": 5, "rank": 3} | wrong)
 
 
+def test_new_parameters_are_those_of_one_head_of_so_many_or_of_the_key_heads():
+    for options, heads in (({}, 1), ({"heads": 5}, 5), ({"heads": 6, "kv_heads": 3}, 3)):
+        for matrices in Linformer(11, 7).new_parameters(**options).values():
+            assert matrices.shape == (heads, 7, 11)
+
+
 def test_new_parameters_keep_the_size_of_a_key():
     """Variance 1 / length: the sum of 512 independent keys of variance 1 has variance 1 again."""
     deviations = []

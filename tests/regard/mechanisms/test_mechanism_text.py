@@ -109,3 +109,4 @@ def test_sizes_of_numpy_are_kept_as_whole_numbers_of_python(score):
 def test_sizes_that_are_not_given_are_those_of_the_documentation():
     assert m.Performer() == m.Performer(features=256, seed=0, orthogonal=True)
     assert m.RandomFeature() == m.RandomFeature(features=128, gated=False, seed=0, sigma=1.0)
+    assert m.LSH(4, 6) == m.LSH(chunk=4, buckets=6, rounds=4, seed=0)
