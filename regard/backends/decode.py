@@ -209,7 +209,7 @@ def _by_fused_operation(problem: Problem, runs: Runs, operands: Operands) -> Res
         output = torch.where(far[..., None], exact.output, output)
         if exact.log_sum_exp is not None:
             log_sum_exp = torch.where(far, exact.log_sum_exp, log_sum_exp)
-    return Result(output, log_sum_exp if "log_sum_exp" in problem.want else None)
+    return Result(output, problem.wanted_sums(log_sum_exp))
 
 
 def _added_scores(

@@ -336,7 +336,7 @@ def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
     )
     compute = _by_document if document_ids(problem.pattern) else _whole
     output, log = compute(problem, engine, operands, text)
-    return Result(output.to(problem.dtype), log if "log_sum_exp" in problem.want else None)
+    return Result(output.to(problem.dtype), problem.wanted_sums(log))
 
 
 def _whole(

@@ -53,9 +53,7 @@ def _run(problem: Problem, operands: Operands) -> Result:
     if empty_rows is not None:
         output = output.masked_fill(empty_rows, 0)
         log_sum_exp = log_sum_exp.masked_fill(empty_rows[..., 0], -math.inf)
-    return Result(
-        output.to(operands.q.dtype), log_sum_exp if "log_sum_exp" in problem.want else None
-    )
+    return Result(output.to(operands.q.dtype), problem.wanted_sums(log_sum_exp))
 
 
 def _project(projection: torch.Tensor, x: torch.Tensor) -> torch.Tensor:

@@ -361,7 +361,7 @@ def _run(problem: Problem, mechanism: LSH, operands: Operands) -> Result:
     )
     few = _has_few_queries(problem, mechanism, len(grid.keys))
     output, log_sum_exp = call.few_queries() if few else call.all_keys()
-    return Result(output.to(problem.dtype), log_sum_exp if "log_sum_exp" in problem.want else None)
+    return Result(output.to(problem.dtype), problem.wanted_sums(log_sum_exp))
 
 
 def _has_few_queries(problem: Problem, mechanism: LSH, keys: int) -> bool:

@@ -147,7 +147,7 @@ def by_formula(problem: Problem, operands: Operands) -> Result:
     computed = problem.mechanism.formula(inputs)
 
     output = computed.output.to(q.dtype)
-    log_sum_exp = computed.log_sum_exp if "log_sum_exp" in problem.want else None
+    log_sum_exp = problem.wanted_sums(computed.log_sum_exp)
     if computed.weights is None or computed.allowed is None:
         return Result(output, log_sum_exp)
     statistics = observe(problem, grid, computed.weights, computed.allowed)

@@ -26,7 +26,7 @@ from regard.backends.scores.normalising import Normaliser
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import gradients
 from regard.backends.sinks import with_sinks
-from regard.backends.statistics.second_pass import compute_statistics, with_statistics
+from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core import costs
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import RELATIVE, Problem
@@ -52,12 +52,7 @@ class Streamed(Limited):
     def run(self, blocking: Blocking, operands: Operands) -> Result:
         problem = blocking.problem
         output, log_sum_exp = stream(blocking, operands)
-        statistics = compute_statistics(problem, operands, log_sum_exp)
-        return Result(
-            output.to(operands.q.dtype),
-            log_sum_exp if "log_sum_exp" in problem.want else None,
-            **statistics,
-        )
+        return result_of(problem, operands, output.to(operands.q.dtype), log_sum_exp)
 
 
 def _cost(blocking: Blocking, size: BlockCounts) -> Cost:

@@ -176,6 +176,10 @@ class Problem:
         of_keys = self.kv_heads * self.k_len * (self.key_dim + self.v_dim)
         return self.batch * (of_queries + of_keys) * self.dtype.itemsize
 
+    def wanted_sums(self, log_sum_exp: torch.Tensor | None) -> torch.Tensor | None:
+        """The log-sum-exp for the result of a call: None where the call did not ask for it."""
+        return log_sum_exp if "log_sum_exp" in self.want else None
+
     @cached_property
     def computed_bytes(self) -> int:
         """Bytes of a number in which scores are computed: of float64 if the call is float64, else of float32."""

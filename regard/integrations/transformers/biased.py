@@ -32,6 +32,7 @@ from regard.integrations.transformers.masks import NO_WEIGHTS
 __all__ = [
     "BIASED",
     "attend_as_bart",
+    "dropout_in_training",
     "heads_of",
     "project_heads",
     "refuse_weights",
@@ -46,6 +47,11 @@ def heads_of(x: torch.Tensor, heads: int) -> torch.Tensor:
 def project_heads(x: torch.Tensor, heads: int, *layers: nn.Module) -> list[torch.Tensor]:
     """The heads (batch, heads, length, head_dim) of each layer's output for x, (batch, length, dim)."""
     return [heads_of(layer(x), heads) for layer in layers]
+
+
+def dropout_in_training(module: nn.Module, probability: float) -> float:
+    """The dropout of a call of this module: 0 outside of training."""
+    return probability if module.training else 0.0
 
 
 def refuse_weights(wanted: Any) -> None:
@@ -67,7 +73,7 @@ def attend_as_bart(
     """
     q = heads_of(module.q_proj(hidden_states), module.num_heads)
     k, v = _keys_as_bart(module, hidden_states, encoded, past)
-    dropout = (module.dropout or 0.0) if module.training else 0.0
+    dropout = dropout_in_training(module, module.dropout or 0.0)
     output, _ = regard_attention(
         module, q, k, v, attention_mask, scaling=module.scaling, dropout=dropout, is_causal=False
     )
@@ -121,7 +127,7 @@ class RegardBloomAttention(BloomAttention):
             attention_mask,
             scaling=self.inv_norm_factor,
             is_causal=attention_mask is None,
-            dropout=self.attention_dropout.p if self.training else 0.0,
+            dropout=dropout_in_training(self, self.attention_dropout.p),
             position_bias=alibi.unflatten(0, (-1, self.num_heads)),
         )
         output = self.dense(output.flatten(2))
@@ -153,7 +159,7 @@ class RegardMptAttention(MptAttention):
             v,
             None if attention_mask is None else ~attention_mask,
             scaling=self.softmax_scale,
-            dropout=self.attn_dropout_p if self.training else 0.0,
+            dropout=dropout_in_training(self, self.attn_dropout_p),
             position_bias=position_bias[None, ..., -k.shape[2] :],
         )
         return self.out_proj(output.flatten(2)), None
@@ -172,7 +178,7 @@ class RegardMPNetSelfAttention(MPNetSelfAttention):
     ) -> tuple[torch.Tensor]:
         refuse_weights(output_attentions)
         q, k, v = project_heads(hidden_states, self.num_attention_heads, self.q, self.k, self.v)
-        dropout = self.dropout.p if self.training else 0.0
+        dropout = dropout_in_training(self, self.dropout.p)
         output, _ = regard_attention(
             self,
             q,
@@ -224,7 +230,7 @@ def _attend_disentangled(
     bias: torch.Tensor | None,
 ) -> torch.Tensor:
     """The output of DeBERTa's attention. attention_mask: (batch, 1, length, length), 1 for pairs without padding."""
-    dropout = module.dropout.p if module.training else 0.0
+    dropout = dropout_in_training(module, module.dropout.p)
     output, _ = regard_attention(
         module,
         *tensors,
@@ -284,7 +290,7 @@ class RegardWavLMAttention(WavLMAttention):
             k,
             v,
             unpadded,
-            dropout=self.dropout if self.training else 0.0,
+            dropout=dropout_in_training(self, self.dropout),
             position_bias=gated_position_bias.unflatten(0, (-1, self.num_heads)),
         )
         return self.out_proj(output.flatten(2)), None

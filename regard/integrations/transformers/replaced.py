@@ -32,6 +32,7 @@ from regard.integrations.transformers.attending import ModuleCall, attend, regar
 from regard.integrations.transformers.biased import (
     BIASED,
     attend_as_bart,
+    dropout_in_training,
     heads_of,
     project_heads,
     refuse_weights,
@@ -108,7 +109,7 @@ class _Windowed(nn.Module):
         plans: dict[Any, Any],
     ) -> torch.Tensor:
         """(batch, length, dim) of these queries."""
-        dropout = self.dropout if self.training else 0.0
+        dropout = dropout_in_training(self, self.dropout)
         call = ModuleCall(pattern, 0, dropout=dropout, plans=plans)
         return attend(self, q, k, v, call).transpose(1, 2).flatten(2)
 
@@ -249,7 +250,7 @@ class RegardBigBirdSelfAttention(BigBirdSelfAttention):
             k, v = project_heads(read, heads, self.key, self.value)
             k, v = append_to_cache(cache, k, v, self.layer_idx)
         mask = encoder_attention_mask if is_crossing else attention_mask
-        dropout = self.dropout.p if self.training else 0.0
+        dropout = dropout_in_training(self, self.dropout.p)
         output, _ = regard_attention(self, q, k, v, mask, dropout=dropout, is_causal=False)
         return output.flatten(2), None
 

@@ -28,7 +28,11 @@ from transformers.models.swinv2.modeling_swinv2 import Swinv2SelfAttention
 from transformers.models.vitdet.modeling_vitdet import VitDetAttention, get_rel_pos
 
 from regard.integrations.transformers.attending import regard_attention
-from regard.integrations.transformers.biased import project_heads, refuse_weights
+from regard.integrations.transformers.biased import (
+    dropout_in_training,
+    project_heads,
+    refuse_weights,
+)
 
 __all__ = ["WINDOWED"]
 
@@ -60,7 +64,7 @@ class _InWindows:
             mask = self.mask_factor * attention_mask
             of_image = bias + mask[:, None]  # (windows, heads, cells, cells)
             bias = of_image.repeat(len(q) // len(mask), 1, 1, 1)
-        dropout = self.dropout.p if self.training else 0.0
+        dropout = dropout_in_training(self, self.dropout.p)
         output, _ = regard_attention(
             self, q, k, v, None, scaling=scale, dropout=dropout, is_causal=False, position_bias=bias
         )
@@ -126,7 +130,7 @@ def _attend_with_distances(
         column_scores = torch.einsum("bhyxd,xkd->bhyxk", by_cell, of_columns)
         q_scaled = torch.cat([q_scaled, row_scores.flatten(2, 3), column_scores.flatten(2, 3)], -1)
         k = torch.cat([k, _ones_at_cells(height, width, k)], -1)
-    dropout = getattr(module, "dropout", 0.0) if module.training else 0.0
+    dropout = dropout_in_training(module, getattr(module, "dropout", 0.0))
     output, _ = regard_attention(
         module, q_scaled, k, v, None, scaling=1.0, dropout=dropout, is_causal=False
     )

@@ -87,6 +87,11 @@ class NeutralCall:
         batch, heads, q_len, _ = self.q.shape
         return batch, heads, q_len, self.k.shape[2]
 
+    @property
+    def used_scale(self) -> float:
+        """What multiplies the dot products: the scale, or 1 / sqrt(head_dim)."""
+        return self.q.shape[3] ** -0.5 if self.scale is None else self.scale
+
     def changed(self, name: str) -> str | None:
         """The dtype or layout of this name in `changes`; None where it is the ordinary one."""
         return None if self.changes is None else self.changes.get(name)
@@ -217,7 +222,6 @@ def _slope(call: NeutralCall, allowed: Array) -> dict[str, Array]:
 
 def _plain_results(call: NeutralCall, allowed: Array) -> dict[str, Array]:
     """The results of a call without a transform."""
-    scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
     sink = None if call.sink is None else call.sink[None]
     bias = call.bias
     if bias is not None:
@@ -229,7 +233,7 @@ def _plain_results(call: NeutralCall, allowed: Array) -> dict[str, Array]:
             call.k,
             call.v,
             allowed,
-            scale=scale,
+            scale=call.used_scale,
             softcap=call.softcap,
             bias=bias,
             sink=sink,

@@ -31,7 +31,6 @@ def ask_transformers(kind: str) -> Callable[[NeutralCall], Results]:
         if is_masked and call.bias is not None:
             raise CannotAskError("mask and bias together")
         forward = _forward(kind, call)
-        scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
         layer: Any = nn.Module()
         layer.num_key_value_groups = call.q.shape[1] // call.k.shape[1]
         layer.is_causal = call.causal
@@ -48,7 +47,7 @@ def ask_transformers(kind: str) -> Callable[[NeutralCall], Results]:
                 zeros = torch.zeros(allowed.shape, dtype=q.dtype)
                 lowest = torch.full_like(zeros, torch.finfo(q.dtype).min)
                 mask = torch.where(allowed, zeros, lowest)
-            options: dict[str, Any] = {"scaling": scale, "dropout": call.dropout}
+            options: dict[str, Any] = {"scaling": call.used_scale, "dropout": call.dropout}
             if call.softcap is not None:
                 options["softcap"] = call.softcap
             if call.sink is not None:

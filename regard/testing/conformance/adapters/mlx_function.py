@@ -48,7 +48,7 @@ def ask_mlx() -> Callable[[NeutralCall], Results]:
                 by_name["q"],
                 by_name["k"],
                 by_name["v"],
-                scale=call.q.shape[3] ** -0.5 if call.scale is None else call.scale,
+                scale=call.used_scale,
                 mask=by_name.get("bias", mask),
                 sinks=by_name.get("sink"),
             )

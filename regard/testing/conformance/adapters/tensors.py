@@ -32,8 +32,8 @@ class Torch:
 
     >>> from regard.testing.conformance import CLAUSES, judge
     >>> def attend(call, tensors):
-    ...     scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
-    ...     return torch.softmax(tensors["q"] @ tensors["k"].mT * scale, -1) @ tensors["v"]
+    ...     scores = tensors["q"] @ tensors["k"].mT * call.used_scale
+    ...     return torch.softmax(scores, -1) @ tensors["v"]
     >>> mine = Torch(attend, words=("scale", "gradients", "layout"))
     >>> judge(CLAUSES["scale-given"], mine).status, judge(CLAUSES["no-keys"], mine).status
     ('agrees', 'agrees')

@@ -169,8 +169,7 @@ def sinks_clauses() -> Iterator[Clause]:
 
     def scaled(call: NeutralCall) -> Results:
         assert call.sink is not None
-        scale = call.q.shape[3] ** -0.5 if call.scale is None else call.scale
-        return right_results(replace(call, sink=call.sink * scale))
+        return right_results(replace(call, sink=call.sink * call.used_scale))
 
     readings = {**ignored, "scaled": scaled}
     sentence = "the sink of each head takes part in the sum, without a value"
