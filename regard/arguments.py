@@ -349,6 +349,13 @@ def whole(
     return value if type(value) is int else int(value)
 
 
+def whole_or(
+    name: str, number: object, default: int, least: int | None = None, most: int | None = None
+) -> int:
+    """What `whole` makes of a number; the default where it is None."""
+    return default if number is None else whole(name, number, least, most)
+
+
 def real(
     name: str,
     number: object,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from regard.arguments import count_of, shown, whole
+from regard.arguments import count_of, shown, whole, whole_or
 from regard.core.problem import checked_q_start
 from regard.core.tensors import DTYPES
 from regard.distributed.agreement import CallHeader
@@ -130,7 +130,7 @@ def bytes_exchanged(
     batch = whole("batch", batch, 0)
     kv_heads = whole("kv_heads", kv_heads, 1)
     head_dim = whole("head_dim", head_dim, 1)
-    v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
+    v_dim = whole_or("v_dim", v_dim, head_dim, 0)
 
     q = Layout(layout, tuple(lengths))
     k = q if k_lengths is None else Layout(layout, tuple(k_lengths))

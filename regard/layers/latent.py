@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from regard.arguments import count_of, of_kind, one_of, real, shown, whole, yes_or_no
+from regard.arguments import count_of, of_kind, one_of, real, shown, whole, whole_or, yes_or_no
 from regard.bias import Bias
 from regard.core.backend import Cost
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
@@ -143,7 +143,7 @@ class LatentAttention(AttentionLayer):
         self.latent_dim = whole("latent_dim", latent_dim, 1)
         self.rope_dim = whole("rope_dim", rope_dim, 0)
         self.head_dim = whole("head_dim", head_dim, 1)
-        self.value_dim = self.head_dim if value_dim is None else whole("value_dim", value_dim, 1)
+        self.value_dim = whole_or("value_dim", value_dim, self.head_dim, 1)
         self._set_options(
             pattern,
             dropout,
@@ -266,7 +266,7 @@ class LatentAttention(AttentionLayer):
         """
         batch = whole("batch", batch, 0)
         q_len = whole("q_len", q_len, 0)
-        held = whole("held", q_len if held is None else held, q_len)
+        held = whole_or("held", held, q_len, q_len)
         weights_dtype, weights_device = dtype_and_device_of(self.to_v)
         if dtype is None:
             dtype = weights_dtype

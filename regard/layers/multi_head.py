@@ -9,7 +9,7 @@ from typing import Any, Self
 import torch
 from torch import nn
 
-from regard.arguments import count_of, of_kind, shown, whole, yes_or_no
+from regard.arguments import count_of, of_kind, shown, whole, whole_or, yes_or_no
 from regard.bias import Bias, Forgetting
 from regard.core.keywords import OF_INPUTS, OF_LAYERS, refusing_keywords
 from regard.core.problem import checked_mechanism, checked_q_start
@@ -223,7 +223,7 @@ class MultiHeadAttention(AttentionLayer):
         """Keep the sizes with their defaults filled in; an ArgumentError if they do not fit."""
         self.dim = whole("dim", dim, 1)
         self.heads = whole("heads", heads, 1)
-        self.kv_heads = self.heads if kv_heads is None else whole("kv_heads", kv_heads, 1)
+        self.kv_heads = whole_or("kv_heads", kv_heads, self.heads, 1)
         self.context_dim = self.dim
         if context_dim is not None:
             self.context_dim = whole("context_dim", context_dim, 1)

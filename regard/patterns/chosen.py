@@ -12,7 +12,7 @@ from regard.arguments import check_fields, count_of
 from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.exporting import exporting
 from regard.patterns.arguments import at_least_one
-from regard.patterns.band import Band
+from regard.patterns.band import Band, tighter
 from regard.patterns.base import Pattern
 from regard.patterns.grid import Grid, four_axes, true_runs
 from regard.patterns.held import (
@@ -225,7 +225,7 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         first_rows = torch.arange(listed.shape[2], device=grid.device)[:, None] * self.query_block
         first = first_rows.clamp(min=rows.start)
         end = (first_rows + self.query_block).clamp(max=rows.stop)
-        stop = keys.stop if band.stop is None else min(keys.stop, band.stop)
+        stop = tighter(min, keys.stop, band.stop)
         low = (listed * self.block).clamp(min=max(keys.start, band.start or 0))
         high = ((listed + 1) * self.block).clamp(max=stop)
         if band.left is not None:
@@ -260,7 +260,7 @@ class Chosen(RowsOfOneCall, TensorPattern, enrol=False):
         low = self.ascending * self.block  # (batch or 1, lists, row blocks, n)
         first_rows = torch.arange(low.shape[2], device=low.device)[:, None] * self.query_block
         end_rows = (first_rows + self.query_block).clamp(max=q_len)
-        stop = k_len if within.stop is None else min(k_len, within.stop)
+        stop = tighter(min, k_len, within.stop)
         whole = (low >= max(0, within.start or 0)) & (low + self.block <= stop)
         if within.left is not None:
             whole &= low >= first + end_rows - 1 - within.left

@@ -106,7 +106,7 @@ class RandomBlocks(Pattern):
         query_block = q_pos // self.block
         key_block = k_pos // self.block
         blocks = self._blocks(k_len)
-        choices = query_block + 1 if self.past else torch.full_like(query_block, blocks)
+        choices = _choices(query_block, None if self.past else blocks)
         allowed = (choices <= self.drawn) & (key_block < choices)
         if (choices > self.drawn).any():
             for drawn in _distinct(self.drawn, self.seed, query_block, choices):
@@ -132,8 +132,15 @@ class RandomBlocks(Pattern):
 def _table(count: int, seed: int, part: int, blocks: int | None) -> list[list[int]]:
     """The draws of `TABLE` neighbouring query blocks; `blocks` to draw from, or None for those of the past."""
     query_blocks = torch.arange(part * TABLE, (part + 1) * TABLE, device="cpu")
-    choices = query_blocks + 1 if blocks is None else torch.full_like(query_blocks, blocks)
+    choices = _choices(query_blocks, blocks)
     return torch.stack(_distinct(count, seed, query_blocks, choices), dim=-1).tolist()
+
+
+def _choices(query_blocks: torch.Tensor, blocks: int | None) -> torch.Tensor:
+    """How many blocks of keys each block of queries draws among: so many, or None for its own and those before it."""
+    if blocks is None:
+        return query_blocks + 1
+    return torch.full_like(query_blocks, blocks)
 
 
 def _distinct(

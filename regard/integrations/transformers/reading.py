@@ -222,11 +222,14 @@ def unpadded_keys(unpadded: torch.Tensor) -> Pattern:
 
 def _span(starts: list[int], stops: list[int], length: int) -> Pattern:
     """The span of allowed keys of each row, as numbers: patterns with equal numbers are equal and share a plan."""
-    rows = {*zip(starts, stops, strict=True)}
-    start = starts[0] if len(rows) == 1 else starts
-    if all(stop == length for stop in stops):
+    start: int | list[int] = starts
+    stop: int | list[int] = stops
+    if len({*zip(starts, stops, strict=True)}) == 1:
+        start = starts[0]
+        stop = stops[0]
+    if all(end == length for end in stops):
         return KeySpan(start, None)  # padded on the left: equal for every length of a cache
-    return KeySpan(start, stops[0] if len(rows) == 1 else stops)
+    return KeySpan(start, stop)
 
 
 def _documents(ids: torch.Tensor, keys: range) -> Pattern:

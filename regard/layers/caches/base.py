@@ -11,7 +11,16 @@ from typing import Any, Self
 
 import torch
 
-from regard.arguments import a_path, count_of, in_memory, refuse_wrapper, shown, whole, yes_or_no
+from regard.arguments import (
+    a_path,
+    count_of,
+    in_memory,
+    refuse_wrapper,
+    shown,
+    whole,
+    whole_or,
+    yes_or_no,
+)
 from regard.bias import Forgetting, log_sums
 from regard.core.layout import checked_layout, swapped
 from regard.core.tensors import HEADS_FIRST, Stored, check_tensor
@@ -208,7 +217,7 @@ class Cache(Owned):
         kv_heads = whole("kv_heads", kv_heads, 1)
         room = self._room(0, 0)
         head_dim = whole("head_dim", head_dim, 0)
-        self.v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
+        self.v_dim = whole_or("v_dim", v_dim, head_dim, 0)
         if self.joined and self.v_dim > head_dim:
             raise ArgumentError(
                 f"v_dim is {self.v_dim}, and in a joined cache at most head_dim, {head_dim}"

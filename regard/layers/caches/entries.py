@@ -8,7 +8,7 @@ from weakref import ref
 
 import torch
 
-from regard.arguments import count_of, whole
+from regard.arguments import count_of, whole_or
 from regard.core.tensors import positions_of
 from regard.errors import ArgumentError, UnsupportedError
 
@@ -221,7 +221,7 @@ class HeldEntries:
                 "keep(after=...): forget gates are summed along the text and not along a path of a Tree; crop the "
                 "cache to the entries before the tree, and compute the path again"
             )
-        length = self.length if after is None else whole("after", after, 0, self.length)
+        length = whole_or("after", after, self.length, 0, self.length)
 
         held = self.positions()
         rows = max(held.shape[0], chosen.shape[0])

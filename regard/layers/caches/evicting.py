@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.arguments import count_of, in_memory, shown, whole
+from regard.arguments import count_of, in_memory, shown, whole, whole_or
 from regard.errors import ArgumentError, ShapeError
 
 
@@ -58,7 +58,7 @@ def heavy_hitters(
     [[[0, 2, 4]]]
     """
     count = whole("count", count, 0)
-    recent = count // 2 if recent is None else whole("recent", recent, 0, count)
+    recent = whole_or("recent", recent, count // 2, 0, count)
     weights = _weights_of_kv_heads(received, kv_heads)
     return _largest_and_last(weights, count, recent, positions)
 

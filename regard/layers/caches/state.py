@@ -10,7 +10,7 @@ from typing import Any, Self, cast
 
 import torch
 
-from regard.arguments import a_path, count_of, shown, whole, yes_or_no
+from regard.arguments import a_path, count_of, shown, whole, whole_or, yes_or_no
 from regard.backends.documents import (
     Texts,
     at_ends,
@@ -269,7 +269,7 @@ class RecurrentState(Owned):
         batch = whole("batch", batch, 0)
         kv_heads = whole("kv_heads", kv_heads, 1)
         head_dim = whole("head_dim", head_dim, 1)
-        v_dim = head_dim if v_dim is None else whole("v_dim", v_dim, 0)
+        v_dim = whole_or("v_dim", v_dim, head_dim, 0)
         self._last_problem: tuple[Any, Any] = (None, None)  # the key and the problem of a call
         # Changed by one assignment: an interruption leaves all or nothing.
         self._so_far = _SoFar(StateSizes(batch, kv_heads, head_dim, v_dim))
