@@ -244,6 +244,28 @@ def make_batch(pairs: Sequence[EncodedPair]) -> TranslationBatch:
     )
 
 
+def parts_of_rows(count: int, *columns: torch.Tensor) -> list[tuple[torch.Tensor, ...]]:
+    """Neighbouring rows of tensors with as many rows each, in at most `count` parts of equal size, but for one row.
+
+    Columns at the end of a part that are PAD in all of its rows are left out of ids (rows, length).
+
+    >>> [ids.tolist() for (ids,) in parts_of_rows(2, torch.tensor([[5, 6, 7], [8, 9, 0], [4, 0, 0]]))]
+    [[[5, 6, 7], [8, 9, 0]], [[4]]]
+    """
+    count = max(1, min(count, len(columns[0])))
+    divided = [column.tensor_split(count) for column in columns]
+    return [tuple(map(without_padding, part)) for part in zip(*divided, strict=True)]
+
+
+def without_padding(ids: torch.Tensor) -> torch.Tensor:
+    """Ids (rows, length) without the columns at their end that are PAD in all rows; other tensors as they are."""
+    if ids.dim() != 2 or ids.dtype == torch.bool or not ids.numel():
+        return ids
+    is_used = (ids != PAD).any(0)
+    length = int(is_used.nonzero().max()) + 1 if bool(is_used.any()) else 1
+    return ids[:, :length]
+
+
 def in_order(lengths: Sequence[int], budget: int) -> list[list[int]]:
     """Indices of texts, those of similar length together, within a budget of ids; a longer text is alone.
 

@@ -38,7 +38,7 @@ from regard_lab.models.storage import (
     write_checkpoints,
     write_model_files,
 )
-from regard_lab.training.config import GONE, TrainingConfig
+from regard_lab.training.config import GONE, TrainingConfig, as_named_now
 from regard_lab.training.folders import check_that_folders_lock
 from regard_lab.training.identity import Identity
 
@@ -309,7 +309,7 @@ def read_run(folder: str | Path) -> RunSummary:
     checkpoints = _checkpoints_of(folder)
     content = read_training(folder / checkpoints.last)
     try:
-        config = TrainingConfig.from_dict(content["config"])
+        config = TrainingConfig.from_dict(as_named_now(content["config"]))
     except ArgumentError as error:
         raise OccupiedError(
             f"{folder / checkpoints.last} was trained with other settings: {error}"

@@ -19,9 +19,23 @@ SCHEDULES = ("inverse_square_root", "cosine", "constant")
 PRECISIONS = ("float32", "bfloat16")
 # Settings of runs begun before 2026-11-26, and what is done now.
 GONE = {"skip_non_finite": 0, "parallel": "ddp"}
+# Until 2026-11-29 this setting said how many batches a step reads, which has a name of its own now.
+RENAMED = {"accumulate": "batches_per_step"}
 PLAN_EVERY = 10  # steps between plans of the last step, where the config has no number of steps
 VALIDATIONS = 10  # of a training whose config has no number of steps between them
 CHOSEN = "chosen by the data and the budget"  # in help, of a setting that a command chooses for a new run
+
+
+def as_named_now(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings of a run by the names that they have now; in the order in which they were.
+
+    >>> as_named_now({"steps": 5, "accumulate": 4})
+    {'steps': 5, 'batches_per_step': 4}
+    >>> as_named_now({"batches_per_step": 1, "accumulate": 4})
+    {'batches_per_step': 1, 'accumulate': 4}
+    """
+    renamed = {} if "batches_per_step" in settings else RENAMED
+    return {renamed.get(name, name): value for name, value in settings.items()}
 
 
 def setting(default: Any = MISSING, **more: Any) -> Any:
@@ -53,7 +67,8 @@ class TrainingConfig:
         epsilon: Adam's guard against division by zero.
         weight_decay: decoupled decay of the matrices; vectors (biases, norms) are never decayed.
         gradient_clip: the largest allowed norm of all gradients together; None for no limit.
-        accumulate: number of micro-batches in one step.
+        batches_per_step: batches that are read for one step, one after the other, in the memory of one.
+        accumulate: parts into which each batch is divided, one after the other: the same step in less memory.
         validate_every: steps between validations; without a number, a tenth of all steps.
         patience: validations in a row without improvement after which training stops or, if no number of steps is
             given, its cooldown begins; no limit by default.
@@ -85,6 +100,7 @@ class TrainingConfig:
     epsilon: float = 1e-9
     weight_decay: float = setting(0.0, least=0)
     gradient_clip: float | None = 1.0
+    batches_per_step: int = setting(1, least=1)
     accumulate: int = setting(1, least=1)
     validate_every: int | None = setting(200, least=1, shown=CHOSEN)
     patience: int | None = setting(None, least=1)

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Protocol
 
 import torch
 
-from regard.errors import DataError
+from regard.errors import ArgumentError, DataError
 from regard.packages import needed
 from regard_lab.training.config import TrainingConfig, learning_rate_at
 
@@ -30,9 +30,16 @@ class Task(Protocol):
     """
 
     def batch(self, index: int) -> Batch:
-        """The micro-batch number `index`: a pure function of it, so that a resumed run sees the same data.
+        """The batch number `index`: a pure function of it, so that a resumed run sees the same data.
 
-        With `TrainingConfig.accumulate` = a, step s (from 0) reads the indices s * a to s * a + a - 1.
+        With `TrainingConfig.batches_per_step` = b, step s (from 0) reads the indices s * b to s * b + b - 1.
+        """
+        ...
+
+    def parts(self, batch: Batch, count: int) -> Sequence[Batch]:
+        """The batch divided into at most `count` parts, whose losses and tokens sum to its own.
+
+        Called only where `TrainingConfig.accumulate` is above 1; a task without it cannot have that.
         """
         ...
 
@@ -107,7 +114,7 @@ class Workers:
 
 
 class StepSums(NamedTuple):
-    """What one step saw, over all its micro-batches and processes."""
+    """What one step saw, over all its batches and processes."""
 
     loss: float  # nats per target token
     tokens: int
@@ -122,13 +129,18 @@ class StepSums(NamedTuple):
 class TrainingEngine:
     """A model, its optimiser and the steps that change them.
 
-    The gradient of a step is that of (sum of token losses) / (number of target tokens), both over all
-    micro-batches and processes, so it does not depend on how a batch is cut into pieces.
+    The gradient of a step is that of (sum of token losses) / (number of target tokens), both over all batches, their
+    parts and processes, so it does not depend on how a batch is divided.
     """
 
     def __init__(
         self, model: torch.nn.Module, task: Task, config: TrainingConfig, workers: Workers
     ) -> None:
+        if config.accumulate > 1 and not hasattr(task, "parts"):
+            raise ArgumentError(
+                f"accumulate is {config.accumulate}, and this task has no method `parts` that divides a batch; give it "
+                f"one, or accumulate=1"
+            )
         self._task = task
         self._config = config
         self._workers = workers
@@ -137,8 +149,8 @@ class TrainingEngine:
         self._parameters = [
             parameter for parameter in model.parameters() if parameter.requires_grad
         ]
-        # This process's loss of each micro-batch of the last step.
-        self._pieces: list[float] = []
+        # This process's loss of each batch of the last step.
+        self._losses: list[float] = []
 
         matrices = [parameter for parameter in self._parameters if parameter.dim() > 1]
         vectors = [parameter for parameter in self._parameters if parameter.dim() <= 1]
@@ -189,8 +201,8 @@ class TrainingEngine:
         """The loss of a batch of step `index` as the model is now; None where validation batches show more."""
         if self._task.validation_batches():
             return None
-        first_batch = self._task.batch(index * self._config.accumulate)
-        return self._mean_over([first_batch], self._task.loss)
+        first_batch = self._task.batch(index * self._config.batches_per_step)
+        return self._mean_over(self._parts(first_batch), self._task.loss)
 
     @torch.no_grad()
     def _mean_over(
@@ -214,20 +226,25 @@ class TrainingEngine:
 
     def _gather_gradients(self, index: int) -> tuple[float, int]:
         """Leave in the gradients the sum over tokens, averaged over processes; return the sums over both."""
-        loss = 0.0
         tokens = 0
-        pieces = self._config.accumulate
-        self._pieces = []
-        for piece in range(pieces):
-            batch = self._workers.to_device(self._task.batch(index * pieces + piece))
-            is_last = piece == pieces - 1
-            with self._workers.gradients(self._wrapped, meet=is_last):
-                with self._autocast():
-                    piece_loss, piece_tokens = self._task.loss(self._wrapped, batch)
-                piece_loss.backward()
-            self._pieces.append(float(piece_loss.detach()))
-            loss += self._pieces[-1]
-            tokens += int(piece_tokens)
+        count = self._config.batches_per_step
+        self._losses = []
+        for number in range(count):
+            parts = self._parts(self._task.batch(index * count + number))
+            loss_of_batch = 0.0
+            for place, part in enumerate(parts, start=1):
+                on_device = self._workers.to_device(part)
+                is_last = number == count - 1 and place == len(parts)
+                with self._workers.gradients(self._wrapped, meet=is_last):
+                    with self._autocast():
+                        part_loss, part_tokens = self._task.loss(self._wrapped, on_device)
+                    part_loss.backward()
+                loss_of_batch += float(part_loss.detach())
+                tokens += int(part_tokens)
+                # Its graph would stay in memory beside that of the next part.
+                del part_loss
+            self._losses.append(loss_of_batch)
+        loss = sum(self._losses)
 
         loss, all_tokens = self._workers.sum(loss, tokens)
         if not all_tokens:
@@ -236,10 +253,16 @@ class TrainingEngine:
             )
         return loss, int(all_tokens)
 
+    def _parts(self, batch: Batch) -> Sequence[Batch]:
+        """The parts of a batch, computed one after the other."""
+        if self._config.accumulate == 1:
+            return [batch]
+        return self._task.parts(batch, self._config.accumulate)
+
     def _find_fault(self, index: int) -> str:
         """Which batch, and which tensor first, is not finite; every process takes part and finds the same."""
-        first = index * len(self._pieces)
-        losses = self._workers.any(*(not math.isfinite(loss) for loss in self._pieces))
+        first = index * len(self._losses)
+        losses = self._workers.any(*(not math.isfinite(loss) for loss in self._losses))
         last = first + len(losses) - 1
         if any(losses):
             batch = f"the loss of batch {first + losses.index(True)} is not finite"

@@ -28,6 +28,7 @@ from regard_lab.training.clock import TrainingClock
 from regard_lab.training.config import (
     PLAN_EVERY,
     TrainingConfig,
+    as_named_now,
     step_when_cooled,
     step_when_time_ends,
     validation_is_due,
@@ -265,7 +266,7 @@ class TrainingRun:
         """Refuse another run; return what differs harmlessly."""
         before = read_training(checkpoint)
         now = self.identity.fingerprint
-        changed = differences(before["fingerprint"], now)
+        changed = differences(_as_named_now(before["fingerprint"]), now)
         of_data = [phrase for phrase in changed if phrase.startswith(OF_DATA)]
         if of_data:
             reasons = [IN_PLAIN.get(phrase, phrase.removeprefix("data.")) for phrase in of_data]
@@ -506,3 +507,9 @@ class TrainingRun:
         self.workers.wait()
         self.unsaved = False
         self.is_best = False
+
+
+def _as_named_now(fingerprint: dict[str, Any]) -> dict[str, Any]:
+    """The fingerprint of a run, whose settings have the names and the defaults that they have now."""
+    settings = as_named_now(fingerprint["training"])
+    return {**fingerprint, "training": {"accumulate": 1, **settings}}

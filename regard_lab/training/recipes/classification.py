@@ -22,7 +22,7 @@ from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE, load_with_tokeniser, seen_words_of
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import BEGIN, END, Pair, Tokeniser, split_by_hash
-from regard_lab.text.batches import TokenBatches, in_order, pad
+from regard_lab.text.batches import TokenBatches, in_order, pad, parts_of_rows
 from regard_lab.text.documents import read_labelled
 from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.seen_words import SeenWords
@@ -371,6 +371,10 @@ class ClassificationTask(Described):
     def batch(self, index: int) -> LabelledTexts:
         """The micro-batch number `index`, a function of it and of the seed."""
         return labelled([self._train[row] for row in self.batches.at(index)])
+
+    def parts(self, batch: LabelledTexts, count: int) -> list[LabelledTexts]:
+        """The batch divided by its rows."""
+        return [LabelledTexts(*part) for part in parts_of_rows(count, *batch)]
 
     def loss(self, model: torch.nn.Module, batch: LabelledTexts) -> tuple[torch.Tensor, int]:
         """Sum of the cross entropies of the classes in nats, and the number of texts."""

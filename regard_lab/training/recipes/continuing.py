@@ -11,7 +11,7 @@ from regard.arguments import absent
 from regard.errors import ArgumentError, CheckpointError, NotFoundError
 from regard_lab.text.tables import table_of
 from regard_lab.text.translation_data import PRONOUNS
-from regard_lab.training.config import GONE
+from regard_lab.training.config import GONE, as_named_now
 from regard_lab.training.identity import MAY_CHANGE
 from regard_lab.training.recipes.run_config import RunConfig
 from regard_lab.training.recipes.run_folder import MAY_MOVE, SETTINGS_FILE
@@ -54,6 +54,7 @@ def continued_config(
 
 def _stored_config(kind: type[ConfigT], folder: Path, settings: Mapping[str, Any]) -> ConfigT:
     """The settings that a run was begun with."""
+    settings = as_named_now(settings)
     for name, value_now in GONE.items():
         if settings.get(name, value_now) != value_now:
             raise ArgumentError(

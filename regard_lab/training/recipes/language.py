@@ -23,7 +23,7 @@ from regard_lab.decoding.loading import WORDS_FILE
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.language import LAYER_OPTIONS
 from regard_lab.text import BEGIN, END, PAD, Pair, Tokeniser
-from regard_lab.text.batches import TokenBatches
+from regard_lab.text.batches import TokenBatches, parts_of_rows
 from regard_lab.text.cleaning import tidy
 from regard_lab.text.documents import read_documents
 from regard_lab.text.remarks import Tell, silent
@@ -290,6 +290,10 @@ class LanguageTask(Described):
     def batch(self, index: int) -> LanguageBatch:
         """The micro-batch number `index`, a function of it and of the seed."""
         return self._train.batch(self.batches.at(index))
+
+    def parts(self, batch: LanguageBatch, count: int) -> list[LanguageBatch]:
+        """The batch divided by its rows."""
+        return [LanguageBatch(*part) for part in parts_of_rows(count, *batch)]
 
     def loss(self, model: torch.nn.Module, batch: LanguageBatch) -> tuple[torch.Tensor, int]:
         """Sum of the cross entropies of the next ids in nats, in training with the losses of indexers; and how many

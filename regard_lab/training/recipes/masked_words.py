@@ -21,7 +21,7 @@ from regard.reprs import Described, brief
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
 from regard_lab.text import BEGIN, END, Tokeniser
-from regard_lab.text.batches import TokenBatches, in_order, pad
+from regard_lab.text.batches import TokenBatches, in_order, pad, parts_of_rows
 from regard_lab.text.documents import read_texts
 from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import PRONOUNS
@@ -214,6 +214,16 @@ class MaskedWordTask(Described):
         rows = [self._train[row] for row in self.batches.at(index)]
         generator = seeded("train", self._seed, index, self._rank)
         return hide_words(pad(rows), self._vocab_size, generator)
+
+    def parts(self, batch: HiddenWords, count: int) -> list[HiddenWords]:
+        """The batch divided by its rows; the words of a part are those of its places."""
+        parts = []
+        start = 0
+        for ids, places in parts_of_rows(count, batch.ids, batch.places):
+            stop = start + int(places.sum())
+            parts.append(HiddenWords(ids, places[:, : ids.shape[1]], batch.words[start:stop]))
+            start = stop
+        return parts
 
     def loss(self, model: torch.nn.Module, batch: HiddenWords) -> tuple[torch.Tensor, int]:
         """Sum of the cross entropies of the words that are to be found, and their number."""

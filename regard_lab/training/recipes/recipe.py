@@ -386,8 +386,8 @@ class Recipe(Described, ABC):
         parameters = sum(parameter.numel() for parameter in training.model.parameters())
         pieces = self._count_of_pieces(training.tokeniser)
         steps = "steps" if config.steps is None else count_of(config.steps, "steps", ",")
-        ids = config.batch_tokens * config.accumulate * share_of_work()["world"]
-        epoch = training.task.batches.steps_per_epoch / config.accumulate
+        ids = config.batch_tokens * config.batches_per_step * share_of_work()["world"]
+        epoch = training.task.batches.steps_per_epoch / config.batches_per_step
         self.tell(
             f"{name} of {count_of(parameters, 'parameters', ',')}, {pieces}{more}; "
             f"{steps} of up to {count_of(ids, 'ids', ',')}, {epoch:,.0f} an epoch"

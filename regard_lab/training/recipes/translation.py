@@ -35,6 +35,7 @@ from regard_lab.text.batches import (
     batches_in_order,
     encode_pairs,
     make_batch,
+    parts_of_rows,
 )
 from regard_lab.text.cleaning import tidy, tidy_target
 from regard_lab.text.remarks import Tell, silent
@@ -523,6 +524,10 @@ class TranslationTask(Described):
         for row in self.batches.at(index):
             pairs += self._groups[row]
         return make_batch(pairs) if pairs else NOTHING
+
+    def parts(self, batch: TranslationBatch, count: int) -> list[TranslationBatch]:
+        """The batch divided by its rows."""
+        return [TranslationBatch(*part) for part in parts_of_rows(count, *batch)]
 
     def loss(self, model: torch.nn.Module, batch: TranslationBatch) -> tuple[torch.Tensor, int]:
         """Sum of the smoothed cross entropies over the target ids, and their number."""

@@ -334,6 +334,7 @@ CHECKED = (
     "steps",
     "warmup_steps",
     "weight_decay",
+    "batches_per_step",
     "accumulate",
     "validate_every",
     "patience",

@@ -10,7 +10,7 @@ import pytest
 import torch
 from toy_training import CONFIG, ToyTask, make_model
 
-from regard.errors import DataError
+from regard.errors import ArgumentError, DataError
 from regard_lab.training.config import TrainingConfig, learning_rate_at
 from regard_lab.training.engine import TrainingEngine, Workers
 
@@ -35,7 +35,7 @@ def engine_of(
 
 def float64_weights_after(task: ToyTask, pieces: int, steps: int = 3) -> torch.Tensor:
     model = make_model(torch.float64, dropout=0.0)
-    engine = engine_of(model, task, replace(CONFIG, accumulate=pieces))
+    engine = engine_of(model, task, replace(CONFIG, batches_per_step=pieces))
     for step in range(steps):
         engine.step(step)
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
@@ -46,6 +46,49 @@ def test_any_cut_of_a_batch_gives_the_weights_of_the_whole(cuts):
     whole = float64_weights_after(Pieces([]), 1)
     cut = float64_weights_after(Pieces(cuts), len(cuts) + 1)
     assert (whole - cut).abs().max() <= 1e-12
+
+
+class Divisible(ToyTask):
+    """A task whose batches can be divided by rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def parts(self, batch, count):
+        return batch.tensor_split(min(count, len(batch)))
+
+    def loss(self, model, batch):
+        self.sizes.append(len(batch))
+        return super().loss(model, batch)
+
+
+@pytest.mark.parametrize("batches", [1, 2])
+@pytest.mark.parametrize("count", [2, 3, 100])
+def test_a_batch_in_parts_gives_the_step_of_the_whole(count, batches):
+    weights = []
+    for accumulate in (1, count):
+        task = Divisible()
+        model = make_model(torch.float64, dropout=0.0)
+        config = replace(CONFIG, batches_per_step=batches, accumulate=accumulate)
+        engine = engine_of(model, task, config)
+        sums = [engine.step(step) for step in range(3)]
+        assert len(task.sizes) == 3 * batches * min(accumulate, ToyTask().size)
+        weights.append(
+            torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+        )
+        if accumulate == 1:
+            whole = sums
+    assert (weights[0] - weights[1]).abs().max() <= 1e-12
+    for one, other in zip(whole, sums, strict=True):
+        assert one.tokens == other.tokens
+        assert one.loss == pytest.approx(other.loss, rel=1e-12)
+        assert one.gradient_norm == pytest.approx(other.gradient_norm, rel=1e-12)
+
+
+def test_a_task_that_cannot_divide_a_batch_says_so():
+    with pytest.raises(ArgumentError, match="no method `parts` that divides a batch"):
+        engine_of(make_model(), ToyTask(), replace(CONFIG, accumulate=2))
 
 
 class InTurn(Workers):
@@ -83,7 +126,7 @@ class InTurn(Workers):
 def test_two_processes_with_a_share_each_step_to_the_weights_of_one_with_the_whole(pieces):
     """The shares hold unequal numbers of tokens, and averaged gradients are half of what both processes sum to."""
     # no step but of this norm
-    config = replace(CONFIG, accumulate=pieces, gradient_clip=0.05, epsilon=1.0)
+    config = replace(CONFIG, batches_per_step=pieces, gradient_clip=0.05, epsilon=1.0)
     models = [make_model(torch.float64, dropout=0.0) for _ in range(3)]
     tables = [[], []]
     barrier = threading.Barrier(2, timeout=300)
@@ -185,7 +228,7 @@ def draws_of_steps(steps: list[int], rank: int = 0) -> list[float]:
             drawn.append(float(torch.rand(())) + random.random())
             return super().loss(model, batch)
 
-    engine = engine_of(make_model(), Drawing(), replace(CONFIG, accumulate=1))
+    engine = engine_of(make_model(), Drawing(), replace(CONFIG, batches_per_step=1))
     engine._workers.rank = rank
     for step in steps:
         engine.step(step)
@@ -241,7 +284,7 @@ def test_bfloat16_is_used_for_products_and_leaves_weights_in_float32():
             return super()._loss(model, batch, smoothing)
 
     model = make_model()
-    config = replace(CONFIG, precision="bfloat16", accumulate=1)
+    config = replace(CONFIG, precision="bfloat16", batches_per_step=1)
     engine = engine_of(model, Watching(), config)
     assert math.isfinite(engine.step(0).loss)
     engine.validate()

@@ -45,6 +45,7 @@ OLD = {
     "warmup_steps": 200,
     "schedule": "inverse_square_root",
     "weight_decay": 0.0,
+    "batches_per_step": 1,
     "accumulate": 1,
     "validate_every": 2,
     "patience": None,

@@ -20,6 +20,7 @@ from toy_training import (
 )
 
 from regard.errors import CheckpointError
+from regard.storage.sealed_json import read_sealed, render_sealed
 from regard_lab.models.storage import load_model, read_checkpoints
 from regard_lab.training import Started, read_log, read_run, train
 from regard_lab.training.checkpoint import read_training
@@ -113,7 +114,7 @@ def test_every_difference_is_listed_and_the_run_kept(tmp_path):
         train(
             make_model(torch.float64),
             ToyTask(size=4, name="other"),
-            replace(CONFIG, learning_rate=0.5, accumulate=1),
+            replace(CONFIG, learning_rate=0.5, batches_per_step=1),
             tmp_path,
             kind="game",
             model_config={"dim": 6, "layers": 2},
@@ -123,7 +124,7 @@ def test_every_difference_is_listed_and_the_run_kept(tmp_path):
         )
     for phrase in (
         "training.learning_rate was 0.01, now 0.5",
-        "training.accumulate was 2, now 1",
+        "training.batches_per_step was 2, now 1",
         "model.kind was toy, now game",
         "model.config.layers was absent, now 2",
         "model.tensors.0.weight was float32 (11, 6), now float64 (11, 6)",
@@ -196,3 +197,17 @@ def test_kills_at_random_instants_change_no_bit(tmp_path):
     assert counts["kills"] >= 4
     assert counts["identical"] == counts["runs"] >= 1
     assert counts["unreadable"] == 0
+
+
+def test_a_run_of_an_earlier_version_goes_on_with_the_batches_of_its_steps(tmp_path, uninterrupted):
+    """Its setting `accumulate` said how many batches a step reads."""
+    train_toy(tmp_path, progress=at_step(6, lambda: signal.raise_signal(signal.SIGTERM)))
+    folder = tmp_path / read_checkpoints(tmp_path).last
+    content = read_sealed(folder / "training.json")
+    for settings in (content["config"], content["fingerprint"]["training"]):
+        del settings["accumulate"]
+        settings["accumulate"] = settings.pop("batches_per_step")
+    (folder / "training.json").write_bytes(render_sealed(content))
+    assert read_run(tmp_path).config == CONFIG
+    assert train_toy(tmp_path, resume=True).stopped == "steps"
+    assert seals(tmp_path) == seals(uninterrupted)

@@ -318,6 +318,25 @@ def test_the_loss_is_the_sum_of_its_formula(kind):
 
 
 @every
+@pytest.mark.parametrize("count", [2, 3, 99])
+def test_the_parts_of_a_batch_have_its_rows_its_targets_and_its_loss(kind, count):
+    task = kind.make()
+    batch = task.batch(1)
+    parts = task.parts(batch, count)
+    assert len(parts) == min(count, len(batch.ids if hasattr(batch, "ids") else batch.source))
+    model = kind.model().eval()
+    with torch.no_grad():
+        loss, targets = task.loss(model, batch)
+        of_parts = [task.loss(model, part) for part in parts]
+    assert sum(float(part_loss) for part_loss, _ in of_parts) == pytest.approx(
+        float(loss), rel=1e-5
+    )
+    assert sum(part_targets for _, part_targets in of_parts) == targets
+    rows = [row for part in parts for row in kind.rows(part)]
+    assert rows == kind.rows(batch)
+
+
+@every
 def test_the_fingerprint_tells_other_data_orders_and_settings_apart(kind):
     fingerprint = kind.make().fingerprint()
     assert fingerprint == kind.make().fingerprint()

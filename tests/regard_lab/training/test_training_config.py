@@ -19,7 +19,7 @@ def test_settings_come_back_from_json_and_an_unknown_one_is_refused_by_name():
 
 
 OUTSIDE = {
-    "steps accumulate validate_every save_every log_every patience keep": (
+    "steps batches_per_step accumulate validate_every save_every log_every patience keep": (
         0,
         -1,
         1.5,

@@ -15,7 +15,7 @@ from regard_lab.models.storage import load_model, read_checkpoints
 from regard_lab.training import read_log
 from regard_lab.training.engine import Workers
 
-WHOLE_STEP = replace(CONFIG, accumulate=2 * CONFIG.accumulate)
+WHOLE_STEP = replace(CONFIG, batches_per_step=2 * CONFIG.batches_per_step)
 
 
 def test_one_process_sums_and_decides_for_itself():
