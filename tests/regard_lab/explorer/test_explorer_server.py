@@ -327,7 +327,7 @@ def asked(request, tmp_path_factory):
         ).start() as running,
     ):
         if kind == "t5":
-            patched.setattr("regard_lab.seeing.transformers.texts.MOST_WRITTEN", 4)
+            patched.setattr("regard_lab.seeing.transformers.texts.MOST_WRITTEN", 2)
         yield running
 
 
