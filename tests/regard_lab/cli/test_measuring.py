@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from functools import cache
 
 import pytest
 from commanding import printed, regard, succeeded
@@ -12,7 +13,7 @@ from regard.core.backend import Refusal
 from regard_lab.bench import running
 from regard_lab.bench.peaks import Peaks
 from regard_lab.bench.work import Case
-from regard_lab.cli import evaluate
+from regard_lab.cli import bench, evaluate
 from regard_lab.seeing.lens_study import LensReport
 
 # --- bench; the contests are small here
@@ -104,6 +105,9 @@ class Negative:
 
 
 def test_doctor_shows_versions_and_backends_and_fails_where_one_is_wrong(monkeypatch):
+    # both forms show one examination
+    examine_once = cache(bench.examine)
+    monkeypatch.setattr(bench, "examine", examine_once)
     text = succeeded("doctor").out
     assert all(f"  {name} on cpu: " in text for name in BACKENDS)
     assert all(word in text for word in ("torch", "Python", "thread", "numpy"))
@@ -117,6 +121,7 @@ def test_doctor_shows_versions_and_backends_and_fails_where_one_is_wrong(monkeyp
     for name in BACKENDS.keys() - {"reference"}:
         monkeypatch.delitem(BACKENDS, name)
     monkeypatch.setitem(BACKENDS, "negative", Negative())
+    examine_once.cache_clear()
     for option in ([], ["--json"]):
         answer = regard("doctor", *option)
         assert (answer.returncode, "wrong answers from negative" in answer.last) == (1, True)
