@@ -93,9 +93,8 @@ for kv_heads in (8, 4, 2, 1):
     cache = layer.new_cache(batch=1, kind="static", capacity=2048)
     with torch.no_grad():
         layer(torch.randn(1, 12, 256), cache=cache)
-    print(
-        f"{kv_heads} key/value heads: {cache.nbytes} bytes, {2 * 2048 * kv_heads * 32 * 4} by the formula"
-    )
+    by_formula = 2 * 2048 * kv_heads * 32 * 4
+    print(f"{kv_heads} key/value heads: {cache.nbytes} bytes, by the formula {by_formula}")
 
 # %% [markdown]
 # In multi-query attention, keys and values need no axis of heads. Here the letter h is missing in k and v:

@@ -86,7 +86,7 @@ p = torch.tensor([0.40, 0.25, 0.15, 0.10, 0.06, 0.03, 0.01])  # (words,), the mo
 s = p.log()
 T = 0.5
 colder = (s / T).softmax(-1)
-print(colder)
+print(colder.numpy().round(2))
 
 # %% [markdown]
 # **Top-k** keeps the $k$ most probable words. **Top-p** keeps the most probable words until their probabilities add up
@@ -97,12 +97,12 @@ print(colder)
 k = 3
 top_k = p * (p >= p.topk(k).values[-1])
 top_k = top_k / top_k.sum()
-print(top_k)
+print(top_k.numpy().round(2))
 
 sum_before = p.cumsum(0) - p  # of the more probable words
 top_p = p * (sum_before < 0.6)
 top_p = top_p / top_p.sum()
-print(top_p)
+print(top_p.numpy().round(2))
 
 # %% [markdown]
 # If several settings are given, the temperature comes first, then top-k, then top-p. One function of regard computes
