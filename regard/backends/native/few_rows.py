@@ -1,8 +1,8 @@
-"""Functions of C for a few rows on the CPU: products with a matrix, sums of exponentials, and rotations of heads.
+"""Functions of C on the CPU: products of a few rows with a matrix, sums of exponentials, and rotations of heads.
 
-For so few rows, a call of PyTorch takes longer than the computation, and PyTorch reads a large matrix at half the speed
-of memory. The functions return None where PyTorch has to compute: for more rows, for other dtypes and layouts, for
-derivatives, and wherever something watches PyTorch's operations.
+For a few rows, a call of PyTorch takes longer than the computation, and PyTorch reads a large matrix at half the speed
+of memory. A rotation takes several of its operations. The functions return None where PyTorch has to compute: for more
+rows, for other dtypes and layouts, for derivatives, and wherever something watches PyTorch's operations.
 """
 
 from __future__ import annotations
@@ -34,10 +34,12 @@ def log_sum_exp_of_few_rows() -> Callable[..., Any] | None:
 
 
 @cache
-def rotation_of_few_rows() -> Callable[..., Any] | None:
-    """A function of heads x (batch, heads, length, dim), cosines and sines (positions, dim), and the first position.
+def rotation_of_heads() -> Callable[..., Any] | None:
+    """A function of heads x (batch, heads, length, dim), cosines and sines (positions, dim), the first position, and
+    whether they are rotated back.
 
-    It returns x · cosines + (x with its halves exchanged) · sines, with the bits that PyTorch's operations give.
+    It returns x · cosines + (x with its halves exchanged) · sines, with the bits that PyTorch's operations give. Back,
+    the second product is subtracted.
     """
     opened = interpreter()
     return None if opened is None else opened.function("rg_rotate")

@@ -31,7 +31,7 @@ def product(x: Any, weight: Any, bias: Any = None) -> Any:
 
 
 def rotation(*arguments: Any) -> Any:
-    function = few_rows.rotation_of_few_rows()
+    function = few_rows.rotation_of_heads()
     assert function is not None
     return function(*arguments)
 
@@ -128,10 +128,10 @@ def test_whoever_looks_at_pytorch_sees_its_operations(name: str) -> None:
     heads = torch.randn(1, 2, 1, 8)
     table = torch.randn(5, 8)
     assert product(x, weight) is not None
-    assert rotation(heads, table, table, 0) is not None
+    assert rotation(heads, table, table, 0, False) is not None
     with WATCHED[name]():
         assert product(x, weight) is None
-        assert rotation(heads, table, table, 0) is None
+        assert rotation(heads, table, table, 0, False) is None
 
 
 @torch.no_grad()
@@ -183,7 +183,11 @@ def test_other_arguments_are_left_to_pytorch(name: str) -> None:
 def test_rotated_heads_have_the_bits_of_pytorch() -> None:
     draw = random.Random(5)
     for _ in range(100):
-        batch, heads, length = draw.choice([1, 3]), draw.choice([1, 2, 5]), draw.choice([1, 2, 7])
+        batch, heads, length = (
+            draw.choice([1, 3]),
+            draw.choice([1, 2, 5]),
+            draw.choice([1, 2, 7, 301]),
+        )
         dim = draw.choice([2, 6, 16, 64])
         x = torch.randn(batch, length, heads, dim).transpose(1, 2)
         if draw.random() < 0.3:
@@ -200,6 +204,74 @@ def test_rotated_heads_have_the_bits_of_pytorch() -> None:
 
 
 @torch.no_grad()
+def test_rotations_have_the_same_bits_with_any_number_of_threads() -> None:
+    x = torch.randn(3, 5, 211, 64)
+    expected = Rotary().rotate_from(x, 3)
+    threads = torch.get_num_threads()
+    try:
+        for count in (1, 2, 3, 7):
+            torch.set_num_threads(count)
+            assert torch.equal(rotate_heads(Rotary(), x, 3), expected)
+    finally:
+        torch.set_num_threads(threads)
+
+
+LEARNED: dict[str, Callable[[], Tensor]] = {
+    "as a layer makes them": lambda: torch.randn(3, 7, 5, 16).transpose(1, 2),
+    "dense": lambda: torch.randn(3, 5, 7, 16),
+    "behind the kept positions": lambda: torch.randn(1, 2, POSITIONS_OF_KEPT_TABLE + 1, 8),
+    "float64": lambda: torch.randn(3, 5, 7, 16).double(),
+    "bfloat16": lambda: torch.randn(3, 5, 7, 16).bfloat16(),
+}
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_gradients_of_rotations_have_the_bits_of_pytorch(name: str) -> None:
+    x = LEARNED[name]().requires_grad_()
+    grad = torch.randn_like(x)
+    found = rotate_heads(Rotary(), x, 2)
+    expected = Rotary().rotate_from(x, 2)
+    assert torch.equal(found, expected)
+    (found_gradient,) = torch.autograd.grad(found, x, grad)
+    (expected_gradient,) = torch.autograd.grad(expected, x, grad)
+    assert torch.equal(found_gradient, expected_gradient)
+
+
+def test_a_rotation_that_learns_is_one_function() -> None:
+    x = torch.randn(3, 5, 7, 16, requires_grad=True)
+    function: Any = rotate_heads(Rotary(), x, 2).grad_fn
+    assert "Rotated" in function.name()
+    assert "Rotated" not in Rotary().rotate_from(x, 2).grad_fn.name()  # ty: ignore[unresolved-attribute]
+
+
+def test_rotations_have_second_derivatives_batches_of_gradients_and_tangents() -> None:
+    x = torch.randn(1, 2, 3, 8, requires_grad=True)
+
+    def output(heads: Tensor) -> Tensor:
+        return rotate_heads(Rotary(), heads, 2).sin()
+
+    def expected(heads: Tensor) -> Tensor:
+        return Rotary().rotate_from(heads, 2).sin()
+
+    hessian = torch.autograd.functional.hessian
+    found = hessian(lambda heads: output(heads).sum(), x)
+    assert torch.allclose(found, hessian(lambda heads: expected(heads).sum(), x))
+    transformed = torch.func.grad(lambda heads: output(heads).sum())(x)
+    assert torch.allclose(transformed, torch.func.grad(lambda heads: expected(heads).sum())(x))
+    grads = torch.randn(4, *x.shape)
+    batches = [
+        torch.autograd.grad(function(x), x, grads, is_grads_batched=True)[0]
+        for function in (output, expected)
+    ]
+    assert torch.allclose(*batches)
+    tangents = torch.randn_like(x)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, tangents)
+        found = forward_ad.unpack_dual(output(dual)).tangent
+        assert torch.allclose(found, forward_ad.unpack_dual(expected(dual)).tangent)
+
+
+@torch.no_grad()
 def test_other_rotations_are_those_of_pytorch() -> None:
     x = torch.randn(2, 3, 4, 8)
     for rotary in (Rotary(dims=4), Rotary(pairs="neighbours"), Rotary(scaling="linear(2)")):
@@ -207,7 +279,7 @@ def test_other_rotations_are_those_of_pytorch() -> None:
     for other in (x.double(), x.bfloat16(), torch.randn(2, 3, 8, 8).mT):
         assert torch.equal(rotate_heads(Rotary(), other, 5), Rotary().rotate_from(other, 5))
     cos = torch.randn(5, 8)
-    assert rotation(x, cos, cos, 1) is not None
+    assert rotation(x, cos, cos, 1, False) is not None
     for arguments in (
         (x, cos, cos, 2),
         (x, cos, cos, -1),
@@ -215,6 +287,7 @@ def test_other_rotations_are_those_of_pytorch() -> None:
         (x, cos, cos, 2**70),
         (x, cos, cos, 0.0),
     ):
+        assert rotation(*arguments, False) is None
         assert rotation(*arguments) is None
 
 

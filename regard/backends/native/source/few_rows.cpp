@@ -1,10 +1,11 @@
-// Functions for Python that compute with a few rows in less time than a call of PyTorch takes: a product with a matrix, the
+// Functions for Python that compute in less time than calls of PyTorch take: a product of a few rows with a matrix, the
 // log-sum-exp of rows, and the rotation of heads. They return None where PyTorch has to compute, or must see the computation.
 #include "few_rows.h"
 #include "programs.h"
 
 namespace {
 constexpr int64_t PRODUCTS_PER_THREAD = 1 << 20;  // for fewer, waking another thread takes longer
+constexpr int64_t ROTATED_PER_THREAD = 1 << 15;   // numbers, likewise
 constexpr int64_t MOST_NUMBERS = INT64_C(1) << 40;
 constexpr int MOST_AXES = 8;
 constexpr uint8_t FLOATING = 2;  // kDLFloat
@@ -127,17 +128,43 @@ rg_object *log_sum_exp(rg_object *, rg_object *const *arguments, intptr_t count)
   return output;
 }
 
-// rotate(x, cos, sin, first): row i of the heads x (batch, heads, length, dim) times row first + i of cos, plus the same with
-// exchanged halves times sin; cos and sin are (positions, dim).
+// The rotation of heads, in parts of whole heads, which threads take one after the other.
+struct Rotation {
+  const rg_described *x, *y;
+  const float *from, *cos, *sin;  // cosines and sines of the first position
+  float *to;
+  float direction;  // 1, or -1 back
+  int64_t parts, next;
+
+  static void work(void *data) {
+    Rotation &r = *(Rotation *)data;
+    const int64_t heads = r.x->size[0] * r.x->size[1];
+    for (;;) {
+      const int64_t part = __atomic_fetch_add(&r.next, 1, __ATOMIC_RELAXED);
+      if (part >= r.parts) return;
+      for (int64_t head = heads * part / r.parts; head < heads * (part + 1) / r.parts; head++) r.rotate(head);
+    }
+  }
+
+  void rotate(int64_t head) const {
+    const int64_t of_batch = x->size[1], dim = x->size[3];
+    const float *of_x = from + head / of_batch * x->stride[0] + head % of_batch * x->stride[1];
+    float *of_y = to + head / of_batch * y->stride[0] + head % of_batch * y->stride[1];
+    for (int64_t i = 0; i < x->size[2]; i++)
+      rotate_head(of_x + i * x->stride[2], of_y + i * y->stride[2], (int32_t)dim, cos + i * dim, sin + i * dim, direction);
+  }
+};
+
+// rotate(x, cos, sin, first, back): row i of the heads x (batch, heads, length, dim) times row first + i of cos, plus the same
+// with exchanged halves times sin, or minus it where `back` is True; cos and sin are (positions, dim).
 rg_object *rotate(rg_object *, rg_object *const *arguments, intptr_t count) {
-  if (count != 4 || !may_compute(arguments, 3) || class_of(arguments[3]) != py.integer || !has_kernel()) return shared(py.none);
+  if (count != 5 || !may_compute(arguments, 3) || class_of(arguments[3]) != py.integer || !has_kernel()) return shared(py.none);
   const int64_t first = py.PyLong_AsLong(arguments[3]);
   if (first == -1) py.PyErr_Clear();
   Numbers x, cos, sin;
   if (!x.read(arguments[0]) || x.tensor.axes != 4 || !cos.read(arguments[1]) || !sin.read(arguments[2])) return shared(py.none);
-  const int64_t *const size = x.tensor.size, *const stride = x.tensor.stride;
-  const int64_t length = size[2], dim = size[3];
-  if (dim < 2 || dim % 2 || x.count() < 1 || x.count() > RG_MOST_ROTATED || (stride[3] != 1)) return shared(py.none);
+  const int64_t length = x.tensor.size[2], dim = x.tensor.size[3], numbers = x.count();
+  if (dim < 2 || dim % 2 || dim > INT32_MAX || numbers < 1 || x.tensor.stride[3] != 1) return shared(py.none);
   if (first < 0 || !cos.is_table(dim, first + length) || !sin.is_table(dim, first + length)) return shared(py.none);
   if (!is_quiet() || is_negative(arguments[0])) return shared(py.none);
 
@@ -146,14 +173,16 @@ rg_object *rotate(rg_object *, rg_object *const *arguments, intptr_t count) {
   Numbers y;
   const bool is_like = class_of(output) == py.tensor && y.read(output) && y.tensor.axes == 4 && y.tensor.stride[3] == 1;
   if (!is_like) return py.Py_DecRef(output), shared(py.none);
-  const int64_t *const out_stride = y.tensor.stride;
-  for (int64_t b = 0; b < size[0]; b++)
-    for (int64_t h = 0; h < size[1]; h++)
-      for (int64_t i = 0; i < length; i++) {
-        const float *from = x.data + b * stride[0] + h * stride[1] + i * stride[2];
-        float *to = y.data + b * out_stride[0] + h * out_stride[1] + i * out_stride[2];
-        rotate_head(from, to, (int32_t)dim, cos.data + (first + i) * dim, sin.data + (first + i) * dim);
-      }
+  Rotation rotation = {};
+  rotation.x = &x.tensor, rotation.y = &y.tensor;
+  rotation.from = x.data, rotation.to = y.data;
+  rotation.cos = cos.data + first * dim, rotation.sin = sin.data + first * dim;
+  rotation.direction = py.PyObject_IsTrue(arguments[4]) > 0 ? -1 : 1;
+  const int64_t heads = x.tensor.size[0] * x.tensor.size[1], threads = numbers / ROTATED_PER_THREAD;
+  rotation.parts = threads_of((int32_t)(threads < heads ? threads : heads < INT32_MAX ? heads : INT32_MAX));
+  void *const state = py.PyEval_SaveThread();
+  in_threads((int32_t)rotation.parts, Rotation::work, &rotation);
+  py.PyEval_RestoreThread(state);
   return output;
 }
 }  // namespace
@@ -162,5 +191,5 @@ rg_object *rotate(rg_object *, rg_object *const *arguments, intptr_t count) {
 extern "C" {
 PUBLIC rg_object *rg_project(void) { return new_function("project", project, "x weightᵀ + bias of a few rows, or None."); }
 PUBLIC rg_object *rg_log_sum_exp(void) { return new_function("log_sum_exp", log_sum_exp, "log Σ exp of each row, or None."); }
-PUBLIC rg_object *rg_rotate(void) { return new_function("rotate", rotate, "The heads of a few positions, rotated, or None."); }
+PUBLIC rg_object *rg_rotate(void) { return new_function("rotate", rotate, "Heads, rotated to their positions or back, or None."); }
 }

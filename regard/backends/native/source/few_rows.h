@@ -3,7 +3,6 @@
 #include "interpreter.h"
 
 #define RG_FEW_ROWS 15        // of a product; PyTorch multiplies more in less time
-#define RG_MOST_ROTATED 8192  // numbers; more are rotated as fast by PyTorch
 #define RG_MOST_SCORES 65536  // numbers whose exponentials are added; PyTorch is as fast for more
 
 #ifdef __cplusplus
@@ -11,7 +10,7 @@ extern "C" {
 #endif
 
 rg_object *rg_project(void);      // of x, weight and bias
-rg_object *rg_rotate(void);       // of heads, cosines, sines and the first position
+rg_object *rg_rotate(void);       // of heads, cosines, sines, the first position, and whether back
 rg_object *rg_log_sum_exp(void);  // of numbers (rows, n)
 
 #ifdef __cplusplus

@@ -137,7 +137,7 @@ int run(const rg_program &p, float *const *memory) {
     const rg_operation &o = p.operation[i];
     if (o.kind == RG_ROTATE) {
       float *const heads = memory[o.into], *const end = heads + (int64_t)p.rows * p.width[o.into];
-      for (float *head = heads; head < end; head += o.head_dim) rotate_head(head, head, o.head_dim, p.cos, p.sin);
+      for (float *head = heads; head < end; head += o.head_dim) rotate_head(head, head, o.head_dim, p.cos, p.sin, 1);
     } else if (o.kind != RG_ATTEND) {
       operate(&o, &p, memory);
     } else if (int wrong = attend(p, o, memory)) {
@@ -157,12 +157,12 @@ void log_sum_exps(const float *x, int64_t rows, int32_t n, float *out) {
   FLOAT32_KERNEL(log_sum_exps)(x, rows, n, out);
 }
 
-void rotate_head(const float *x, float *y, int32_t dim, const float *cos, const float *sin) {
+void rotate_head(const float *x, float *y, int32_t dim, const float *cos, const float *sin, float direction) {
   const int32_t half = dim / 2;
   for (int32_t i = 0; i < half; i++) {
     const float first = x[i], second = x[i + half];
-    y[i] = first * cos[i] + second * sin[i];
-    y[i + half] = second * cos[i + half] + first * sin[i + half];
+    y[i] = first * cos[i] + second * (direction * sin[i]);
+    y[i + half] = second * cos[i + half] + first * (direction * sin[i + half]);
   }
 }
 
