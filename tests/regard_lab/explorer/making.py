@@ -87,3 +87,14 @@ def weights(layers, heads, rows, columns=None, *, causal=False, seed=0):
             torch.ones(rows, columns or rows, dtype=torch.bool).triu(1), -torch.inf
         )
     return scores.softmax(-1)
+
+
+def log_probs_of_next(rows, ids):
+    """The log-probability of each id after those before it, (ids,), from rows (ids, vocab); 0 for the first one."""
+    following = rows[range(len(ids) - 1), ids[1:]]
+    return torch.cat([following.new_zeros(1), following])
+
+
+def probabilities_of_words(log_probs, spans):
+    """The probability of each word, from the log-probabilities (ids,) of its ids."""
+    return [float(log_probs[list(span)].sum().exp()) for span in spans]

@@ -23,6 +23,7 @@ from regard_lab.seeing.transformers import (
 )
 from regard_lab.seeing.watching import merge
 
+from .making import log_probs_of_next, probabilities_of_words
 from .pretrained import (
     BYTES,
     MASKED,
@@ -63,10 +64,8 @@ def embedded(model, ids, words, erased):
 @torch.no_grad()
 def chances(logits, ids, words, first):
     """The probability of each word from `first` on, of ids that are predicted from those before them."""
-    rows = logits[0].log_softmax(-1)
-    return [
-        float(sum(rows[place - 1, ids[place]] for place in span).exp()) for span in words[first:]
-    ]
+    log_probs = log_probs_of_next(logits[0].log_softmax(-1), ids)
+    return probabilities_of_words(log_probs, words[first:])
 
 
 @pytest.mark.parametrize("tokenizer", [BYTES, PIECES, characters()])
@@ -266,9 +265,10 @@ def test_masked_places_have_the_probability_of_what_was_most_probable_there():
     assert set(exploration.changes) == {None, *range(1, len(words) - 1)} - set(masks)
     with torch.no_grad():
         plain = model(torch.tensor([ids])).logits[0, places].softmax(-1)
-        read = [
-            place for word, span in enumerate(words[1:-1], 1) if word not in masks for place in span
-        ]
+        read = []
+        for word, span in enumerate(words[1:-1], 1):
+            if word not in masks:
+                read += span
         erased = (
             model(inputs_embeds=embedded(model, ids, read, words[2])).logits[0, places].softmax(-1)
         )
@@ -298,9 +298,7 @@ def test_what_an_encoder_decoder_wrote_has_its_probability_without_each_word_of_
                 .logits[0]
                 .log_softmax(-1)
             )
-        expected = [
-            float(sum(rows[place, target[place]] for place in span).exp()) for span in words
-        ]
+        expected = probabilities_of_words(rows[range(len(target)), target], words)
         assert exploration.changes[place].probabilities == pytest.approx(expected, rel=1e-3)
         assert exploration.changes[place].translation == ()  # it was given, and not written
 

@@ -28,6 +28,8 @@ from .making import (
     TARGET,
     TOKENISER,
     language_model,
+    log_probs_of_next,
+    probabilities_of_words,
     translation,
     translator,
     walked,
@@ -305,11 +307,9 @@ SPANS = TOKENISER.words(READ)
 @torch.no_grad()
 def expected_of(vectors, ids, first):
     """The probability of each word from `first` on, and the scores after the last id, of one pass of the model."""
-    logits = language_model()(torch.tensor([ids]), vectors=vectors)[0].log_softmax(-1)
+    rows = language_model()(torch.tensor([ids]), vectors=vectors)[0].log_softmax(-1)
     words = [span for _, span in TOKENISER.words(ids)[first:]]
-    return [
-        float(sum(logits[place - 1, ids[place]] for place in span).exp()) for span in words
-    ], logits[-1].exp()
+    return probabilities_of_words(log_probs_of_next(rows, ids), words), rows[-1].exp()
 
 
 def test_probabilities_without_each_word_are_those_of_the_model():
