@@ -13,6 +13,9 @@ export GOMP_SPINCOUNT ?= 20000
 # seconds, and takes 11 without it.
 unexport PYTHONDONTWRITEBYTECODE
 
+# Processes of the suite. One more than there are cores fills the time in which tests wait for browsers and programs.
+WORKERS ?= 2
+
 .PHONY: demo setup test test-library test-lab test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel wheels release arm clean
 
 demo: $(BUILT)                ## train a translator here, score it, and show what it attended to
@@ -22,16 +25,16 @@ setup: $(BUILT)               ## only make the environment, in .venv, with the c
 	@echo "ready: . .venv/bin/activate"
 
 test: $(BUILT) $(WEIGHTS)                ## the test suite and the examples in the documentation
-	$(BIN)/pytest -n 2
+	$(BIN)/pytest -n $(WORKERS)
 
 test-library: $(BUILT) $(WEIGHTS)        ## the tests of regard alone, after a change of the library
-	$(BIN)/pytest -n 2 tests/regard regard
+	$(BIN)/pytest -n $(WORKERS) tests/regard regard
 
 test-lab: $(BUILT) $(WEIGHTS)            ## the tests of regard_lab alone
-	$(BIN)/pytest -n 2 tests/regard_lab regard_lab
+	$(BIN)/pytest -n $(WORKERS) tests/regard_lab regard_lab
 
 test-long: $(BUILT) $(WEIGHTS)           ## the tests that take minutes, and the runs of docs/reliability.md
-	$(BIN)/pytest -n 2 -m once
+	$(BIN)/pytest -n $(WORKERS) -m once
 	$(BIN)/python -m tests.long all
 
 test-gpu: $(READY)            ## the tests that need a GPU; their kernels are compiled first
@@ -46,7 +49,7 @@ test-floors: $(READY)         ## the suite with the oldest versions that pyproje
 	$(PYTHON) -m venv .venv-floors
 	$(BIN)/pip install -q uv
 	$(BIN)/uv pip install -q --python .venv-floors/bin/python --resolution lowest-direct $(FLOORS) -e '.[dev]'
-	.venv-floors/bin/python -m pytest -n 2
+	.venv-floors/bin/python -m pytest -n $(WORKERS)
 
 # The arithmetic also without the vector instructions of this processor; the suite comes last. FlexAttention on a CPU is
 # made of PyTorch's operations, which the other files meet; how tensors lie in memory matters to vector instructions. The
@@ -64,8 +67,8 @@ check: $(BUILT) $(WEIGHTS)               ## what CI runs: format, lint, types, t
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/ty check regard regard_lab
-	$(BIN)/python tests/machines.py --only plain -n 2 $(ELSEWHERE)
-	$(BIN)/pytest -n 2 -m 'not slow and not gpu'
+	$(BIN)/python tests/machines.py --only plain -n $(WORKERS) $(ELSEWHERE)
+	$(BIN)/pytest -n $(WORKERS) -m 'not slow and not gpu'
 
 fix: $(READY)                 ## let the tools repair what they can
 	$(BIN)/ruff check --fix .
