@@ -64,6 +64,25 @@ def test_a_plan_says_that_gradients_are_counted():
     assert learning.cost.bytes > plain.cost.bytes
 
 
+def test_half_precision_is_widened_where_gradients_of_parts_are_added():
+    q, k, v = (x.bfloat16() for x in (Q, K, V))
+    learning = q.clone().requires_grad_()
+    bias = torch.zeros(6, 7, 11, dtype=torch.bfloat16, requires_grad=True)
+    sink = torch.zeros(6)
+
+    def widens(q: torch.Tensor = q, **options) -> bool:
+        return json.loads(rg.plan_attention(q, k, v, **options).to_json())["widened_to_float32"]
+
+    assert widens(learning, want="entropy")
+    assert widens(bias=bias, want="entropy")
+    assert widens(learning, sink=sink)
+    assert widens(sink=sink.clone().requires_grad_())
+    assert not widens(want="entropy", sink=sink)
+    assert not widens(learning)
+    assert not widens(learning, want="log_sum_exp")
+    assert not widens(bias=bias)
+
+
 def test_a_plan_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         rg.plan_attention(Q, K, V).backend = "reference"  # type: ignore[misc]

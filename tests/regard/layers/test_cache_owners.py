@@ -11,6 +11,7 @@ import torch
 
 import regard as rg
 from regard.errors import ArgumentError
+from regard.layers import LatentAttention
 from regard.layers.caches import RecurrentState, load_cache
 
 BATCH = 3
@@ -64,6 +65,17 @@ def test_a_second_layer_is_refused_with_the_way_and_changes_nothing(kind):
         second(hidden, cache=cache)
     assert cache.length == LENGTH
     assert torch.equal(first(x[:, :1], cache=cache), first(x[:, :1], cache=untouched))
+
+
+def test_a_second_layer_of_latents_is_refused_too():
+    sizes = {"head_dim": 5, "latent_dim": 3, "rope_dim": 2}
+    first, second = (LatentAttention(DIM, HEADS, **sizes, pattern="causal") for _ in range(2))
+    x = inputs().float()
+    cache = first.new_cache(BATCH)
+    hidden = first(x, cache=cache)
+    with pytest.raises(ArgumentError, match="of another layer"):
+        second(hidden, cache=cache)
+    assert cache.length == LENGTH
 
 
 @pytest.mark.parametrize("kind", KINDS)
