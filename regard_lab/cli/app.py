@@ -25,6 +25,8 @@ HELP_FILE = Path(__file__).with_name("help.json")
 OUTSIDE = re.compile(r"Input should be (greater|less) than or equal to (-?\d+)")
 LEFT_OVER = re.compile(r"unexpected extra argument(?:s|\(s\))? \((.*)\)")
 USAGE_ERROR: Any = typer.BadParameter.__base__  # any mistake in what was typed
+# Letters of a word that says what a command is about.
+LONG = 5
 # How the help names the value of an option that has no other word.
 VALUES = {int: "N", float: "X", Path: "FILE", str: "TEXT"}
 
@@ -269,6 +271,17 @@ LISTED: dict[str, dict[str, Listed]] = {
 }
 
 
+def commands_about(typed: str) -> list[str]:
+    """The commands whose summaries have a word that begins as what was typed, such as "explore"."""
+    meant = []
+    for group in LISTED.values():
+        for name, listed in group.items():
+            words = re.findall(r"\w+", listed.summary)
+            if len(typed) >= LONG and any(word.startswith(typed.lower()) for word in words):
+                meant.append(name)
+    return meant
+
+
 class TopLevel(Commands):
     MODULES: ClassVar = {
         name: listed.module
@@ -276,6 +289,16 @@ class TopLevel(Commands):
         for name, listed in group.items()
         if listed.module is not None
     }
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> tuple[str | None, Any, list[str]]:
+        try:
+            return super().resolve_command(ctx, args)
+        except USAGE_ERROR as error:
+            meant = commands_about(args[0])
+            if meant:
+                names = ", ".join(map(repr, meant))
+                error.message = f"No such command {args[0]!r}. Did you mean {names}?"
+            raise
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
         for title, group in LISTED.items():

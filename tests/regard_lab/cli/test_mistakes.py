@@ -106,6 +106,20 @@ def test_a_folder_of_hugging_face_is_a_usage_error_that_names_where_to_use_it(co
     assert "docs/recipes/hugging-face.md" in answer.err
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("explore", "'view'"),  # "export" has letters in common and another meaning
+        ("explorer", "'view'"),
+        ("quality", "'evaluate'"),
+        ("trian", "'train'"),
+        ("benchmark", "'bench'"),
+    ],
+)
+def test_a_command_is_found_by_what_it_is_about_or_by_its_letters(typed, meant):
+    assert f"No such command '{typed}'. Did you mean {meant}?" in regard(typed).err
+
+
 def test_groups_of_commands_alone_print_their_help():
     for words, part in {"": "Usage", "train": "translation", "convert": "kv-heads"}.items():
         answer = regard(*words.split())

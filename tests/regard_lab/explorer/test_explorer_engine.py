@@ -408,7 +408,7 @@ def test_heads_show_their_effects_on_the_word_that_is_chosen(page_with):
     for place in (1, 0):
         words.nth(place).click()
         word = words.nth(place).inner_text().replace("end", "<end>")
-        note.filter(has_text=f"matter most for “{word}” rather than").wait_for()
+        note.filter(has_text=f"the log odds of “{word}” rather than").wait_for()
         (effects,) = asked(opened, "effects", [{"source": SOURCE, "place": place}])
         page.get_by_role("combobox", name="Sort by").select_option("effect")
         largest = np.unravel_index(np.argmax(effects["kinds"]["cross"]["heads"]), (2, 2))
@@ -442,7 +442,7 @@ def test_the_heads_that_matter_most_are_found_among_those_of_every_attention(pag
             assert name.startswith(kinds[kind])
             assert name.endswith(f" {head}")
         effect = order[0][0]
-        assert f"without which they fall by {effect:.2f}" in text
+        assert f"{order[0][2]} (by {effect:.2f})" in text
         shown |= {kind for _, kind, _ in order[:3]}
         page.locator("[data-most] button").first.click()
         page.wait_for_function(

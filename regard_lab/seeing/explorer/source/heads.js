@@ -164,19 +164,17 @@ function needed(app) {
     return html`<p class="hint" role="status" data-effects>
       Switching off one head after the other…
     </p>`;
-  const named = found.others.map((one, at) => html`${at ? " or " : ""}<bdi>${one}</bdi>`);
+  const named = joined(found.others.map((one) => html`<bdi>${one}</bdi>`));
   const rather = named.length ? html` rather than ${named}` : "";
   const all = ofModel(source.header.attentions);
   return html`<p class="summary" data-most>
-      Of all ${all.length} heads of this model these matter most for
-      “<bdi>${found.word}</bdi>”${rather}:
-      ${joined(all.slice(0, NAMED).map((one) => ofOne(app, one)))}.
+      Of all ${all.length} heads of this model, the log odds of “<bdi>${found.word}</bdi>”${rather}
+      fall most without ${joined(all.slice(0, NAMED).map((one) => ofOne(app, one)))}.
     </p>
     <p class="hint" data-effects>
-      One head at a time is switched off, and its effect is how far the log odds of
-      ${shown(found.own, 2)} fall: of two heads that do the same, neither may have one. The bar
-      above a map is its effect, red if the word gains. Without all heads of a layer of this
-      attention they
+      One head at a time is switched off, and its effect is how far the log odds fall from
+      ${shown(found.own, 2)}: of two heads that do the same, neither may have one. The bar above a
+      map is its effect, red if the word gains. Without all heads of a layer of this attention they
       ${attention.layers.map((one, layer) => `${changed(one)} (layer ${layer})`).join(", ")}.
     </p>`;
 }
@@ -196,8 +194,9 @@ function ofOne(app, one) {
   const {kind, layer, head, attention} = one;
   const show = () => app.set({kind, layer, head, sort: "effect"});
   return html`<button class="link" @click=${show}>
-      ${app.source.header.attentions.length > 1 ? attention.name : "head"} ${layer}.${head}</button
-    >, without which they ${changed(effectOf(one))}`;
+      ${app.source.header.attentions.length > 1 ? attention.name : "head"} ${layer}.${head}
+    </button>
+    (by ${shown(effectOf(one), 2)})`;
 }
 
 function telling(attention, order, at) {
