@@ -160,9 +160,7 @@ def training_progress() -> Generator[Progress]:
     column = BarColumn(bar_width=LEAST_BAR)
     count = TextColumn("{task.fields[steps]}")
     words = TextColumn("{task.description}")
-    with Bar(
-        TextColumn("training"), column, count, words, console=terminal(), transient=True
-    ) as bar:
+    with Bar(column, count, words, console=terminal(), transient=True) as bar:
         task = bar.add_task(FIRST, total=None, steps="")
         yield lambda event: _live(event, bar, column, task)
 
@@ -173,8 +171,10 @@ def _live(event: Event, bar: Any, column: Any, task: Any) -> None:
         first = f"preparing step {event.step + 1}" if event.step else FIRST
         bar.update(task, completed=event.step, total=event.steps, description=first)
     elif isinstance(event, StepDone):
-        count = f"step {event.step}" if event.steps is None else f"{event.step}/{event.steps}"
-        column.bar_width, words = fitted(count, _speeds(event), bar.console.width)
+        counts = [f"step {event.step}"]
+        if event.steps is not None:
+            counts = [f"training {event.step}/{event.steps}", f"{event.step / event.steps:.0%}"]
+        column.bar_width, count, words = fitted(counts, _speeds(event), bar.console.width)
         bar.update(task, completed=event.step, total=event.steps, steps=count, description=words)
     elif isinstance(event, Stopping):
         _write_at_once(f"\r\x1b[K{STOPPING}\n")  # in the place of the bar, which is drawn again
@@ -220,20 +220,23 @@ def _speeds(event: StepDone) -> list[str]:
     return [*(f"{form}, {left}" for form in forms), left]
 
 
-def fitted(steps: str, forms: Sequence[str], width: int) -> tuple[int, str]:
-    """The width of the bar, and the longest form of the words, so that a line of progress fits a terminal.
+def fitted(counts: Sequence[str], forms: Sequence[str], width: int) -> tuple[int, str, str]:
+    """The width of the bar, the count and the words, each the longest form that fits a line of a terminal.
 
-    >>> forms = ["loss 2.1, 900 target ids per second, 1:05 left", "loss 2.1, 900 ids/s, 1:05 left", "1:05 left"]
-    >>> for width in (120, 60, 40):
-    ...     fitted("1200/5000", forms, width)
-    (40, 'loss 2.1, 900 target ids per second, 1:05 left')
-    (10, 'loss 2.1, 900 ids/s, 1:05 left')
-    (11, '1:05 left')
+    >>> forms = ["loss 2.1, 900 target ids per second, 1:05 left", "loss 2.1, 900 ids/s, 1:05 left", "1:05:20 left"]
+    >>> for width in (120, 60, 40, 24):
+    ...     fitted(["training 120000/500000", "24%"], forms, width)
+    (40, 'training 120000/500000', 'loss 2.1, 900 target ids per second, 1:05 left')
+    (6, 'training 120000/500000', 'loss 2.1, 900 ids/s, 1:05 left')
+    (5, '24%', 'loss 2.1, 900 ids/s, 1:05 left')
+    (7, '24%', '1:05:20 left')
     """
-    room = width - len(f"training  {steps} ")  # with the space on each side of the bar
-    fitting = [form for form in forms if len(form) + LEAST_BAR <= room]
-    words = fitting[0] if fitting else forms[-1]
-    return min(max(room - len(words), LEAST_BAR), WIDEST_BAR), words
+    for count in counts:
+        room = width - len(f" {count} ")  # with the space on each side of the count
+        for words in forms:
+            if LEAST_BAR + len(words) <= room:
+                return min(room - len(words), WIDEST_BAR), count, words
+    return LEAST_BAR, counts[-1], forms[-1]
 
 
 def _remarks(event: Event) -> list[str]:
@@ -244,7 +247,8 @@ def _remarks(event: Event) -> list[str]:
         return remarks
     if isinstance(event, Validated):
         best = ", the best so far" if event.is_best else ""
-        return [f"  step {event.step}: validation loss {event.loss:.4f}{best}"]
+        skills = "".join(f", {name} {share:.0%} right" for name, share in event.skills.items())
+        return [f"  step {event.step}: validation loss {event.loss:.4f}{skills}{best}"]
     return []
 
 

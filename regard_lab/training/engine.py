@@ -197,6 +197,16 @@ class TrainingEngine:
         """The plain cross entropy in nats per token over the validation batches; None where there are none."""
         return self._mean_over(self._task.validation_batches(), self._task.validation_loss)
 
+    def skills(self) -> dict[str, float]:
+        """The share of right ids for each skill that the task counted in the last validation."""
+        counted = getattr(self._task, "counted_skills", dict)()
+        shares = {}
+        for name, (right, of_all) in counted.items():
+            right, of_all = self._workers.sum(right, of_all)
+            if of_all:
+                shares[name] = right / of_all
+        return shares
+
     def reread(self, index: int) -> float | None:
         """The loss of a batch of step `index` as the model is now; None where validation batches show more."""
         if self._task.validation_batches():

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from regard.reprs import brief
 
@@ -37,11 +37,15 @@ class StepDone:
 
 @dataclass(frozen=True)
 class Validated:
-    """The plain cross entropy over the validation batches, in nats per token; `is_best` of all so far."""
+    """The plain cross entropy over the validation batches, in nats per token; `is_best` of all so far.
+
+    `skills` has the share of right ids for each skill that the task counts.
+    """
 
     step: int
     loss: float
     is_best: bool
+    skills: Mapping[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

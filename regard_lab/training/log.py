@@ -18,6 +18,7 @@ from regard.storage.files import open_plain, replace_file, sync
 from regard.storage.sealed_json import parse_json
 
 CHECK = "crc32"
+RIGHT = "right_"  # begins the name of a share of right ids, as validations write it
 _CHECKED = re.compile(rb'(.*), "crc32": "([0-9a-f]{8})"\}', re.DOTALL)
 
 

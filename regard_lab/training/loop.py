@@ -55,7 +55,7 @@ from regard_lab.training.identity import (
     fingerprint,
 )
 from regard_lab.training.interruption import Interruption
-from regard_lab.training.log import Log
+from regard_lab.training.log import RIGHT, Log
 
 # Share by which a loss has to fall to keep patience, where no last step is given.
 LEAST_IMPROVEMENT = 0.01
@@ -484,11 +484,13 @@ class TrainingRun:
             # A last validation out of turn costs no patience.
             state.without_improvement += 1
 
-        self._write("validation", loss=loss)
+        skills = self.engine.skills()
+        shares = {f"{RIGHT}{name}": share for name, share in skills.items()}
+        self._write("validation", loss=loss, **shares)
         # Saved before it is called the best so far: what is reported must be there after a kill.
         if improved:
             self._save()
-        self._report(Validated(state.step, loss, improved))
+        self._report(Validated(state.step, loss, improved, skills))
         if self.on_validation is not None and self.workers.is_main:
             self.on_validation(self.model.eval(), state.step, self.folder)
 

@@ -38,8 +38,10 @@ from regard_lab.text.batches import (
     parts_of_rows,
 )
 from regard_lab.text.cleaning import tidy, tidy_target
+from regard_lab.text.pronouns import PRONOUNS as GERMAN_PRONOUNS
 from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
+from regard_lab.text.vocabularies import SPECIALS
 from regard_lab.training.config import CHOSEN, TrainingConfig, setting
 from regard_lab.training.identity import hash_of
 from regard_lab.training.loop import TrainingResult
@@ -349,6 +351,7 @@ class TranslationTraining(Recipe):
             label_smoothing=config.label_smoothing,
             seed=config.seed,
             together=data.together,
+            skills=_skills(config, tokeniser),
             **share_of_work(),
         )
         self._tell_of_long_pairs(task, is_new=begun is None)
@@ -412,6 +415,20 @@ class TranslationTraining(Recipe):
 def _foreign_settings(model: str) -> tuple[str, ...]:
     """The settings of the other kind of model."""
     return OF_THE_RECURRENT if model == "transformer" else OF_THE_TRANSFORMER
+
+
+def _skills(config: TranslationTraining.Config, tokeniser: Tokeniser) -> dict[str, list[int]]:
+    """The ids by which validations see skills: the pronouns of the embedded corpus, and placeholders."""
+    skills = {}
+    if PRONOUNS in config.data:
+        words = {f" {pronoun}" for pronoun in GERMAN_PRONOUNS}
+        raw_pieces = tokeniser.vocabulary.raw_pieces
+        pieces = enumerate(raw.decode("utf-8", "replace") for raw in raw_pieces if raw is not None)
+        first = tokeniser.vocabulary.first_ordinary
+        skills["pronouns"] = [first + i for i, piece in pieces if piece in words]
+    if tokeniser.protects:
+        skills["placeholders"] = list(range(len(SPECIALS), tokeniser.vocabulary.first_ordinary))
+    return {name: ids for name, ids in skills.items() if ids}
 
 
 def check_model(model: object) -> None:
@@ -483,6 +500,7 @@ class TranslationTask(Described):
         rank: int = 0,
         longest: int = LONGEST_PAIR,
         together: Sequence[int] = (),
+        skills: Mapping[str, Sequence[int]] | None = None,
     ) -> None:
         if not 0 <= label_smoothing < 1:
             raise ArgumentError(
@@ -507,6 +525,8 @@ class TranslationTask(Described):
         self._valid = [pair for pair in encode_pairs(valid, tokeniser) if _size(pair) <= longest]
         self.label_smoothing = label_smoothing
         self._batch_tokens = batch_tokens
+        self._skills = {name: torch.tensor(ids) for name, ids in (skills or {}).items()}
+        self._counted = dict.fromkeys(self._skills, (0, 0))
         self._groups = _groups(pairs, together, longest)
         costs = [_cost(group) for group in self._groups]
         self.batches = TokenBatches(costs, batch_tokens, seed, world, rank)
@@ -540,7 +560,25 @@ class TranslationTask(Described):
         self, model: torch.nn.Module, batch: TranslationBatch
     ) -> tuple[torch.Tensor, int]:
         """Sum of the plain cross entropies in nats, and the number of target ids."""
-        return self._cross_entropy(model, batch, 0.0)
+        scores = model(batch.source, batch.target)
+        self._count_skills(scores, batch.next)
+        return self._summed(scores, batch.next, 0.0)
+
+    def counted_skills(self) -> dict[str, tuple[int, int]]:
+        """For each skill its right ids, and all that the references have, since the last call.
+
+        An id is right if it is the most likely one after those of the reference before it.
+        """
+        counted = self._counted
+        self._counted = dict.fromkeys(self._skills, (0, 0))
+        return counted
+
+    def _count_skills(self, scores: torch.Tensor, next_ids: torch.Tensor) -> None:
+        for name, ids in self._skills.items():
+            is_counted = torch.isin(next_ids, ids.to(next_ids.device))
+            right = scores[is_counted].argmax(-1) == next_ids[is_counted]
+            before = self._counted[name]
+            self._counted[name] = (before[0] + int(right.sum()), before[1] + len(right))
 
     def fingerprint(self) -> dict[str, Any]:
         """What differs between these data, in this order, and others."""
@@ -556,14 +594,20 @@ class TranslationTask(Described):
         model: torch.nn.Module, batch: TranslationBatch, smoothing: float
     ) -> tuple[torch.Tensor, int]:
         scores = model(batch.source, batch.target)  # (batch, target_length, vocab_size)
+        return TranslationTask._summed(scores, batch.next, smoothing)
+
+    @staticmethod
+    def _summed(
+        scores: torch.Tensor, next_ids: torch.Tensor, smoothing: float
+    ) -> tuple[torch.Tensor, int]:
         loss = F.cross_entropy(
             scores.flatten(0, 1).float(),
-            batch.next.flatten(),
+            next_ids.flatten(),
             ignore_index=PAD,
             label_smoothing=smoothing,
             reduction="sum",
         )
-        return loss, int((batch.next != PAD).sum())
+        return loss, int((next_ids != PAD).sum())
 
 
 def _size(pair: EncodedPair) -> int:

@@ -3,7 +3,7 @@
 import pytest
 
 from regard.errors import CheckpointError, DataError
-from regard_lab.training import draw_curves, read_log
+from regard_lab.training import curves, draw_curves, read_log
 from regard_lab.training.log import Log, _render
 
 
@@ -92,3 +92,43 @@ def test_curves_are_drawn_from_one_line_or_more_and_refused_from_none(path, tmp_
     log.write({"step": 30, "kind": "training", "loss": float("nan"), "learning_rate": 0.1})
     draw_curves(path, tmp_path / "curves.png")
     assert png_size(tmp_path / "curves.png") == (1050, 750)
+
+
+def axes_of(path, tmp_path, monkeypatch):
+    """The axes of the losses that a log gives."""
+    drawn = []
+    monkeypatch.setattr(curves, "_mark_skills", lambda axes, lines: drawn.append(axes))
+    draw_curves(path, tmp_path / "curves.png")
+    return drawn[0]
+
+
+def test_losses_have_a_logarithmic_axis_unless_one_is_zero(path, tmp_path, monkeypatch):
+    log = Log(path, step=0)
+    log.write({"step": 10, "kind": "training", "loss": 3.0, "learning_rate": 0.1})
+    log.write({"step": 10, "kind": "validation", "loss": 0.002})
+    assert axes_of(path, tmp_path, monkeypatch).get_yscale() == "log"
+    log.write({"step": 20, "kind": "validation", "loss": 0.0})
+    assert axes_of(path, tmp_path, monkeypatch).get_yscale() == "linear"
+
+
+def test_the_first_validation_with_a_learned_skill_is_marked_once():
+    lines = [
+        {"step": 10, "right_pronouns": 0.949, "right_placeholders": None},
+        {"step": 20, "right_pronouns": 0.95, "right_placeholders": 0.1},
+        {"step": 30, "right_pronouns": 0.2, "right_placeholders": 1.0},
+        {"step": 40, "right_pronouns": 1.0},
+    ]
+    assert curves.learned_at(lines) == {"pronouns": 20, "placeholders": 30}
+
+    class Axes:
+        lines = ()
+
+        def axvline(self, step, **style):
+            self.lines += (step,)
+
+        def annotate(self, text, place, **style):
+            assert "95% right at step" in text
+
+    axes = Axes()
+    curves._mark_skills(axes, lines)
+    assert axes.lines == (20, 30)

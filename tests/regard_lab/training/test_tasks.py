@@ -573,3 +573,22 @@ def test_a_long_text_is_read_in_pieces():
     for row in rows:
         words += row[1:-1]
     assert sorted(words) == sorted(TOKENISER.encode(TEXTS[4]))
+
+
+def test_a_validation_counts_the_right_ids_of_each_skill():
+    ids = TOKENISER.encode_target("Satz")
+    task = TranslationTask(
+        PAIRS, PAIRS[:5], TOKENISER, batch_tokens=90, skills={"words": ids, "ends": [END]}
+    )
+
+    def always(source, target):
+        """Logits of a model that expects the end everywhere."""
+        return F.one_hot(torch.full_like(target, END), TOKENISER.vocab_size).float()
+
+    assert task.counted_skills() == {"words": (0, 0), "ends": (0, 0)}
+    for batch in task.validation_batches():
+        task.validation_loss(always, batch)
+    assert task.counted_skills() == {"words": (0, 5 * len(ids)), "ends": (5, 5)}
+    assert task.counted_skills() == {"words": (0, 0), "ends": (0, 0)}
+    task.loss(always, task.batch(0))  # of a training step nothing is counted
+    assert task.counted_skills()["ends"] == (0, 0)
