@@ -28,7 +28,7 @@ from regard.backends.documents import (
     put_back,
     unpadded_keys,
 )
-from regard.backends.recurrence import CHUNK, Engine, RecurrenceInputs, Rule, longer_on, scan
+from regard.backends.recurrence import CHUNK, RecurrenceInputs, Rule, ScanEngine, longer_on, scan
 from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result
@@ -152,7 +152,7 @@ def _block_lengths(length: int, size: int) -> Iterator[int]:
 
 def follow(
     mechanism: Kernelised,
-    engine: Engine,
+    engine: ScanEngine,
     scale: float,
     text: Text,
     sums: Sums | None = None,
@@ -224,7 +224,7 @@ def _without_hidden(features: Features, visible: torch.Tensor | None) -> Feature
 
 
 def _after_block(
-    engine: Engine, features: Features, part: Text, sums: Sums | None
+    engine: ScanEngine, features: Features, part: Text, sums: Sums | None
 ) -> tuple[Totals, Sums]:
     """The totals of a block's rows, and the sums after its keys."""
     q, k = features.q, features.k
@@ -324,7 +324,7 @@ def vanishing(denominator: torch.Tensor) -> torch.Tensor:
 # --- a call ---
 
 
-def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
+def run(problem: Problem, engine: ScanEngine, operands: Operands) -> Result:
     """The output of a call and its log-sum-exp, computed in float32 at least."""
     wide = torch.promote_types(problem.dtype, torch.float32)
     text = Text(
@@ -340,7 +340,7 @@ def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
 
 
 def _whole(
-    problem: Problem, engine: Engine, operands: Operands, text: Text
+    problem: Problem, engine: ScanEngine, operands: Operands, text: Text
 ) -> tuple[torch.Tensor, torch.Tensor]:
     assert isinstance(problem.mechanism, Kernelised)
     leading, before = leading_rows(problem, operands.grid.keys)
@@ -353,7 +353,7 @@ def _whole(
 
 
 def _by_document(
-    problem: Problem, engine: Engine, operands: Operands, text: Text
+    problem: Problem, engine: ScanEngine, operands: Operands, text: Text
 ) -> tuple[torch.Tensor, torch.Tensor]:
     mechanism = problem.mechanism
     length = problem.k_len

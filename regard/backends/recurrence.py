@@ -106,7 +106,7 @@ class RecurrenceInputs(NamedTuple):
 Outputs = tuple[torch.Tensor, torch.Tensor]
 
 
-class Engine(Protocol):
+class ScanEngine(Protocol):
     """What computes a recurrence: outputs with what the backward pass needs, and the gradients of what was given."""
 
     def forward(
@@ -118,7 +118,7 @@ class Engine(Protocol):
     ) -> Tensors: ...
 
 
-def scan(engine: Engine, rule: Rule, inputs: RecurrenceInputs) -> Outputs:
+def scan(engine: ScanEngine, rule: Rule, inputs: RecurrenceInputs) -> Outputs:
     """The outputs of a recurrence over all positions, differentiable twice."""
     learns = torch.is_grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
     if rule.unit and (learns or engine is PLAIN):
@@ -134,7 +134,7 @@ def scan(engine: Engine, rule: Rule, inputs: RecurrenceInputs) -> Outputs:
 
 
 def scan_texts(
-    engine: Engine, rule: Rule, inputs: RecurrenceInputs, begins: torch.Tensor
+    engine: ScanEngine, rule: Rule, inputs: RecurrenceInputs, begins: torch.Tensor
 ) -> Outputs:
     """The same for several texts in each batch row, which begin without a memory.
 
@@ -190,7 +190,7 @@ def _at_unit_length(x: torch.Tensor, added: float) -> torch.Tensor:
 
 class _Scan(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, engine: Engine, rule: Rule, *tensors: Any) -> Any:
+    def forward(ctx: Any, engine: ScanEngine, rule: Rule, *tensors: Any) -> Any:
         output, memory, ctx.saved = engine.forward(rule, RecurrenceInputs(*tensors), True)
         ctx.engine, ctx.rule = engine, rule
         ctx.save_for_backward(*tensors)
@@ -458,7 +458,7 @@ def _inverse_by_halves(system: torch.Tensor) -> torch.Tensor:
 # --- a call ---
 
 
-def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
+def run(problem: Problem, engine: ScanEngine, operands: Operands) -> Result:
     """The output of a call, computed in float32 at least."""
     if engine is PLAIN:
         wide = torch.promote_types(problem.dtype, torch.float32)
@@ -468,7 +468,7 @@ def run(problem: Problem, engine: Engine, operands: Operands) -> Result:
     return Result(attend(problem, operands, engine).to(problem.dtype))
 
 
-def attend(problem: Problem, operands: Operands, engine: Engine) -> torch.Tensor:
+def attend(problem: Problem, operands: Operands, engine: ScanEngine) -> torch.Tensor:
     """The output of a call: as one recurrence over all keys, or one for each document."""
     mechanism = problem.mechanism
     grid = operands.grid
@@ -533,7 +533,7 @@ def without_unseen(
 
 def _whole(
     problem: Problem,
-    engine: Engine,
+    engine: ScanEngine,
     rule: Rule,
     tensors: Any,
     visible: torch.Tensor | None,

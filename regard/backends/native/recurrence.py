@@ -10,7 +10,7 @@ import torch
 
 from regard.backends.native.filling import PRODUCTS_PER_THREAD, address_of, dense, describe
 from regard.backends.native.library import CHUNK, CRecurrence, CRecurrenceGradients, Library, load
-from regard.backends.recurrence import PLAIN, Engine, RecurrenceInputs, Rule
+from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, ScanEngine
 from regard.backends.second_order import Tensors
 from regard.core import costs
 from regard.core.backend import Cost
@@ -127,7 +127,7 @@ def _with_last_axis(x: torch.Tensor) -> torch.Tensor:
     return x if x.dim() == 4 else x[..., None]
 
 
-def engine_on(x: torch.Tensor) -> Engine:
+def engine_on(x: torch.Tensor) -> ScanEngine:
     """The kernel for tensors of the CPU where its library is, else plain operations."""
     library = load() if x.is_cpu and not has_no_values(x) else ""
     return PLAIN if isinstance(library, str) else RecurrenceKernel(library)

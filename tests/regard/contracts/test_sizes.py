@@ -1,4 +1,4 @@
-"""Sizes of 0 and 1 in every dimension give results or refusals, and never crash the process."""
+"""CallSizes of 0 and 1 in every dimension give results or refusals, and never crash the process."""
 
 import itertools
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ WANT = ["log_sum_exp", "entropy", "received", "weights", rg.top_keys(2)]
 REFUSALS = ("head_dim is 0", "multiple of kv_heads", "nothing to compute")
 
 
-class Sizes(NamedTuple):
+class CallSizes(NamedTuple):
     batch: int
     kv_heads: int
     group: int
@@ -36,11 +36,11 @@ class Sizes(NamedTuple):
         )
 
 
-def some_sizes() -> Iterator[Sizes]:
+def some_sizes() -> Iterator[CallSizes]:
     """A fifth of all sizes in which at most one is 0."""
     for numbers in itertools.product((0, 1, 3), repeat=7):
         if numbers.count(0) <= 1 and sum(min(number, 2) for number in numbers) % 5 == 0:
-            yield Sizes(*numbers)
+            yield CallSizes(*numbers)
 
 
 def backends_here() -> list[str]:
@@ -54,13 +54,13 @@ def backends_here() -> list[str]:
     ]
 
 
-def assert_refused_in_words(sizes: Sizes, backend: str, refusal: str) -> None:
+def assert_refused_in_words(sizes: CallSizes, backend: str, refusal: str) -> None:
     assert 0 in sizes, (backend, refusal)
     assert any(words in refusal for words in REFUSALS), (sizes, backend, refusal)
     assert backend not in ("auto", "reference") or "nothing to" not in refusal, (sizes, refusal)
 
 
-def assert_has_the_shapes_and_gradients(detail: rg.AttentionDetail, sizes: Sizes) -> None:
+def assert_has_the_shapes_and_gradients(detail: rg.AttentionDetail, sizes: CallSizes) -> None:
     rows = sizes.batch, sizes.heads, sizes.q_len
     assert detail.output.shape == (*rows, sizes.v_dim)
     assert detail.output.isfinite().all(), sizes

@@ -12,7 +12,7 @@ import regard as rg
 from regard import mechanisms as m
 from regard.backends.native.library import CHUNK
 from regard.backends.native.recurrence import RecurrenceKernel
-from regard.backends.recurrence import PLAIN, Engine, RecurrenceInputs, Rule, scan
+from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, ScanEngine, scan
 from regard.errors import RegardError
 
 from .calls import AVX2, BEST, threads
@@ -90,7 +90,7 @@ def in_float64(inputs: RecurrenceInputs) -> RecurrenceInputs:
     return RecurrenceInputs(*(None if x is None else x.double() for x in inputs))
 
 
-def results(engine: Engine, rule: Rule, inputs: RecurrenceInputs) -> list[torch.Tensor]:
+def results(engine: ScanEngine, rule: Rule, inputs: RecurrenceInputs) -> list[torch.Tensor]:
     """Output, memory and gradients."""
     output, memory, saved = engine.forward(rule, inputs, True)
     generator = torch.Generator().manual_seed(5)
