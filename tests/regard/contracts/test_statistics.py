@@ -40,6 +40,31 @@ def test_asking_changes_no_bit_of_the_output():
             assert torch.equal(ask(backend, q, k, v, pattern=pattern, want=WANT).output, plain)
 
 
+@pytest.mark.parametrize("name", ["entropy", "received", "distance", "weights"])
+def test_first_and_second_derivatives_of_a_statistic_are_those_of_its_formula(name):
+    q, k, v = make_qkv(kv_heads=6, dtype=torch.float64, requires_grad=True)
+    q_pos = 4 + torch.arange(7)[:, None]  # 11 keys
+    k_pos = torch.arange(11)
+    later = k_pos > q_pos
+    scores = (q @ k.mT / 5**0.5).masked_fill(later, -torch.inf)
+    weights = scores.softmax(-1)
+    logs = scores.log_softmax(-1).masked_fill(later, 0)
+    formulas = {
+        "entropy": -(weights * logs).sum(-1),
+        "received": weights.sum(-2),
+        "distance": (weights * (q_pos - k_pos).abs()).sum(-1),
+        "weights": weights,
+    }
+
+    def derivatives(statistic: torch.Tensor) -> list[torch.Tensor]:
+        (first,) = torch.autograd.grad(statistic.sin().sum(), q, create_graph=True)
+        return [first, *torch.autograd.grad(first.square().sum(), (q, k))]
+
+    statistic = getattr(rg.attention_detail(q, k, v, pattern="causal", want=name), name)
+    torch.testing.assert_close(statistic, formulas[name])
+    torch.testing.assert_close(derivatives(statistic), derivatives(formulas[name]))
+
+
 def test_what_was_not_asked_for_is_refused_and_not_none():
     x = torch.zeros(1, 1, 6, 4)
     for backend in computing(x, x, x, pattern="causal_window(2)"):
