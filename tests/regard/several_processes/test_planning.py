@@ -167,6 +167,15 @@ def test_ranges_that_are_read_back_are_the_rows_that_see_some_key():
     assert 5099 <= rows.stop <= 5099 + 64
 
 
+def test_where_batch_rows_begin_at_positions_of_their_own_all_rows_and_keys_are_read():
+    layout = Layout("contiguous", (1000, 1000))
+    needs = Needs(Causal(), layout, layout, torch.tensor([0, 3]))
+    rows = range(1000, 2000)
+    keys = range(1500, 1600)
+    assert needs.rows_that_see(rows, keys) == rows
+    assert needs.keys_near(range(10), keys) == keys
+
+
 def test_what_cannot_be_planned_is_refused():
     sizes = {"kv_heads": 1, "head_dim": 4}
     for call, words in (

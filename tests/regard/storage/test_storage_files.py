@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -258,6 +259,24 @@ def test_what_a_living_writer_is_writing_is_not_removed(tmp_path):
     write_folder(tmp_path / "y", fill_slowly, replace=True)
     assert (tmp_path / "y" / "text").read_text() == "first"
     assert names(tmp_path) == {"x", "y"}
+
+
+def test_a_writer_that_meets_another_one_leaves_no_descriptor_open(tmp_path):
+    def open_descriptors() -> list[int]:
+        descriptors = []
+        for descriptor in range(1000):
+            with suppress(OSError):
+                os.fstat(descriptor)
+                descriptors.append(descriptor)
+        return descriptors
+
+    def write_beside(file):
+        replace_file(tmp_path / "x", b"second")
+        file.write(b"first")
+
+    before = open_descriptors()
+    replace_file(tmp_path / "x", write_beside)
+    assert open_descriptors() == before
 
 
 @pytest.mark.filterwarnings("ignore:This process.*is multi-threaded:DeprecationWarning")
