@@ -111,7 +111,10 @@ def demo(
     )
     show("")
     data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
-    show(f"1. Training on {data.notes[0]}.")
+    show(
+        f"1. Training on {len(data.train):,} sentences that a grammar writes; the noun pairs of the {len(data.test)} "
+        f"test sentences are new."
+    )
     for line in BEFORE:
         show(f"   {line}")
     trained = _train(run, settings, data)
