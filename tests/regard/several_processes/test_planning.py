@@ -10,6 +10,7 @@ import torch
 
 from regard import distributed
 from regard.distributed import Layout, bytes_exchanged
+from regard.distributed.function import SharedRun
 from regard.distributed.group import Group
 from regard.distributed.needs import Needs
 from regard.distributed.planning import messages
@@ -94,6 +95,23 @@ def test_the_messages_and_bytes_of_a_run_are_those_of_its_plan(count, name, pool
         assert [*bytes_exchanged(lengths, **options).sent] == bytes_of_forward
         bytes_of_both = [run[way][1] for run in runs]
         assert [*bytes_exchanged(lengths, **options, backward=True).sent] == bytes_of_both
+
+
+def graphs_of_pieces() -> list[int]:
+    """How many pieces this process computes with their graphs in both passes, by a gather and by a ring."""
+    counts = []
+    for form in ("gather", "ring"):
+        with patch.object(
+            SharedRun, "compute_with_graph", autospec=True, side_effect=SharedRun.compute_with_graph
+        ) as compute:
+            on_processes(case_of(2, "full", "contiguous", form))
+        counts.append(compute.call_count)
+    return counts
+
+
+def test_the_graph_of_each_piece_is_made_once_in_both_passes(pools):
+    of_own_and_other_keys = 2
+    assert pools(2).run(graphs_of_pieces) == [[of_own_and_other_keys] * 2] * 2
 
 
 @pytest.mark.parametrize("form", ["ring", "gather"])
