@@ -403,11 +403,14 @@ def cost(problem: Problem) -> Cost:
     width = problem.computed_bytes
     vectors = (rows + added) * (problem.head_dim + 2 * features + columns)
     products = pairs * (features + columns) + (rows + added) * features * columns
-    learning = problem.needs_grad
+    times_computed = times_moved = 1
+    if problem.needs_grad:
+        times_computed = 3
+        times_moved = 2.5
     return Cost(
-        flops=2 * products * (3 if learning else 1),
-        bytes=width * vectors * (2.5 if learning else 1),
+        flops=2 * products * times_computed,
+        bytes=width * vectors * times_moved,
         peak_bytes=width * ((rows + added) * features + added * features * columns // CHUNK),
         pairs=min(pairs, problem.pairs),
-        calls=(4 + 2 * chunks) * (3 if learning else 1),
+        calls=(4 + 2 * chunks) * times_computed,
     )

@@ -66,21 +66,22 @@ def _cost(blocking: Blocking, size: BlockCounts) -> Cost:
         by_pair += 2 * problem.v_dim * 3.5
         by_pair += costs.STREAMED_PAIR_BACKWARD + score_flops_backward(problem)
         by_pair += 2 * of_dropout
+        times_moved = 3
+        times_called = 2.5
     else:
         by_pair += 2 * problem.v_dim
         by_pair += of_dropout
+        times_moved = times_called = 1
     # keys read by one head, over all row blocks
     reads = pairs // (problem.batch * problem.heads * blocking.rows)
     vectors = problem.batch * (problem.heads * problem.q_len + problem.kv_heads * reads)
     held = 2 * min(FUSED_PAIRS, pairs) if may_be_fused(problem) else 0
     return Cost(
         flops=pairs * by_pair * width / 4,
-        bytes=width * vectors * (problem.head_dim + problem.v_dim) * (3 if learning else 1),
+        bytes=width * vectors * (problem.head_dim + problem.v_dim) * times_moved,
         peak_bytes=width * (max(4 * blocking.largest, held) + SLAB * sums_tanh(problem)),
         pairs=pairs,
-        calls=round(
-            (costs.STREAMED_START + costs.STREAMED_BLOCK * size.blocks) * (2.5 if learning else 1)
-        ),
+        calls=round((costs.STREAMED_START + costs.STREAMED_BLOCK * size.blocks) * times_called),
         estimated=not size.exact,
     )
 

@@ -179,14 +179,21 @@ def _cost(problem: Problem, grid: Grid) -> Cost:
     columns_of_tiles = -(-len(grid.keys) // TILE)
     tables = 4 * copies * rows_of_tiles * (9 * columns_of_tiles + 2 * MOST_RUNS * TILE)
 
-    learning = problem.needs_grad
-    of_backward = 4 * rows + width * vectors  # sums for each row, and intermediate gradients
+    flops = 2 * pairs * dims
+    moved = width * vectors
+    peak = tables + 4 * rows
+    calls = 1
+    if problem.needs_grad:
+        flops *= 3.5
+        moved *= 2.5
+        peak += 4 * rows + width * vectors  # sums for each row, and intermediate gradients
+        calls = 4
     return Cost(
-        flops=2 * pairs * dims * (3.5 if learning else 1),
-        bytes=width * vectors * (2.5 if learning else 1) + tables,
-        peak_bytes=tables + 4 * rows + (of_backward if learning else 0),
+        flops=flops,
+        bytes=moved + tables,
+        peak_bytes=peak,
         pairs=pairs,
-        calls=4 if learning else 1,
+        calls=calls,
         estimated=pairs_of_band is not None,
     )
 
