@@ -535,6 +535,15 @@ def test_nothing_moves_when_a_word_is_erased(browser, page_of, kind):
                 page.locator(".given .gone").wait_for(state="detached")
             opened.settle()
             assert page.evaluate("window.shifts") == []
+
+            # a much longer word has smaller letters instead of another row
+            page.locator(".given .w", has_text="animal").click()
+            page.locator(".field").fill("incomprehensibilities")
+            page.locator(".pills button", has_text="incomprehensibilities").wait_for()
+            opened.settle()
+            assert page.evaluate(places) == pytest.approx(before, abs=1)
+            page.locator(".undo.on").click()
+            page.locator(".pills").wait_for(state="detached")
         assert kind == "translator" or len(answers) > 1
 
 
