@@ -121,10 +121,11 @@ DEPENDS = {"falcon": "with rotary positions; with ALiBi it is refused"}
 
 
 def architectures() -> str:
-    """A row for each architecture that could be built: what happened, and why."""
+    """A row for each architecture: what happened, and why."""
     rows = []
     for row in stored("pretrained_families_cpu/architectures.json")["architectures"]:
         if row["status"] == "not built":
+            rows.append((row["type"], "", row["status"], f"``{row['reason']}``"))
             continue
         if "reason" in row:
             remarks = [_cause(row["reason"])]
@@ -159,9 +160,10 @@ def architectures_compared() -> str:
         f"could not be built small, since their configs do not fit together or a package is missing. Of the others "
         f"{counts['equal']} give the numbers of their eager attention, and {counts['equal, parts outside']} more do so "
         f"with parts that stay outside; {counts['refused']} are refused; {counts['not compared']} are attached and "
-        f"were not compared, because no generic inputs fit them. The largest difference is "
+        f"were not compared, because no inputs here fit them. The largest difference is "
         f"{largest:.0e} of the norm of an output; at most 1e-4 counts as equal. Each "
-        f"model got four rows of fourteen ids, one of them padded and one with another last word, or images or sounds. "
+        f"model got four rows of fourteen ids, one of them padded and one with another last word, or images, sounds or "
+        f"others. "
         f"torch {versions['torch']}."
     )
 

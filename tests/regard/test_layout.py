@@ -223,6 +223,7 @@ def test_transforms_and_compiled_graphs_take_the_layout():
     members = torch.stack([q, 2 * q])
     expected = torch.stack([attend(q), attend(2 * q)])
     assert torch.equal(torch.vmap(attend)(members), expected)
+    torch._dynamo.reset()
     compiled = torch.compile(attend, backend="eager", fullgraph=True)
     assert torch.equal(compiled(q), attend(q))
 

@@ -137,6 +137,7 @@ def test_gradients_of_bias_sink_and_statistics_take_negated_gradients() -> None:
 
 def test_compiled_calls_take_negated_views() -> None:
     attend = partial(rg.attention, pattern="causal")
+    torch._dynamo.reset()
     compiled = torch.compile(lambda q, k, v: attend(q, k, v), backend="aot_eager")
     q, k, v = inputs()
     assert close(compiled(q, negated(k), v), formula(q, k, v))

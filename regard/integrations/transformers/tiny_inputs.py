@@ -18,6 +18,10 @@ FRAMES = 64  # of features of sound
 SAMPLES = 4000  # of sound without features
 MEL_BINS = 80
 IMAGE_SIZE = (64, 64)  # height and width
+SOUND_CONFIGS = (
+    "encoder_config",
+    "audio_config",
+)  # where models that hold an encoder keep its settings
 MOST_WORDS = 1000  # ids that are drawn from
 MEDIA_ROWS = 2  # of images and sounds
 
@@ -74,10 +78,9 @@ def tiny_inputs(
         yield {"input_values": drawn(MEDIA_ROWS, SAMPLES)} | beside
         yield {"input_values": drawn(MEDIA_ROWS, 1, SAMPLES)} | beside
     if "input_features" in takes:
-        bins = _setting(
-            config, "num_mel_bins", "feature_size", "input_feat_per_channel", "hidden_size"
-        )
-        bins = bins or MEL_BINS
+        sounds = [config, *(getattr(config, name, None) for name in SOUND_CONFIGS)]
+        names = ("num_mel_bins", "feature_size", "input_feat_per_channel", "hidden_size")
+        bins = next(filter(None, (_setting(part, *names) for part in sounds)), MEL_BINS)
         frames = 2 * (_setting(config, "max_source_positions") or FRAMES // 2)
         yield {"input_features": drawn(MEDIA_ROWS, bins, frames)} | beside
         yield {"input_features": drawn(MEDIA_ROWS, frames, bins)} | beside

@@ -155,6 +155,12 @@ def functional(options, q, k, v):
 GRAPHS = {}  # by the identity of the options
 
 
+@pytest.fixture(scope="module", autouse=True)
+def fresh_compiler():
+    """A function is compiled a few times at most, those of other tests included; these graphs serve all tests."""
+    torch._dynamo.reset()
+
+
 def compiled(options, q, k, v):
     def attend(*qkv):
         return rg.attention(*qkv, **options)

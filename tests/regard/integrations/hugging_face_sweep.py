@@ -15,6 +15,7 @@ from typing import Any
 
 import hugging_face_small as small
 import torch
+from hugging_face_inputs import inputs_of
 from transformers import PreTrainedConfig
 
 from regard.errors import RegardError
@@ -73,7 +74,7 @@ def _row(kind: str) -> dict[str, Any]:
     except Exception as error:
         return {"status": UNBUILT, "reason": sentence_of(error)}
     report: dict[str, Any] = {"class": type(model).__name__}
-    inputs, expected = _with_own_attention(model, "eager")
+    inputs, expected = _with_own_attention(model, "eager", kind)
     try:
         attach(model, replace=kind in REPLACED)
     except RegardError as error:
@@ -81,7 +82,7 @@ def _row(kind: str) -> dict[str, Any]:
     if model.differing:
         detach(model)
         with contextlib.suppress(ValueError):  # without sdpa it differs by what its sentence says
-            inputs, expected = _with_own_attention(model, "sdpa")
+            inputs, expected = _with_own_attention(model, "sdpa", kind)
         attach(model)
     report["outside"] = list(dict.fromkeys(model.outside.values()))
     if expected is None:
@@ -101,7 +102,7 @@ def _row(kind: str) -> dict[str, Any]:
 
 
 def _with_own_attention(
-    model: Any, implementation: str
+    model: Any, implementation: str, kind: str
 ) -> tuple[dict[str, Any], dict[str, torch.Tensor] | None]:
     """The first inputs that the model runs on and its outputs with its own attention; it stays as it was."""
     configs = {id(config): config for config in _configs(model)}
@@ -110,7 +111,9 @@ def _with_own_attention(
     for config in configs.values():
         config._attn_implementation_internal = implementation
     try:
-        for inputs in tiny_inputs(model, ROWS, LENGTH):
+        special = inputs_of(kind, model)
+        candidates = tiny_inputs(model, ROWS, LENGTH) if special is None else [special]
+        for inputs in candidates:
             with contextlib.suppress(Exception):
                 return inputs, outputs_of(model, inputs)
         return {}, None

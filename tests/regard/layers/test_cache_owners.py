@@ -156,6 +156,7 @@ def test_a_cache_does_not_keep_its_layer_alive_and_goes_to_the_next_one():
 def test_wrapped_and_compiled_layers_are_the_layer_that_they_wrap():
     layers = stack("dynamic")
     x = inputs()
+    torch._dynamo.reset()
     compiled = [torch.compile(layer, backend="eager") for layer in layers]
     caches = [layer.new_cache(BATCH, "static", 29) for layer in layers]
     expected = x

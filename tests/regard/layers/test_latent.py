@@ -299,6 +299,7 @@ def test_it_is_compiled_exported_and_cast():
     x = vectors().float()
     with torch.no_grad():
         whole = layer(x)
+        torch._dynamo.reset()
         compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")
         cache = layer.new_cache(2, "static", 12)
         parts = [compiled(part, cache=cache) for part in x.split([8, 1], 1)]

@@ -218,6 +218,7 @@ def test_a_compiled_graph_computes_with_the_weights_of_today(pair):
     layers, plain = pair
     torch.compiler.reset()  # all modules compiled by a process share one limit of recompilations
     # Without the compiler of C++, which imports setuptools beside what other tests imported.
+    torch._dynamo.reset()
     compiled = torch.compile(layers, fullgraph=True, backend="aot_eager")
     assert_close(outputs(compiled, rows()), outputs(plain, rows()))
     with torch.no_grad():

@@ -158,7 +158,9 @@ def test_wrong_lists_are_refused_also_inside_a_graph(blocks, error, message, com
     def call(blocks: torch.Tensor) -> torch.Tensor:
         return rg.attention(q, k, v, pattern=p.ChosenBlocks(blocks, 4, 8))
 
-    call = torch.compile(call, backend="eager", fullgraph=True) if compiled else call
+    if compiled:
+        torch._dynamo.reset()
+        call = torch.compile(call, backend="eager", fullgraph=True)
     right = torch.zeros(1, 1, 2, 1, dtype=torch.int64)
     assert call(right).shape == (2, 4, 9, 3)
     with pytest.raises(error, match=message):
@@ -215,6 +217,7 @@ def test_a_graph_serves_every_list():
     def call(keys: torch.Tensor) -> torch.Tensor:
         return rg.attention(q, k, v, pattern=p.ChosenKeys(keys) & p.Causal())
 
+    torch._dynamo.reset()
     graph = torch.compile(call, backend="eager", fullgraph=True)
     for _ in range(3):
         keys = torch.randint(-1, 10, (1, 2, 9, 3))
