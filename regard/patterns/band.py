@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from regard.patterns.ranges import Segments
@@ -158,7 +157,7 @@ class Band:
             pairs -= _pairs_up_to(-self.left - 1, q_start, q_len, start, stop)
         return pairs
 
-    @cached_property
+    @property
     def is_empty(self) -> bool:
         """Whether the limits exclude every pair, as those of `causal & ~causal` do."""
         crossed = self.left is not None and self.right is not None and -self.left > self.right

@@ -130,6 +130,10 @@ class Pattern(Declared, enrol=False):
     def _form(self) -> Band | Pattern | None:
         return self.form()
 
+    def _get_form(self) -> Band | Pattern | None:
+        """`_form`; found again while torch.compile traces, which does not enter the lock of a cached property."""
+        return self.form() if torch.compiler.is_compiling() else self._form
+
     @cached_property
     def _simpler(self) -> Band | Pattern | None:
         """What the methods below ask in place of this pattern; None where they ask its own `segments`."""
@@ -142,12 +146,12 @@ class Pattern(Declared, enrol=False):
 
     def band(self) -> Band | None:
         """This pattern as one band; None where it is not one."""
-        form = self._form
+        form = self._get_form()
         return form.band() if isinstance(form, Pattern) else form
 
     def structure(self) -> Pattern:
         """An equal pattern made of simpler ones; the pattern itself where there is none."""
-        form = self._form
+        form = self._get_form()
         return form if isinstance(form, Pattern) else self
 
     def canonical(self) -> Pattern:

@@ -28,7 +28,7 @@ from regard import bias as b
 from regard import mechanisms as m
 from regard import patterns as p
 from regard.core.tensors import Stored
-from regard.layers import NSA, LightningIndexer, MoBA
+from regard.layers import NSA, MoBA
 from regard.patterns.text import read_together
 from regard.positions import Rotary
 from regard.testing import make_qkv, oracle
@@ -218,7 +218,6 @@ LAYERS: dict[str, dict[str, Any]] = {
     "a score that learns": {"mechanism": "softmax(general(8, 8))"},
     "MoBA": {"kv_heads": 2, "chooser": MoBA(block=2, top=2)},
     "NSA": {"kv_heads": 2, "chooser": NSA(length=2, stride=1, block=2, top=3, window=3)},
-    "a lightning indexer": {"chooser": LightningIndexer(top=3, heads=2, head_dim=8)},
 }
 
 
