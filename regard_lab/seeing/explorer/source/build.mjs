@@ -43,7 +43,7 @@ function variables(colours) {
     .join(" ");
 }
 
-// Where a line's end is no space: before the end of a tag, and of an element that ends a line itself.
+// Where a line's end is no space: before the end of a tag, and of an element that ends a line.
 const NO_SPACE = /\n(\/?>|<\/(?:p|div|section|h\d|button|t[dhr]|table|tbody|thead)>)/g;
 
 /**

@@ -31,7 +31,7 @@ export async function eraseAt(app, at) {
   return app.drawFirst();
 }
 
-/** The field, and the words that the model knows: those near the erased one, or with these letters. */
+/** The field, and known words: those near the erased one, or those that begin with its letters. */
 export function field(app) {
   const {word, written, near} = app.field;
   const known = written ? offered(written, app.engine.words) : near.slice(1);

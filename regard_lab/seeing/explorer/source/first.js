@@ -56,8 +56,8 @@ function told(app, story) {
 }
 
 /**
- * Before the answer: what runs here and what can be pressed, in whose room stands what is changed or
- * the form of another text; in a served page its form.
+ * Before the answer: what runs here and what can be pressed, in whose room stands what is changed
+ * or the form of another text; in a served page its form.
  */
 function top(app, {orientation, kind}) {
   const {live, title} = app.source.header;

@@ -89,7 +89,8 @@ export class App {
   constructor(element, source, state, engine = null) {
     Object.assign(this, {element, source, engine, stored: source.stored, past: [], hot: null});
     this.origin = source.base ?? (engine ? source : undefined); // the text before experiments
-    this.follows = engine ? "words" : null; // how the chosen word is found again; null in another text
+    // how the chosen word is found again; null in another text
+    this.follows = engine ? "words" : null;
     this.state = {
       view: "reader",
       kind: 0,

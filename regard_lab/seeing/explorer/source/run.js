@@ -74,7 +74,7 @@ export class Run extends Source {
     return asked?.place === place ? asked.others : null;
   }
 
-  /** The question with which the page was made, if it is about this text and its word is written. */
+  /** The question with which the page was made, if its word is written of this text. */
   #asked() {
     const {
       model: {asked},

@@ -4,7 +4,7 @@ import {filled} from "./engine/numbers.js";
 import {Run} from "./run.js";
 import {questionOf} from "./state.js";
 
-/** What a run is compared with: what was written, what followed, or a text whose vectors were read. */
+/** What a run is compared with: what was written, what followed, or the text that was read. */
 function comparedWith({given, header, answer: {follows, ids}}) {
   if (follows !== undefined) return [follows];
   return header.texts.target ? ids.target : given.source;
