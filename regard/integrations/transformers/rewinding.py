@@ -72,6 +72,9 @@ class Tape:
         self._calls: tuple[_Recorded, ...] = ()
         self._transposed = False
 
+    def __repr__(self) -> str:
+        return f"Tape({count_of(self.positions, 'positions')}, {self.nbytes:,} bytes)"
+
     @property
     def positions(self) -> int:
         """How many positions are recorded."""

@@ -344,7 +344,7 @@ def test_ctrl_c_after_the_training_of_the_demo_keeps_the_model(tmp_path, monkeyp
     monkeypatch.setattr(
         demo,
         "load_translation_data",
-        lambda *_, **__: SimpleNamespace(notes=["two pairs"], test=[]),
+        lambda *_, **__: SimpleNamespace(notes=["two pairs"], train=[], test=[]),
     )
     done = SimpleNamespace(stopped="steps", steps=9, wall_seconds=1.0, cpu_seconds=1.0)
     monkeypatch.setattr(demo, "_train", lambda *_: done)
