@@ -226,7 +226,7 @@ def test_a_release_removes_what_an_earlier_one_left_and_no_other_file(tmp_path):
 
 def test_a_wheel_is_tried_where_its_kernel_can_be_loaded(monkeypatch):
     monkeypatch.setattr(trying, "THIS_MACHINE", Target("linux", "x86_64"))
-    names = ("manylinux_2_27_x86_64", "manylinux_2_17_aarch64", "macosx_11_0_arm64", "any")
+    names = ("manylinux_2_18_x86_64", "manylinux_2_18_aarch64", "macosx_11_0_arm64", "any")
     wheels = [Path(f"regard-0.1.0-py3-none-{name}.whl") for name in names]
     assert [is_native(path) for path in wheels] == [True, False, False, True]
     assert [is_for_arm(path) for path in wheels] == [False, True, False, False]

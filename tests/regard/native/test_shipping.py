@@ -151,7 +151,10 @@ def test_the_tag_of_the_wheel_names_the_c_library_that_the_kernel_needs(wheel):
     assert (major, minor) == max(versions) <= OLDEST
     assert f"-py3-none-manylinux_{major}_{minor}_" in wheel.name
     shown = printed_by(sys.executable, "-m", "auditwheel", "show", str(wheel))
-    assert f'"manylinux_{major}_{minor}_' in shown, shown
+    # auditwheel's list lacks some versions; for those it names the next one.
+    named = re.search(r'"manylinux_(\d+)_(\d+)_', shown)
+    assert named is not None, shown
+    assert (major, minor) <= (int(named[1]), int(named[2])) <= OLDEST
 
 
 @built

@@ -23,9 +23,12 @@
 #define RG_REAL float
 #endif
 
-// The only function that newer versions of the C library have under a newer name; the old one runs everywhere.
+// The functions that newer versions of the C library have under newer names; the old ones run everywhere. Named so, they also
+// come from the C library where a compiler brings functions of its own, whose last digits differ.
 #if defined(__x86_64__) && defined(__GLIBC__)
 __asm__(".symver log2, log2@GLIBC_2.2.5");
+__asm__(".symver log2f, log2f@GLIBC_2.2.5");
 #elif defined(__aarch64__) && defined(__GLIBC__)
 __asm__(".symver log2, log2@GLIBC_2.17");
+__asm__(".symver log2f, log2f@GLIBC_2.17");
 #endif
