@@ -238,7 +238,9 @@ class _Exporting:
     def _placeholder_counts(self, engine: Engine) -> PlaceholderCounts:
         if not self.translator.tokeniser.protects:
             return PlaceholderCounts()
-        texts = translating.Translator(self.translator.tokeniser, engine).translate(self.lines)
+        texts = translating.FolderTranslator(self.translator.tokeniser, engine).translate(
+            self.lines
+        )
         return PlaceholderCounts(list(zip(self.lines, texts, strict=True)))
 
     @torch.inference_mode()

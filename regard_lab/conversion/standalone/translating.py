@@ -83,7 +83,7 @@ class _Row:
         self.is_done = not allowed or len(self.prefix) >= self.most_ids
 
 
-class Translator:
+class FolderTranslator:
     """Translates lines; placeholders such as {0} and %s stay as they are if the tokeniser has ids for them.
 
     Args:
@@ -172,7 +172,7 @@ class Translator:
         return self.tokeniser.decode(row.prefix, row.placeholders.originals)
 
 
-def load(folder: str | Path, threads: int = 1) -> Translator:
+def load(folder: str | Path, threads: int = 1) -> FolderTranslator:
     """The translator of an exported folder.
 
     Args:
@@ -191,10 +191,12 @@ def load(folder: str | Path, threads: int = 1) -> Translator:
     if record["to"] == "onnx":
         from regard_lab.conversion.standalone.onnx_engine import OnnxEngine
 
-        return Translator(tokeniser, OnnxEngine(folder, most_positions, threads))
+        return FolderTranslator(tokeniser, OnnxEngine(folder, most_positions, threads))
     from regard_lab.conversion.standalone.ctranslate2_engine import CTranslate2Engine
 
-    return Translator(tokeniser, CTranslate2Engine(folder, tokeniser, most_positions, threads))
+    return FolderTranslator(
+        tokeniser, CTranslate2Engine(folder, tokeniser, most_positions, threads)
+    )
 
 
 def _checked_record(folder: Path) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import torch
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard_lab.conversion import serving
 from regard_lab.conversion.serving import copied_modules, export_translator
-from regard_lab.conversion.standalone.translating import Translator as Standalone
-from regard_lab.conversion.standalone.translating import load
+from regard_lab.conversion.standalone.translating import FolderTranslator, load
 from regard_lab.decoding import Translator, greedy_search
 from regard_lab.decoding.constraints import Constraints
 from regard_lab.decoding.loading import TOKENISER_FILE
@@ -112,7 +111,7 @@ def engines(monkeypatch):
 def test_an_engine_with_prefixes_alone_keeps_every_placeholder_once(seed):
     translator = new_translator(seed=seed)
     engine = TorchEngine(translator.model)
-    texts = Standalone(translator.tokeniser, engine).translate(LINES)
+    texts = FolderTranslator(translator.tokeniser, engine).translate(LINES)
     originals = [translator.tokeniser.originals(line) for line in LINES]
     for line, text, of_line in zip(LINES, texts, originals, strict=True):
         assert all(text.count(original) >= 1 for original in of_line.values()), (line, text)
@@ -122,14 +121,14 @@ def test_an_engine_with_prefixes_alone_keeps_every_placeholder_once(seed):
 
 def test_texts_are_those_of_the_translator_where_no_placeholder_is_missing():
     translator = new_translator(protect=False)
-    texts = Standalone(translator.tokeniser, TorchEngine(translator.model)).translate(LINES)
+    texts = FolderTranslator(translator.tokeniser, TorchEngine(translator.model)).translate(LINES)
     assert texts == [translation.text for translation in translator.translate(LINES)]
 
 
 def test_a_search_goes_on_behind_each_placeholder_with_those_that_are_left():
     translator = new_translator()
     engine = TorchEngine(translator.model)
-    Standalone(translator.tokeniser, engine).translate(["copy %s to {0}"])
+    FolderTranslator(translator.tokeniser, engine).translate(["copy %s to {0}"])
     vocabulary = translator.tokeniser.vocabulary
     first, second = vocabulary.reserved_ids["variable"][:2]
     assert len(engine.asked) > 1
@@ -140,7 +139,9 @@ def test_a_search_goes_on_behind_each_placeholder_with_those_that_are_left():
 
 def test_a_text_beyond_the_positions_is_refused_and_not_cut():
     translator = new_translator()
-    standalone = Standalone(translator.tokeniser, TorchEngine(translator.model, most_positions=5))
+    standalone = FolderTranslator(
+        translator.tokeniser, TorchEngine(translator.model, most_positions=5)
+    )
     with pytest.raises(ArgumentError, match="has positions for 5"):
         standalone.translate(["a new street and a new street and an old street"])
 
