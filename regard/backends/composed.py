@@ -20,7 +20,7 @@ from regard.backends.schedule import SHARED_ROWS, Schedule, pairs_of_long_band, 
 from regard.backends.scores.plain import softmax_pieces
 from regard.backends.second_order import Piece, direct_apply, gradients
 from regard.core import costs
-from regard.core.backend import Cost, Operands, numbers_of
+from regard.core.backend import Cost, Operands, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.patterns import Full, Grid
 from regard.patterns.grid import four_axes
@@ -53,7 +53,8 @@ class Calls(Protocol):
 
 def compose(calls: Calls, operands: Operands, sums: bool = True) -> tuple[torch.Tensor, Any]:
     """Output and, if `sums`, log-sum-exp of these calls, else None; gradients of both are supported."""
-    bias = numbers_of(operands.bias)
+    # Every call with gradients passes here, so this is no call of `numbers_of`.
+    bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
     apply = _Composed.apply if torch._C._are_functorch_transforms_active() else _apply
     result = apply(operands.q, operands.k, operands.v, bias, calls, operands, sums)
     # A second output costs a call of few tokens some microseconds.

@@ -65,8 +65,8 @@ class Band:
         range(3, 7)
         """
         start, stop = self._span(k_len)
-        if self.is_empty:
-            return range(start, start)
+        if self.left is not None and self.right is not None and self.left + self.right < 0:
+            return range(start, start)  # the window of a query holds no position
         return range(*self.cut(first, last, start, stop))
 
     def cut(self, first: int, last: int, start: int, stop: int) -> tuple[int, int]:
@@ -91,8 +91,8 @@ class Band:
 
     def segments(self, first: int, last: int, k_len: int) -> Segments:
         """The keys allowed for all queries at positions first..last, and those allowed for at least one of them."""
-        if self.is_empty:
-            return Segments((), ())
+        if self.left is not None and self.right is not None and self.left + self.right < 0:
+            return Segments((), ())  # the window of a query holds no position
         low, high = self.cut(first, last, *self._span(k_len))
         some = range(low, high)
         # The last query sees least to the left, the first one least to the right.
@@ -148,8 +148,10 @@ class Band:
         500000500000
         """
         start, stop = self._span(k_len)
-        if stop <= start or q_len <= 0 or self.is_empty:
+        if stop <= start or q_len <= 0:
             return 0
+        if self.left is not None and self.right is not None and self.left + self.right < 0:
+            return 0  # the window of a query holds no position
         pairs = q_len * (stop - start)
         if self.right is not None:
             pairs = _pairs_up_to(self.right, q_start, q_len, start, stop)

@@ -24,6 +24,7 @@ from regard.patterns.registry import Declared, Registry
 from regard.patterns.row_keys import RowKeys
 
 MOST_LEVELS = 64  # of patterns made of patterns
+_UNKNOWN: Any = object()  # a form that was not asked for yet; None is one that there is not
 
 # The position that counts as 0: one number, or one for each batch row.
 Origins = tuple[int, ...] | torch.Tensor
@@ -126,18 +127,20 @@ class Pattern(Declared, enrol=False):
 
     # Simpler forms, and the parts of a pattern.
 
-    @cached_property
-    def _form(self) -> Band | Pattern | None:
-        return self.form()
-
-    def _get_form(self) -> Band | Pattern | None:
-        """`_form`; found again while torch.compile traces, which does not enter the lock of a cached property."""
-        return self.form() if torch.compiler.is_compiling() else self._form
+    def _find_form(self) -> Band | Pattern | None:
+        """What `form` returns. It is kept, but not while torch.compile traces, which cannot rebuild it."""
+        form = self.form()
+        if not torch.compiler.is_compiling():
+            object.__setattr__(self, "_form", form)
+        return form
 
     @cached_property
     def _simpler(self) -> Band | Pattern | None:
         """What the methods below ask in place of this pattern; None where they ask its own `segments`."""
-        return self._form if self.known_band is None else self.known_band
+        if self.known_band is not None:
+            return self.known_band
+        form = self.__dict__.get("_form", _UNKNOWN)
+        return self._find_form() if form is _UNKNOWN else form
 
     @cached_property
     def known_band(self) -> Band | None:
@@ -146,12 +149,16 @@ class Pattern(Declared, enrol=False):
 
     def band(self) -> Band | None:
         """This pattern as one band; None where it is not one."""
-        form = self._get_form()
+        form = self.__dict__.get("_form", _UNKNOWN)
+        if form is _UNKNOWN:
+            form = self._find_form()
         return form.band() if isinstance(form, Pattern) else form
 
     def structure(self) -> Pattern:
         """An equal pattern made of simpler ones; the pattern itself where there is none."""
-        form = self._get_form()
+        form = self.__dict__.get("_form", _UNKNOWN)
+        if form is _UNKNOWN:
+            form = self._find_form()
         return form if isinstance(form, Pattern) else self
 
     def canonical(self) -> Pattern:

@@ -59,6 +59,7 @@ def test_every_public_class_has_a_repr_of_its_own_that_prints_no_tensor_and_no_c
         "PerHead",
         "Lesson",
         "Drawback",
+        "Validated",
         "Frame",
         "Rotary",
     }

@@ -90,8 +90,10 @@ class RowBand(NamedTuple):
         hi = [high] * q_len
         if self.window.right is not None:
             hi = clamped(position + self.window.right + 1, q_len, low, high)
-        if self.window.is_empty:
-            hi = [*map(max, lo, hi)]
+        if self.window.left is not None and self.window.right is not None:
+            hi = [
+                *map(max, lo, hi)
+            ]  # the end of a window that holds no position lies before its beginning
         return lo, hi
 
 

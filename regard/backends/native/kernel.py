@@ -489,9 +489,10 @@ def _in_dtypes_of(
     inputs: Sequence[torch.Tensor], gradients: Sequence[torch.Tensor]
 ) -> tuple[torch.Tensor, ...]:
     """The gradients in the dtypes of their inputs."""
-    if all(x.dtype == like.dtype for x, like in zip(gradients, inputs, strict=True)):
-        return tuple(gradients)
-    return tuple(x.to(like.dtype) for x, like in zip(gradients, inputs, strict=True))
+    converted = []
+    for x, like in zip(gradients, inputs, strict=True):
+        converted.append(x if x.dtype == like.dtype else x.to(like.dtype))
+    return tuple(converted)
 
 
 def _room_for(x: torch.Tensor) -> torch.Tensor:

@@ -2,7 +2,7 @@
 by a short convolution.
 
 In transformers, softmax layers keep documents apart where positions start again, if there is neither a mask nor a
-cache; the other layers are not told of documents. Here the documents are read once, before the forward of a model, and
+cache; the other layers know of no documents. Here the documents are read once, before the forward of a model, and
 each layer gets them as one more of the keywords that models pass on to their layers.
 """
 

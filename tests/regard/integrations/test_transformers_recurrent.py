@@ -10,7 +10,7 @@ pytest.importorskip(
 )
 
 import hugging_face_checks as checks
-import hugging_face_models as models
+import small_transformers as models
 import torch
 from transformers_versions import CACHE
 

@@ -11,7 +11,7 @@ pytest.importorskip(
 )
 
 import hugging_face_checks as checks
-import hugging_face_models as models
+import small_transformers as models
 import torch
 import transformers
 from transformers_versions import CACHE

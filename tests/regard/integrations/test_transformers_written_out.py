@@ -10,7 +10,7 @@ pytest.importorskip(
 )
 
 import hugging_face_checks as checks
-import hugging_face_models as small_models
+import small_transformers as small_models
 import torch
 import transformers
 from torch import nn
