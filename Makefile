@@ -14,7 +14,7 @@ export GOMP_SPINCOUNT ?= 20000
 unexport PYTHONDONTWRITEBYTECODE
 
 # Processes of the suite. One more than there are cores fills the time in which tests wait for browsers and programs.
-WORKERS ?= 2
+WORKERS ?= 3
 
 .PHONY: demo setup test test-library test-lab test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel wheels release arm clean
 

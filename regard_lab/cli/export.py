@@ -51,7 +51,7 @@ def export(
     ] = None,
 ) -> None:
     """Write a trained model as files that other runtimes run."""
-    _check_together(to, out_folder, weights, replace, onnx, opset)
+    _check_together(run, to, out_folder, weights, replace, onnx, opset)
     if onnx is not None:
         _export_file(run, onnx, OPSET if opset is None else opset)
     if to is not None and out_folder is not None:
@@ -60,6 +60,7 @@ def export(
 
 
 def _check_together(
+    run: Path,
     to: str | None,
     out_folder: Path | None,
     weights: str | None,
@@ -69,8 +70,8 @@ def _check_together(
 ) -> None:
     if (to is None) == (onnx is None):
         raise ArgumentError(
-            "give one of --to and --onnx: --to ctranslate2 --out FOLDER for a translator, or --onnx FILE for the model "
-            "alone"
+            f"to export {run}, give one of --to and --onnx: --to ctranslate2 --out FOLDER for a translator, or --onnx "
+            f"FILE for the model alone"
         )
     if to is not None:
         one_of("to", to, TARGETS)

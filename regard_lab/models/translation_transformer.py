@@ -307,9 +307,9 @@ class TranslationTransformer(TranslationBase):
         vectors: torch.Tensor | None,
     ) -> torch.Tensor:
         context, context_live = self.encode(source, source_vectors)
-        return self._score(self.decode(target, context, context_live, vectors))
+        return self._score(self._decode(target, context, context_live, vectors))
 
-    def decode(
+    def _decode(
         self,
         target: Aligned,
         context: torch.Tensor,
@@ -335,7 +335,7 @@ class TranslationTransformer(TranslationBase):
         It reads the whole target, as a search without a cache does; `start` and `step` keep one.
         """
         live = align(source).span
-        x = self.decode(Aligned(target, None, None), context, live)
+        x = self._decode(Aligned(target, None, None), context, live)
         return self._score(x[:, -1])
 
     def encode(

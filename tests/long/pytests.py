@@ -99,7 +99,7 @@ SLOW = (
         "regard_lab",
         "lessons/test_every_lesson.py explorer/test_explorer_engine.py explorer/test_explorer_access.py",
     ),
-    *_of("regard_lab", "cli/test_using.py"),
+    *_of("regard_lab", "cli/test_using.py conversion/test_serving.py"),
 )
 
 

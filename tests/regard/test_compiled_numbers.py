@@ -129,7 +129,8 @@ def test_a_number_as_sink_is_not_rounded_to_half_precision(dynamic):
         assert torch.equal(inside(x, sink), function(x, sink))
 
 
-OF_VECTORS = {"query_dim", "key_dim"}  # the size of vectors, which no call can choose
+# The size of vectors, which no call can choose, and a number that only layers read.
+NOT_OF_CALLS = {"query_dim", "key_dim", "most_strength"}
 STEPS = {"buckets": 2}  # the other whole numbers become larger by 1
 
 
@@ -171,7 +172,7 @@ MAPS = [m.LinearTransformer(kind()) for kind in m.FeatureMap.registry.of_package
 FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {}  # a mechanism, and the place of a number in it
 for declared in (*MECHANISMS.values(), *MAPS):
     for path in numbers_in(declared):
-        if path[-1] not in OF_VECTORS:
+        if path[-1] not in NOT_OF_CALLS:
             FIELDS[f"{declared}: {'.'.join(path)}"] = (declared, path)
 
 
@@ -185,7 +186,7 @@ def test_every_class_with_a_number_is_in_the_table():
     for kind in kinds:
         for field in fields(kind):
             is_number = "int" in str(field.type) or "float" in str(field.type)
-            if is_number and field.name not in OF_VECTORS:
+            if is_number and field.name not in NOT_OF_CALLS:
                 declared_numbers.add((kind, field.name))
     in_table = set()
     for mechanism, path in FIELDS.values():

@@ -82,7 +82,7 @@ def test_a_recurrence_over_packed_documents_is_one_graph():
         expected = answers(function, tensors, ends_of(lengths))
         for ours, theirs in zip(answers(inside, tensors, ends_of(lengths)), expected, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-6)
-    assert counter.frame_count <= 2
+    assert counter.frame_count <= 3  # one for a single document; the first one is traced twice
 
 
 class PackedAttention(torch.nn.Module):

@@ -539,8 +539,8 @@ def test_a_line_of_progress_fits_its_terminal_with_bar_steps_and_time(width, wor
         progress(StepDone(417, 503, 2.125, 1e-3, 1.0, 12_347.0, 65.0))
     lines = re.split(r"[\r\n]+|\x1b\[[0-9;?]*[a-zA-Z]", screen.getvalue())
     drawn = next(line.rstrip() for line in lines if "417/503" in line)
-    assert drawn.endswith(f" 417/503 {words}")
-    assert drawn.startswith("training ━━━")
+    assert drawn.endswith(f" training 417/503 {words}")
+    assert drawn.startswith("━━━")
     assert len(drawn) <= width
 
 
