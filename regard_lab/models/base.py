@@ -357,17 +357,21 @@ def _shifted(x: torch.Tensor, by: torch.Tensor) -> torch.Tensor:
     return x[rows, places.clamp(0, length - 1)]
 
 
+def check_shape_of_ids(ids: torch.Tensor) -> None:
+    """Raise an error if these are no ids (batch, length)."""
+    if not isinstance(ids, torch.Tensor):
+        raise ArgumentError(f"ids are {shown(ids)}; give an int64 tensor (batch, length)")
+    if ids.dim() != 2 or ids.dtype != torch.int64:
+        raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; give int64 (batch, length)")
+
+
 def align(ids: torch.Tensor) -> Aligned:
     """Move ids (batch, length), padded with PAD on either side, so that all padding is on the right.
 
     >>> align(torch.tensor([[0, 5, 6], [7, 8, 9]])).ids.tolist()
     [[5, 6, 0], [7, 8, 9]]
     """
-    if not isinstance(ids, torch.Tensor):
-        raise ArgumentError(f"ids are {shown(ids)}; give an int64 tensor (batch, length)")
-    if ids.dim() != 2 or ids.dtype != torch.int64:
-        raise ShapeError(f"ids are {ids.dtype} {tuple(ids.shape)}; give int64 (batch, length)")
-
+    check_shape_of_ids(ids)
     is_text = ids != PAD
     has_values = not exporting()  # a program has no ids yet: any of them may be padding
     if has_values and bool(is_text.all()):

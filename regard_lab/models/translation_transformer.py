@@ -26,6 +26,7 @@ from regard_lab.models.base import (
     TranslationBase,
     align,
     check_number,
+    check_shape_of_ids,
     check_step,
     new_positions,
 )
@@ -334,6 +335,7 @@ class TranslationTransformer(TranslationBase):
 
         It reads the whole target, as a search without a cache does; `start` and `step` keep one.
         """
+        check_shape_of_ids(target)
         live = align(source).span
         x = self._decode(Aligned(target, None, None), context, live)
         return self._score(x[:, -1])
