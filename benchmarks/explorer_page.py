@@ -40,8 +40,11 @@ VIEWS = {"Heads": ("translation", "shown"), "Reader": ("colours", "coloured")}
 # Milliseconds that the float32 page may take, and megabytes that each page may have.
 LIMITS = {"ready": 500, "translation": 40, "colours": 120}
 SIZES = {"float32": 5.0, "int8": 1.6}
+# A question that a later one of the page takes the place of is answered by null, and asked again.
 ASK = """async ([what, question]) => {
-    const {texts, ids, attention, lenses} = await regard.engine.ask(what, question), plain = {texts, ids, lenses};
+    let answer = null;
+    while (!answer) answer = await regard.engine.ask(what, question);
+    const {texts, ids, attention, lenses} = answer, plain = {texts, ids, lenses};
     const kinds = Object.entries(attention ?? {}).map(([kind, one]) => [kind, [one.shape, [...one.weights]]]);
     return {...plain, attention: Object.fromEntries(kinds)};
 }"""
