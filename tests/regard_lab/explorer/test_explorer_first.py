@@ -681,6 +681,7 @@ def test_a_word_is_replaced_in_its_place_and_the_answer_says_what_that_does(brow
             told += f"writes {other}: the probability of {word} {moves}"
         else:
             told += f"is {'less' if now < own else 'more'} sure of {word}: its probability {moves}"
+        page.locator(".answer", has_text=moves).wait_for()  # each letter has an answer of its own
         assert headline(page) == told
         assert page.locator(".given .was").count() == 0  # it is below the field
         page.keyboard.press("Enter")
