@@ -431,7 +431,7 @@ class Rotary:
         cos, sin = _kept_cos_and_sin(self, block, dims, x.device, dtype, inference)
         if self.pairs == "halves" and dims == x.shape[3] and dtype == x.dtype:
             # The same as `_turn` in fewer operations.
-            return x * cos[first:end] + x.roll(dims // 2, -1) * sin[first:end]
+            return turn_halves(x, cos[first:end], sin[first:end])
         pairs = slice(dims // 2, None)  # the half whose sines are not negated
         return self._turn(x, cos[first:end, pairs], sin[first:end, pairs])
 
@@ -501,6 +501,11 @@ class Rotary:
 
 
 POSITIONS_OF_KEPT_TABLE = 1024  # of a table of cosines that is kept
+
+
+def turn_halves(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor) -> torch.Tensor:
+    """Heads rotated by cosines and signed sines (length, head_dim): x · cos + (x with its halves exchanged) · sin."""
+    return x * cos + x.roll(x.shape[-1] // 2, -1) * sin
 
 
 def makes_other_tensors() -> bool:

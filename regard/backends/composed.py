@@ -53,7 +53,7 @@ class Calls(Protocol):
 
 def compose(calls: Calls, operands: Operands, sums: bool = True) -> tuple[torch.Tensor, Any]:
     """Output and, if `sums`, log-sum-exp of these calls, else None; gradients of both are supported."""
-    # Every call with gradients passes here, so this is no call of `numbers_of`.
+    # Written out, and not a call of `numbers_of`, since every call with gradients passes here.
     bias = operands.bias.table if isinstance(operands.bias, Relative) else operands.bias
     apply = _Composed.apply if torch._C._are_functorch_transforms_active() else _apply
     result = apply(operands.q, operands.k, operands.v, bias, calls, operands, sums)

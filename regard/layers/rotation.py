@@ -8,7 +8,7 @@ import torch
 
 from regard.backends.native.few_rows import rotation_of_heads
 from regard.backends.second_order import direct_apply
-from regard.positions import Rotary, makes_other_tensors
+from regard.positions import Rotary, makes_other_tensors, turn_halves
 
 
 def rotate_heads(positions: Rotary, x: torch.Tensor, start: int) -> torch.Tensor:
@@ -24,9 +24,12 @@ def rotate_heads(positions: Rotary, x: torch.Tensor, start: int) -> torch.Tensor
     ):
         return positions.rotate_from(x, start)
     cos, sin, around = positions.turns_around(start, head_dim)
+    if start + x.shape[2] > around.stop:
+        return positions.rotate_from(x, start)
+
     first = start - around.start
     if torch.is_grad_enabled() and x.requires_grad:
-        if x.dtype != torch.float32 or start + x.shape[2] > around.stop or _has_tangents():
+        if x.dtype != torch.float32 or _has_tangents():
             return positions.rotate_from(x, start)
         return _rotated(x, cos, sin, first, False)
     rotated = rotate(x, cos, sin, first, False)
@@ -39,7 +42,7 @@ def _has_tangents() -> bool:
 
 
 class _Rotated(torch.autograd.Function):
-    """Heads rotated to their positions, or back. The gradient of one is the other, so it has derivatives too."""
+    """Heads rotated to their positions, or back. The gradient of a rotation is the rotation back, and the reverse."""
 
     @staticmethod
     def forward(
@@ -52,11 +55,7 @@ class _Rotated(torch.autograd.Function):
     def backward(ctx: Any, *grads: Any) -> Any:
         (grad,) = grads
         cos, sin, first, back = ctx.rotation
-        if grad.dtype != torch.float32 or torch.is_grad_enabled():
-            turned = _turn_by_operations(grad, cos, sin, first, not back)
-        else:
-            turned = _turn(grad, cos, sin, first, not back)
-        return turned, None, None, None, None
+        return _turn(grad, cos, sin, first, not back), None, None, None, None
 
 
 _rotated = direct_apply(_Rotated)
@@ -65,15 +64,10 @@ _rotated = direct_apply(_Rotated)
 def _turn(
     x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, first: int, back: bool
 ) -> torch.Tensor:
+    """By the compiled library; by operations of PyTorch where it returns None, as for derivatives of a gradient."""
     rotate = rotation_of_heads()
     rotated = None if rotate is None else rotate(x, cos, sin, first, back)
-    return _turn_by_operations(x, cos, sin, first, back) if rotated is None else rotated
-
-
-def _turn_by_operations(
-    x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, first: int, back: bool
-) -> torch.Tensor:
-    """The same by operations of PyTorch, which autograd and whoever looks at operations can see."""
+    if rotated is not None:
+        return rotated
     positions = slice(first, first + x.shape[2])
-    sines = -sin[positions] if back else sin[positions]
-    return x * cos[positions] + x.roll(x.shape[3] // 2, -1) * sines
+    return turn_halves(x, cos[positions], -sin[positions] if back else sin[positions])

@@ -91,9 +91,8 @@ class RowBand(NamedTuple):
         if self.window.right is not None:
             hi = clamped(position + self.window.right + 1, q_len, low, high)
         if self.window.left is not None and self.window.right is not None:
-            hi = [
-                *map(max, lo, hi)
-            ]  # the end of a window that holds no position lies before its beginning
+            # The end of a window that holds no position lies before its beginning.
+            hi = [*map(max, lo, hi)]
         return lo, hi
 
 
