@@ -63,7 +63,7 @@ ENGINE_MODULES = {
 }
 SCRIPT = "regard_lab/conversion/standalone/translate.py"
 IMPORTED = re.compile(r"\bfrom regard(?:_lab\.text|_lab\.conversion\.standalone)?\.(\w+) import\b")
-INSTALLED = {"ctranslate2": "ctranslate2 tokenizers", "onnx": "onnxruntime tokenizers"}
+INSTALLED = {"ctranslate2": "'ctranslate2>=4.7' tokenizers", "onnx": "onnxruntime tokenizers"}
 
 
 @dataclass(frozen=True)
