@@ -13,7 +13,8 @@ export GOMP_SPINCOUNT ?= 20000
 # seconds, and takes 11 without it.
 unexport PYTHONDONTWRITEBYTECODE
 
-# Processes of the suite. One more than there are cores fills the time in which tests wait for browsers and programs.
+# Processes of the suite, for 2 cores. One more than there are cores fills the time in which tests wait for browsers and
+# programs.
 WORKERS ?= 3
 
 .PHONY: demo setup test test-library test-lab test-long test-gpu test-machines test-floors check fix docs figures explorer pages bench wheel wheels release arm clean

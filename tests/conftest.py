@@ -74,7 +74,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Each process gets a half of the suite in order, so that what a file makes once is rarely made in both."""
+    """Each process gets a part of the suite in order, so that what a file makes once is rarely made twice."""
     from xdist.scheduler import WorkStealingScheduling
 
     return WorkStealingScheduling(config, log) if config.getvalue("dist") == "load" else None
