@@ -20,10 +20,10 @@ from regard.backends.native.build import THIS_MACHINE
 from .checking import require
 from .emulated import Emulated
 
-# Computes with the best backend and by the reference, and checks the native backend by formulas. The second time the
-# library is gone.
+# Computes with the best backend and by the reference, and checks the native backend by formulas. It runs twice: with the
+# compiled library, and after that was removed.
 USE = """
-import json, platform, sys, torch, regard as rg
+import json, platform, torch, regard as rg
 from regard.testing.health import check_backend
 q = torch.randn(1, 2, 40, 8)
 plan = rg.plan_attention(q, q, q, pattern="causal")
