@@ -1,6 +1,6 @@
 """Reads compiled libraries for Linux (ELF) and macOS (Mach-O): what they are for, what they need, what they export.
 
-It reads the tables of the files themselves, so that a library for another machine is checked like one for this.
+It reads the tables in the files and loads nothing, so libraries for other machines are checked too.
 """
 
 from __future__ import annotations

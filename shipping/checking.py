@@ -105,7 +105,7 @@ def check_sdist(path: Path) -> None:
 
 
 def some_of(names: Iterable[str]) -> str:
-    """The first names of some, and how many more there are."""
+    """The first three of these names in order, and how many more there are."""
     listed = sorted(names)
     more = f" and {len(listed) - 3} more" if len(listed) > 3 else ""
     return ", ".join(listed[:3]) + more

@@ -41,11 +41,16 @@ DEBIAN = (
 TORCH = "torch==2.10.0"
 NUMPY = "numpy==2.4.6"
 # What PyTorch and the cases of the tests import besides; it is pure Python.
-PURE = (
+PURE_PACKAGES = (
     *("typing_extensions", "sympy==1.14.0", "mpmath", "networkx", "filelock", "fsspec"),
     *("pytest", "pluggy", "iniconfig", "packaging", "pygments"),
 )
-SIZES = {"15 lists and 14 packages of Debian": 31, TORCH: 146, NUMPY: 16, "11 pure packages": 12}
+SIZES = {  # in MB
+    f"15 lists and {len(DEBIAN)} packages of Debian": 31,
+    TORCH: 146,
+    NUMPY: 16,
+    f"{len(PURE_PACKAGES)} packages of pure Python": 12,
+}
 
 
 class MissingError(Exception):
@@ -109,7 +114,7 @@ class Emulated:
         arm = ("--platform", "manylinux_2_28_aarch64", "--platform", "manylinux_2_27_aarch64")
         partial = self._empty("packages.partial")
         options = (*arm, "--python-version", "3.11", "--target", str(partial))
-        subprocess.run([*pip, *options, TORCH, NUMPY, *PURE], check=True)
+        subprocess.run([*pip, *options, TORCH, NUMPY, *PURE_PACKAGES], check=True)
         partial.rename(self.packages)
 
     def _empty(self, name: str) -> Path:

@@ -20,8 +20,8 @@ from regard.backends.native.build import THIS_MACHINE
 from .checking import require
 from .emulated import Emulated
 
-# Computes with the best backend and by the reference, and checks the native backend by formulas. It runs twice: with the
-# compiled library, and after that was removed.
+# Computes with the best backend and by the reference, and checks the native backend by formulas. It runs with the
+# compiled library, and again without it.
 USE = """
 import json, platform, torch, regard as rg
 from regard.testing.health import check_backend
@@ -48,7 +48,7 @@ print(json.dumps({
 # For other machines: the tag that pip gets, and the wheel that it has to choose.
 ELSEWHERE: Mapping[str, tuple[str, str]] = {
     "a Mac with Apple silicon": ("macosx_14_0_arm64", "darwin-arm64"),
-    "x86-64 with the C library of 2014": ("manylinux_2_17_x86_64", "pure"),
+    "x86-64 with the GNU C library 2.17": ("manylinux_2_17_x86_64", "pure"),
     "Alpine Linux": ("musllinux_1_2_x86_64", "pure"),
     "Windows": ("win_amd64", "pure"),
 }

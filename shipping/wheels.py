@@ -65,14 +65,15 @@ def require_tools(tools: Sequence[str] = TOOLS) -> None:
 def made_aside(out: Path) -> Iterator[Path]:
     """A folder in `out` for archives that are not finished; at the end they replace those of earlier builds.
 
-    After an error or an interruption nothing of them is left, and what was in `out` is as before.
+    After an error or an interruption inside the block nothing of them is left, and what was in `out` is as before. An
+    interruption while they are moved can leave archives of both builds in `out`, each of them whole.
     """
     partial = out / "partial"
     shutil.rmtree(partial, ignore_errors=True)  # of a process that was killed
     partial.mkdir(parents=True)
     try:
         yield partial
-        # Hashes come last: without them a folder is not a whole release.
+        # Hashes are moved last: a folder without them is no finished release.
         for path in sorted(partial.iterdir(), key=lambda path: path.name == HASHES):
             for earlier in out.glob(of_same_machine(path.name)):
                 earlier.unlink()

@@ -1,7 +1,7 @@
 """Drawn calls of the native backend on one machine: python calls.py FIRST END prints a line of JSON for each.
 
-The cases are those of `tests.regard.fuzz`, with numbers that are exact in every dtype but bfloat16: conversions from
-float64 and logarithms round differently on different processors, and only the kernel is compared here.
+The cases are those of `tests.regard.fuzz`, with numbers that float32 holds exactly. Conversions of other numbers from
+float64, and logarithms, round differently on different processors, and only the kernel is compared here.
 """
 
 from __future__ import annotations
