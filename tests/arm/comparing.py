@@ -112,8 +112,8 @@ def compare(arm: dict[str, Any], ours: dict[str, Any], found: Found) -> None:
             if not same:
                 found.wrong.append(f"{label}: {name} has other bits than on x86-64")
         else:
-            found.count("results that PyTorch computes a part of")
-            found.count("of these, with equal bits", same)
+            found.count("results that PyTorch computes in part")
+            found.count("such results with the bits of x86-64", same)
 
 
 def work(numbers: Sequence[int], folder: Path) -> Found:
