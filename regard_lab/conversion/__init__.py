@@ -1,7 +1,8 @@
-"""Conversion of trained models to another number of key/value heads, or to latent attention, from folder to folder.
+"""Conversion of trained models: to another number of key/value heads, to latent attention, to folders for servers.
 
-Folders of Hugging Face are loaded and saved by transformers. Nothing is unpickled. Each result
-is compared with a reference: the original model with its pooled heads repeated gives the same outputs.
+Each reads a folder and writes another. Folders of Hugging Face are loaded and saved by transformers. Nothing is
+unpickled. Each result is compared with a reference: the original model with its pooled heads repeated gives the same
+outputs, and greedy texts of a folder for servers are compared with those of the model.
 """
 
 from regard_lab.conversion.folders import convert_kv_heads
