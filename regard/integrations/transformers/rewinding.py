@@ -151,10 +151,11 @@ class _Rewinds(LinearAttentionLayer):
 
         shifts: whether it writes its input over the first one that is held for the convolution.
         """
-        inputs = self.conv_states[0]
+        # A layer that was reset still has tensors, and its next call does not read them.
+        inputs = self.conv_states[0] if self.has_previous_state[0] else None
         if self._tape is None:
-            self._tape = Tape()
             self._width = 0 if inputs is None else inputs.shape[-1]
+            self._tape = Tape()
         if shifts and inputs is not None:
             # The first one is needed again if this position is removed; and there must be as many as the kernel reads.
             kernel: Any = self.conv_kernel_size[0]
@@ -226,9 +227,9 @@ class _Rewinds(LinearAttentionLayer):
 
     def reorder_cache(self, beam_idx: torch.LongTensor) -> None:
         """Hold these batch rows."""
+        tape = None if self._tape is None else self._tape.of_rows(beam_idx)
         self.kind.reorder_cache(self, beam_idx)
-        if self._tape is not None:
-            self._tape = self._tape.of_rows(beam_idx)
+        self._tape = tape
 
 
 def _softmax_kind(kind: type) -> Any:
@@ -268,11 +269,13 @@ def recording_layer(module: Any, values: Any) -> _Rewinds | None:
 @contextmanager
 def recording(layer: _Rewinds, *, shifts: bool) -> Generator[None]:
     """Record the call of the block in a layer of a cache."""
-    token = tape_of_call.set(layer.start_call(shifts=shifts))
+    before = tape_of_call.get()
     try:
+        # Inside, since an interruption may come right after the tape is set.
+        tape_of_call.set(layer.start_call(shifts=shifts))
         yield
     finally:
-        tape_of_call.reset(token)
+        tape_of_call.set(before)
         layer.end_call()
 
 

@@ -149,6 +149,23 @@ def test_copies_files_and_other_rows_of_a_cache_go_back_too(kind):
 
 
 @torch.no_grad()
+@pytest.mark.parametrize("kind", EACH)
+@pytest.mark.parametrize("length", [1, 7])
+def test_a_cache_that_was_reset_goes_back_in_its_next_text(kind, length):
+    model = attach(built(kind))
+    cache = recorded_cache(model)
+    model(IDS, cache=cache)
+    cache.reset()
+    model(IDS[:, :length], cache=cache)
+    model(IDS[:, -3:], cache=cache)
+    cache.crop(-3)
+    ours = model(IDS[:, length:19], cache=cache).logits
+    straight = model(IDS[:, :length], use_cache=True).cache
+    expected = model(IDS[:, length:19], cache=straight).logits
+    assert checks.farthest(ours, expected) <= 1e-5
+
+
+@torch.no_grad()
 def test_a_cache_refuses_to_go_back_further_than_it_recorded():
     model = attach(built("qwen3_next"))
     cache = recorded_cache(model)
