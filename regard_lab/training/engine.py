@@ -27,6 +27,9 @@ class Task(Protocol):
     Under several processes each has its own task, which gives its own share of the same batch (the rank is the
     task's business); sums and token counts are added up over the processes by the loop. A loss calls the model
     as `model(...)`, never one of its methods, so that the processes' gradients meet.
+
+    A task may count skills as well: `counted_skills()` then returns, for the name of each, how many ids were right and
+    how many there were in the calls of `validation_loss` since it was last called.
     """
 
     def batch(self, index: int) -> Batch:
@@ -195,17 +198,22 @@ class TrainingEngine:
 
     def validate(self) -> float | None:
         """The plain cross entropy in nats per token over the validation batches; None where there are none."""
+        self._counted_skills()  # A validation that was interrupted may have left some.
         return self._mean_over(self._task.validation_batches(), self._task.validation_loss)
 
     def skills(self) -> dict[str, float]:
         """The share of right ids for each skill that the task counted in the last validation."""
-        counted = getattr(self._task, "counted_skills", dict)()
         shares = {}
-        for name, (right, of_all) in counted.items():
+        for name, (right, of_all) in self._counted_skills().items():
             right, of_all = self._workers.sum(right, of_all)
             if of_all:
                 shares[name] = right / of_all
         return shares
+
+    def _counted_skills(self) -> dict[str, tuple[int, int]]:
+        counted: Callable[[], dict[str, tuple[int, int]]]
+        counted = getattr(self._task, "counted_skills", dict)
+        return counted()
 
     def reread(self, index: int) -> float | None:
         """The loss of a batch of step `index` as the model is now; None where validation batches show more."""

@@ -421,11 +421,9 @@ def _skills(config: TranslationTraining.Config, tokeniser: Tokeniser) -> dict[st
     """The ids by which validations see skills: the pronouns of the embedded corpus, and placeholders."""
     skills = {}
     if PRONOUNS in config.data:
-        words = {f" {pronoun}" for pronoun in GERMAN_PRONOUNS}
-        raw_pieces = tokeniser.vocabulary.raw_pieces
-        pieces = enumerate(raw.decode("utf-8", "replace") for raw in raw_pieces if raw is not None)
-        first = tokeniser.vocabulary.first_ordinary
-        skills["pronouns"] = [first + i for i, piece in pieces if piece in words]
+        words = {f" {pronoun}".encode() for pronoun in GERMAN_PRONOUNS}
+        raw_pieces = enumerate(tokeniser.vocabulary.raw_pieces)
+        skills["pronouns"] = [i for i, raw in raw_pieces if raw in words]
     if tokeniser.protects:
         skills["placeholders"] = list(range(len(SPECIALS), tokeniser.vocabulary.first_ordinary))
     return {name: ids for name, ids in skills.items() if ids}

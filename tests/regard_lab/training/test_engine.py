@@ -275,6 +275,34 @@ def test_validation_is_the_mean_over_tokens_of_all_batches_without_dropout():
     assert engine.validate() == engine.validate()
 
 
+def test_skills_are_those_of_the_last_validation_also_after_one_that_was_interrupted():
+    class Interrupted(ToyTask):
+        right = 0
+        of_all = 0
+        is_interrupted = True
+
+        def validation_loss(self, model, batch):
+            if self.is_interrupted and self.of_all:
+                raise KeyboardInterrupt
+            self.of_all += len(batch)
+            self.right += 0 if self.is_interrupted else len(batch)
+            return super().validation_loss(model, batch)
+
+        def counted_skills(self):
+            counted = (self.right, self.of_all)
+            self.right = 0
+            self.of_all = 0
+            return {"lines": counted}
+
+    task = Interrupted()
+    engine = engine_of(make_model(), task)
+    with pytest.raises(KeyboardInterrupt):
+        engine.validate()
+    task.is_interrupted = False
+    engine.validate()
+    assert engine.skills() == {"lines": 1.0}
+
+
 def test_bfloat16_is_used_for_products_and_leaves_weights_in_float32():
     seen = []
 
