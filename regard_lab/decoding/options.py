@@ -12,7 +12,7 @@ from regard.arguments import count_of, each, of_kind, one_of, real, whole
 from regard.errors import ArgumentError
 from regard.reprs import brief
 from regard_lab.decoding.constraints import FREE, Constraints
-from regard_lab.text.vocabularies import BEGIN, END, PAD, UNKNOWN
+from regard_lab.text.vocabularies import BEGIN, END, NEVER_WRITTEN, PAD
 
 LARGEST_BEAM = 1 << 16
 LARGEST_ALPHA = 30  # the normalisation of any text stays a finite float
@@ -151,7 +151,7 @@ class SpecialIds:
 
     begin: int = BEGIN
     end: int | None = END
-    never: tuple[int, ...] = (PAD, UNKNOWN, BEGIN)
+    never: tuple[int, ...] = NEVER_WRITTEN
 
     def __post_init__(self) -> None:
         never = each("never", self.never, "a tuple of ids")

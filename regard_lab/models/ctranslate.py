@@ -16,13 +16,13 @@ from regard.packages import needed
 from regard.patterns import Causal, parse
 from regard_lab.models.layers import Residual
 from regard_lab.models.translation_transformer import TranslationConfig, TranslationTransformer
-from regard_lab.text.vocabularies import BEGIN, END, PAD, SPECIALS, UNKNOWN
+from regard_lab.text.vocabularies import BEGIN, END, NEVER_WRITTEN, SPECIALS, UNKNOWN
 
 # The numbers of activations in CTranslate2; a gated feed-forward has another form.
 ACTIVATIONS = {"relu": 0, "gelu-tanh": 1, "silu": 2, "gelu": 3, "swiglu": 2, "geglu": 3}
 GATED = ("swiglu", "geglu")
 SINUSOIDAL_POSITIONS = 2_048  # that are written; learned ones are all written
-NEVER = -1e9  # added to the logit of an id that is never chosen
+NEVER_CHOSEN = -1e9  # added to the logit of an id
 
 
 def reason_against(config: TranslationConfig) -> str | None:
@@ -151,7 +151,7 @@ def _fill_decoder(decoder: Any, model: TranslationTransformer) -> None:
     matrix: Any = model.embedding if model.to_vocabulary is None else model.to_vocabulary
     decoder.projection.weight = _numbers(matrix.weight)
     bias = np.zeros(model.config.vocab_size, np.float32)
-    bias[[PAD, UNKNOWN, BEGIN]] = NEVER
+    bias[list(NEVER_WRITTEN)] = NEVER_CHOSEN
     decoder.projection.bias = bias
 
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tokenizers.pre_tokenizers import PreTokenizer
 
 PAD, UNKNOWN, BEGIN, END = range(4)  # the special ids
+NEVER_WRITTEN = (PAD, UNKNOWN, BEGIN)  # by a search
 SPECIALS = ("<pad>", "<unknown>", "<begin>", "<end>")  # as shown; no text is encoded as one
 
 FORMAT = "regard tokeniser 1"

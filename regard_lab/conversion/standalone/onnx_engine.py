@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 
 from regard.errors import UnsupportedError
-from regard_lab.text.vocabularies import BEGIN, END, PAD, UNKNOWN
+from regard_lab.text.vocabularies import BEGIN, END, NEVER_WRITTEN, PAD
 
-NEVER = (PAD, UNKNOWN, BEGIN)
 ROWS = 32  # texts that are searched for at once
 
 
@@ -79,7 +78,7 @@ class OnnxEngine:
         for length in range(most_ids):
             inputs = {"context": context, "source": source, "target": target}
             (scores,) = self._decoder.run(["scores"], inputs)  # (alive, vocab_size)
-            scores[:, [*NEVER, *banned]] = -np.inf
+            scores[:, [*NEVER_WRITTEN, *banned]] = -np.inf
             next_ids = scores.argmax(-1)
             for place, row in enumerate(alive):
                 if length < len(prefixes[row]):
