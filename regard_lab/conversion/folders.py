@@ -95,7 +95,7 @@ def is_hugging_face(folder: Path) -> bool:
 def check_out(folder: Path, out: Path) -> None:
     """Raise a CheckpointError unless `out` is new or empty, or holds an earlier conversion only."""
     check_apart(folder, out)
-    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+    if is_new_or_empty(out):
         return
 
     way = "choose another folder, or delete it first"
@@ -124,6 +124,11 @@ def earlier_conversion(out: Path) -> str | None:
     if not isinstance(heads, dict) or not {"before", "after"} <= heads.keys():
         return "what it changed is not written in it"
     return f"{heads['before']} to {heads['after']} key/value heads by {record.get('method')}"
+
+
+def is_new_or_empty(out: Path) -> bool:
+    """Whether a folder can be written there without replacing anything."""
+    return not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir()))
 
 
 def check_apart(folder: Path, out: Path) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import re
 import shutil
 from collections.abc import Callable, Sequence
@@ -21,7 +20,7 @@ from regard.errors import OccupiedError, RegardError, UnsupportedError
 from regard.packages import needed
 from regard.storage.files import replace_file, write_folder
 from regard.storage.sealed_json import check_format, read_sealed, render_sealed
-from regard_lab.conversion.folders import check_apart
+from regard_lab.conversion.folders import check_apart, is_new_or_empty
 from regard_lab.conversion.standalone import translating
 from regard_lab.conversion.standalone.ctranslate2_engine import CTranslate2Engine
 from regard_lab.conversion.standalone.onnx_engine import OnnxEngine
@@ -30,7 +29,7 @@ from regard_lab.decoding import Translator, greedy_search
 from regard_lab.decoding.protecting import PlaceholderCounts
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.ctranslate import ctranslate2_spec, most_positions
-from regard_lab.models.exporting import onnx_translator
+from regard_lab.models.exporting import longest_text, onnx_translator
 from regard_lab.text.batches import batches_in_order
 from regard_lab.text.vocabularies import BEGIN, END
 from regard_lab.training.recipes.run_folder import read_test, run_of
@@ -297,9 +296,7 @@ def _as_copied(source: str) -> str:
 
 
 def _most_positions(model: TranslationTransformer, to: str) -> int | None:
-    if to == "onnx" and model.config.positions != "learned":
-        return None
-    return most_positions(model.config)
+    return longest_text(model.config) if to == "onnx" else most_positions(model.config)
 
 
 def _test_sources(run: Path) -> list[str]:
@@ -330,7 +327,7 @@ def _sources(
 def _check_out(run: Path, out: Path, replace: bool) -> None:
     """Raise unless `out` is new or empty, or with `replace` holds an earlier export and nothing else."""
     check_apart(run, out)
-    if not os.path.lexists(out) or (out.is_dir() and not any(out.iterdir())):
+    if is_new_or_empty(out):
         return
     if not replace:
         raise OccupiedError(

@@ -54,7 +54,7 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
     need_onnx()
     kind, names = INPUTS[saved.kind]
     model = kind.from_saved(saved, str(folder))
-    longest = model.config.max_length if model.config.positions == "learned" else None
+    longest = longest_text(model.config)
     batch = Dim("batch", min=1)
     shapes = {}
     for name in names:
@@ -66,6 +66,11 @@ def export_onnx(folder: str | Path, path: Path, opset: int = OPSET) -> float | N
             difference = _difference(model, content, names, longest)
     replace_file(path, content)
     return difference
+
+
+def longest_text(config: Any) -> int | None:
+    """The most ids of a text in an exported model: as many as it has learned positions; None for no limit."""
+    return config.max_length if config.positions == "learned" else None
 
 
 def need_onnx() -> None:
@@ -101,17 +106,17 @@ class _NextScores(nn.Module):
 
 
 def onnx_translator(model: TranslationTransformer, opset: int = OPSET) -> dict[str, bytes]:
-    """The two ONNX files of a whole translator, by their names, for a search outside.
+    """The two ONNX files of a whole translator, by their names, for a search that the caller runs.
 
     `encoder.onnx` has the input `source` (batch, source_length), padded with 0 on the right, and the output `context`.
     `decoder.onnx` has the inputs `source`, `context` and `target` (batch, target_length), without padding, and the
-    output `scores` (batch, vocab_size): the logits of the next ids. It keeps no cache, so that it serves every pattern.
+    output `scores` (batch, vocab_size): the logits of the next ids. It keeps no cache, and so works with every pattern.
 
     Raises:
         MissingPackageError: onnx or onnxscript is not installed.
     """
     need_onnx()
-    longest = model.config.max_length if model.config.positions == "learned" else None
+    longest = longest_text(model.config)
     batch = Dim("batch", min=1)
     source_axes = {0: batch, 1: Dim("source_length", min=1, max=longest)}
     target_axes = {0: batch, 1: Dim("target_length", min=1, max=longest)}
