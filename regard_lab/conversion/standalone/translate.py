@@ -16,7 +16,7 @@ def main() -> int:
     """Translate line by line; the exit status is 1 after an error, which is one sentence."""
     parser = argparse.ArgumentParser(description="Translate lines of standard input.")
     parser.add_argument("--beam", type=int, default=1, help="hypotheses that are kept; 1 is greedy")
-    parser.add_argument("--threads", type=int, default=1, help="that compute a translation")
+    parser.add_argument("--threads", type=int, default=1, help="how many compute a translation")
     options = parser.parse_args()
     lines_in = TextIOWrapper(sys.stdin.buffer, encoding="utf-8", errors="replace", newline="\n")
     lines_out = TextIOWrapper(sys.stdout.buffer, encoding="utf-8", newline="\n")
@@ -29,10 +29,10 @@ def main() -> int:
     except ModuleNotFoundError as error:
         sys.stderr.write(f"{error}; README.md names the packages that are installed\n")
         return 1
-    except (RegardError, RuntimeError) as error:
-        sys.stderr.write(f"{error}\n")
-        return 1
     except BrokenPipeError:  # whoever reads the output has closed it
+        return 1
+    except (RegardError, RuntimeError, OSError) as error:
+        sys.stderr.write(f"{error}\n")
         return 1
     except KeyboardInterrupt:
         return 130

@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from io import BytesIO, TextIOWrapper
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ import torch
 from regard.errors import ArgumentError, CheckpointError, RegardError, UnsupportedError
 from regard_lab.conversion import serving
 from regard_lab.conversion.serving import copied_modules, export_translator
+from regard_lab.conversion.standalone import translate
 from regard_lab.conversion.standalone.translating import FolderTranslator, load
 from regard_lab.decoding import Translator, greedy_search
 from regard_lab.decoding.constraints import Constraints
@@ -181,7 +183,7 @@ print(json.dumps([[tokeniser.encode(line), SourcePlaceholders.of(tokeniser, line
     assert "from regard." not in "".join(copied_modules("onnx").values())
 
 
-def test_an_export_counts_its_texts_and_another_one_needs_to_be_told(engines, tmp_path):
+def test_an_export_counts_its_texts_and_replaces_an_earlier_one_only_if_asked(engines, tmp_path):
     run = saved(tmp_path / "run")
     progress = []
     out = tmp_path / "out"
@@ -211,15 +213,24 @@ def test_texts_that_differ_in_float32_are_not_exported(engines, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
 
 
-def test_an_interrupted_export_leaves_nothing(engines, tmp_path):
+def test_an_interrupted_export_leaves_nothing_but_an_earlier_one(engines, tmp_path):
     run = saved(tmp_path / "run")
+    out = tmp_path / "out"
 
     def interrupt(done):
         raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        export_translator(run, tmp_path / "out", to="ctranslate2", progress=interrupt)
+    def export_interrupted():
+        with pytest.raises(KeyboardInterrupt):
+            export_translator(run, out, to="ctranslate2", replace=True, progress=interrupt)
+
+    export_interrupted()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["run"]
+    export_translator(run, out, to="ctranslate2")
+    earlier = {path: path.read_bytes() for path in out.rglob("*.*")}
+    export_interrupted()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out", "run"]
+    assert {path: path.read_bytes() for path in out.rglob("*.*")} == earlier
 
 
 def test_what_cannot_be_exported_is_refused(tmp_path):
@@ -249,6 +260,18 @@ def test_a_changed_file_of_a_folder_is_found(engines, tmp_path):
         load(out)
     with pytest.raises(ArgumentError, match=r"has no export\.json"):
         load(tmp_path)
+
+
+def test_a_file_that_may_not_be_read_ends_the_script_with_a_sentence(monkeypatch, capsys):
+    def unreadable(folder, threads):
+        raise PermissionError(13, "Permission denied", "model.bin")
+
+    monkeypatch.setattr(translate, "load", unreadable)
+    monkeypatch.setattr(sys, "argv", ["translate.py"])
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"a new street")))
+    monkeypatch.setattr(sys, "stdout", TextIOWrapper(BytesIO()))
+    assert translate.main() == 1
+    assert capsys.readouterr().err == "[Errno 13] Permission denied: 'model.bin'\n"
 
 
 @pytest.mark.slow
