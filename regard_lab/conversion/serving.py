@@ -43,7 +43,7 @@ LONGEST_DRAWN = 24  # ids of a source that is drawn, where a run has too few tes
 MOST_IDS = 128  # of a text that is compared
 TIE = 1e-3  # nats between two ids that rounding may exchange
 
-# What is copied, in the order of the imports, and the name of the package there.
+# The package of an exported folder, and what is copied into it: a module stands after those that it imports.
 PACKAGE = "regard_text"
 COPIED = (
     "regard/errors.py",
@@ -280,7 +280,7 @@ class _Exporting:
 
 
 def copied_modules(to: str) -> dict[str, str]:
-    """The modules that an exported folder has, by their paths there; the names in their imports are those of there."""
+    """The modules of an exported folder, by their paths in it; their imports name each other by these paths."""
     root = Path(__file__).parents[2]
     texts = {
         f"{PACKAGE}/__init__.py": '"""Modules of regard that need neither regard nor torch."""\n'
@@ -311,7 +311,7 @@ def _test_sources(run: Path) -> list[str]:
 def _sources(
     translator: Translator, lines: Sequence[str], most_positions: int | None
 ) -> list[list[int]]:
-    """The ids of the lines, each with END, and drawn ids in the place of lines that are missing."""
+    """The ids of the lines, each with END, and then drawn ids, `COMPARED` texts together."""
     sources = [[*translator.tokeniser.encode(line), END] for line in lines]
     vocabulary = translator.tokeniser.vocabulary
     generator = torch.Generator().manual_seed(0)

@@ -17,10 +17,10 @@ class Once:
 
     Args:
         ids: that texts may have.
-        after: for an id the one that must stand before it.
-        closes: for an id the one that it closes: pairs are nested.
+        after: for an id, the one that must stand before it.
+        closes: for an id, the one that it closes; pairs are nested.
         banned: ids that the texts never have.
-        latest: the number of ids after which a text that must have all gets only missing ones; None for no limit.
+        latest: a text that must have all ids gets only the missing ones once it is this long; None for no limit.
 
     >>> once = Once((4, 5, 6), closes={6: 5})
     >>> once.allowed((4,)), once.allowed((4, 5)), once.allowed((6, 4, 5, 6))
@@ -64,11 +64,11 @@ class SourcePlaceholders:
 
     @classmethod
     def of(cls, tokeniser: Tokeniser, source: str) -> SourcePlaceholders:
-        """Those of a source; none if the tokeniser has no ids for them.
+        """The placeholders of a source; none if the tokeniser has no ids for them.
 
         Conversions and braces that take their arguments in order keep their order, so that each takes the argument that
-        it had in the source. Tags are nested. Other signs that could begin a placeholder are written only if the source
-        has them outside of its placeholders.
+        it had in the source. Tags stay nested. A text has the signs %, { and } outside of placeholders only if the
+        source has them there.
         """
         if not tokeniser.protects:
             return cls()

@@ -48,7 +48,7 @@ class Engine(Protocol):
 
 @dataclass
 class _Row:
-    """A line that is being translated; `prefix` are the ids of its translation that are certain."""
+    """A line that is being translated; `prefix` has the ids of its translation that no longer change."""
 
     index: int
     source: list[int]  # ends with END
@@ -64,10 +64,10 @@ class _Row:
         return (*once.banned, *(i for i in reserved if i not in allowed))
 
     def advance(self, ids: Sequence[int], reserved: range) -> None:
-        """Take over what a search wrote, up to the first placeholder, after which others are allowed."""
+        """Keep what a search wrote, up to its first new placeholder: after that one, other ids are allowed."""
         start = len(self.prefix)
         missing = len(set(self.placeholders.once.ids).difference(self.prefix))
-        # Those that are missing need a place before the limit.
+        # Placeholders that are missing need places before the limit.
         ids = list(ids[: max(start, self.most_ids - missing)])
         for place, identifier in enumerate(ids[start:], start=start):
             if identifier in reserved:
@@ -97,10 +97,11 @@ class FolderTranslator:
         self._reserved = range(len(SPECIALS), tokeniser.vocabulary.first_ordinary)
 
     def translate(self, lines: Sequence[str], beam: int = 1) -> list[str]:
-        """The translation of each line, in order; that of a line without words is the line, or empty.
+        """The translation of each line, in order.
 
-        A model with placeholders writes each of those of the source once: the search goes on behind every placeholder
-        with those that are left, and adds those that are missing where the text would end.
+        If the tokeniser has ids for placeholders, a translation has each placeholder of its source once. After each of
+        them a new search continues the text and may write those that are left. Where the text would end, the missing
+        ones are added. A line of placeholders without words stays as it is, and an empty line stays empty.
 
         Args:
             lines: texts without line ends.
@@ -127,7 +128,7 @@ class FolderTranslator:
         return texts
 
     def _row(self, index: int, line: str) -> _Row | None:
-        """A line as it is searched for; None for one without anything to translate."""
+        """A line before its search, or complete if it needs none; None for a line without ids."""
         source = self.tokeniser.encode(line)
         if not source:
             return None
@@ -177,7 +178,7 @@ def load(folder: str | Path, threads: int = 1) -> FolderTranslator:
 
     Args:
         folder: the folder that `regard export` wrote.
-        threads: that compute a translation.
+        threads: how many compute a translation.
 
     Raises:
         ArgumentError: no such folder.

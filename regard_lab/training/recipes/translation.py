@@ -321,7 +321,7 @@ class TranslationTraining(Recipe):
             reason = reason_against(config)
         if reason is not None:
             raise UnsupportedError(
-                f"--for {made_for} cannot have this model: {reason}; leave out the one or the other"
+                f"--for {made_for} cannot have this model: {reason}; leave out --for, or that setting"
             )
 
     def prepare(self, begun: Path | None = None) -> Training:
