@@ -126,6 +126,7 @@ static void transpose(const real *x, long stride, int n, int d, real *panel, lon
 #if defined(RG_BLOCK_ROWS)
   for (; j + RG_BLOCK_ROWS <= n; j += RG_BLOCK_ROWS) transpose_block(x, j, stride, d, panel, line);
 #endif
+  if (j == NR) return;
   const int end = std::max(j, n), whole = up(end, W);  // of the rows, and of their last register
   for (int c = 0; c < d; c++) {
     real *into = panel + c * line;
@@ -147,9 +148,9 @@ struct Vectors {
   int end(int key, int n) const { return (int)std::min((long)key + n, (long)first_key + keys); }
 #endif
 
-  // How many of the n keys from `key` on there are, if there is the first one; else n, of which `rows` makes those that are
-  // missing.
-  int count(int key, int n) const { return begin(key) == key ? end(key, n) - key : n; }
+  // How many of the n keys from `key` on a panel has to read: those that there are, in whole registers, so that they are transposed
+  // in blocks. All n if the first is missing. `rows` makes zeros of those that there are not.
+  int count(int key, int n) const { return begin(key) == key ? std::min(n, up(end(key, n) - key, W)) : n; }
 
   const char *row(int key) const { return at(x, batch, head, key - first_key); }
 
