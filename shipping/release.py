@@ -19,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Collection
 from datetime import date
 from pathlib import Path
 
@@ -100,10 +101,11 @@ def try_readme(archive: Path, readme: str) -> str:
     return f"{archive.name}: the first call of README.md and the lesson {LESSON} ran"
 
 
-def clear(folder: Path) -> None:
-    """Remove what an earlier release left in a folder, its hashes first, and nothing else."""
-    for path in (folder / HASHES, *folder.glob(f"{PROJECT['name']}-*")):
-        path.unlink(missing_ok=True)
+def remove_others(folder: Path, kept: Collection[str]) -> None:
+    """Remove the archives that earlier releases left in a folder beside those with the names `kept`."""
+    for path in folder.glob(f"{PROJECT['name']}-*"):
+        if path.name not in kept:
+            path.unlink()
 
 
 def hashes(paths: list[Path]) -> str:
@@ -146,7 +148,7 @@ def main(words: list[str]) -> None:
             if archive == sdist or is_native(archive):
                 print(try_readme(archive, readme), flush=True)
         (partial / HASHES).write_text(hashes(paths), "utf-8")
-        clear(chosen.out)
+    remove_others(chosen.out, {path.name for path in paths})
     if chosen.cut:
         replace_file(changelog, text.encode())
     print(f"{VERSION} of {chosen.date} lies in {chosen.out.name}; nothing was uploaded")

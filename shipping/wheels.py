@@ -73,7 +73,9 @@ def made_aside(out: Path) -> Iterator[Path]:
     partial.mkdir(parents=True)
     try:
         yield partial
-        # Hashes are moved last: a folder without them is no finished release.
+        # A folder without hashes is no finished release, so earlier ones go first and new ones come last.
+        if (partial / HASHES).exists():
+            (out / HASHES).unlink(missing_ok=True)
         for path in sorted(partial.iterdir(), key=lambda path: path.name == HASHES):
             for earlier in out.glob(of_same_machine(path.name)):
                 earlier.unlink()

@@ -25,7 +25,7 @@ from regard.backends.native.build import (
 from shipping import ROOT, checking, release, trying
 from shipping.binaries import Library, read_library
 from shipping.checking import WrongArchiveError, check_library, check_wheel
-from shipping.release import clear, dated
+from shipping.release import dated, remove_others
 from shipping.trying import is_for_arm, is_native
 from shipping.wheels import HASHES, NAMES, PURE, made_aside, require_tools, run_command
 
@@ -216,12 +216,12 @@ def test_a_source_distribution_holds_what_git_knows_and_no_cache(tmp_path, monke
 
 
 def test_a_release_removes_what_an_earlier_one_left_and_no_other_file(tmp_path):
-    left = ("regard-0.1.0.tar.gz", "regard-0.1.0-py3-none-any.whl", "SHA256SUMS")
-    for name in (*left, "notes.txt"):
+    left = ("regard-0.0.9.tar.gz", "regard-0.0.9-py3-none-any.whl")
+    kept = {"regard-0.1.0.tar.gz", HASHES, "notes.txt"}
+    for name in (*left, *kept):
         (tmp_path / name).touch()
-    clear(tmp_path)
-    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
-    clear(tmp_path / "not-there-yet")
+    remove_others(tmp_path, {"regard-0.1.0.tar.gz"})
+    assert {path.name for path in tmp_path.iterdir()} == kept
 
 
 def test_a_wheel_is_tried_where_its_kernel_can_be_loaded(monkeypatch):
@@ -280,6 +280,23 @@ def test_a_build_that_does_not_end_leaves_the_archives_of_the_last_one(shelf, er
     with pytest.raises(error):
         build_half()
     assert contents(shelf) == before
+
+
+def test_a_release_that_stops_while_it_is_moved_keeps_no_hashes_of_an_earlier_one(
+    shelf, monkeypatch
+):
+    def stopped(path: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    def build() -> None:
+        with made_aside(shelf) as partial:
+            (partial / "regard-0.1.0.tar.gz").write_text("new")
+            (partial / HASHES).write_text("new")
+            monkeypatch.setattr(Path, "replace", stopped)
+
+    with pytest.raises(KeyboardInterrupt):
+        build()
+    assert HASHES not in contents(shelf)
 
 
 def test_a_finished_archive_replaces_that_of_the_same_machine(shelf):
