@@ -23,7 +23,7 @@ class WritingOptions:
     """What is written into a file.
 
     Args:
-        language: of the translations, where the file does not name it; a code such as "de" or "pt-BR".
+        language: of the translations, if the file does not name it; a code such as "de" or "pt-BR".
         again: translate also what has a translation that no person has confirmed.
         confirmed: write translations as if a person had confirmed them.
     """
@@ -34,9 +34,10 @@ class WritingOptions:
 
 
 class Document(Described, ABC):
-    """A file of messages: `texts` are to be translated, in order; `left_out` counts messages by why they are not.
+    """A file of messages: `texts` are to be translated, in order.
 
-    `messages` has the places of the texts of each message, which is written when all of them are translated.
+    `messages` lists the indices of the texts of each message; a message is written if all of its texts are translated.
+    `left_out` counts the messages that are not translated, by the reason.
     """
 
     def __init__(self, path: Path) -> None:

@@ -291,7 +291,7 @@ class Coding:
     Args:
         paired: names of those that contain text to translate.
         halves: names of those that begin a pair, with the names of those that end it.
-        matching: attributes by which the halves of a pair find each other, the first of which both have.
+        matching: attributes of the first and of the second half whose values are equal in a pair, tried in order.
     """
 
     paired: frozenset[str]
@@ -320,7 +320,7 @@ class CodedText:
 
 
 def coded_text(markup: Markup, element: Element, coding: Coding) -> CodedText | None:
-    """The text inside of an element; None where it has a character that stands for codes, or too many codes."""
+    """The text inside of an element; None if it has too many codes, or a character that is kept for codes."""
     builder = _Coder(markup, coding)
     builder.add(element)
     if builder.is_refused:
@@ -382,7 +382,7 @@ class _Coder:
         return chr(OPENING_CODES[number]), chr(CLOSING_CODES[number])
 
     def _partners(self, element: Element) -> dict[int, str]:
-        """The characters of the halves of pairs, both of which stand directly in the element."""
+        """The characters for halves of pairs, by the id of each half; both halves are children of the element."""
         codes: dict[int, str] = {}
         opened: dict[tuple[str, str], list[Element]] = {}
         for child in element.children:

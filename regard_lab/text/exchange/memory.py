@@ -137,7 +137,7 @@ class MemoryDocument(Document):
         return Splice(last.stop, last.stop, added)
 
     def _filled(self, target: Element, written: str) -> Splice:
-        """Where the segment of an empty variant is written, which may have an empty one or none."""
+        """What writes a segment into an empty variant, which may have an empty segment or none."""
         for empty in target.of("seg"):
             return Splice(empty.start, empty.stop, written)
         if not target.is_empty_tag:

@@ -43,7 +43,7 @@ CODES_OF_2 = Coding(
     halves={"sc": "ec", "sm": "em"},
     matching=(("id", "startRef"),),
 )
-# Of translations that a person still has to make.
+# States of translations that a person still has to make.
 OPEN_STATES = ("new", "needs-translation", "initial")
 FINAL_STATES = ("final", "signed-off", "reviewed")
 MACHINE = {"state": "needs-review-translation", "state-qualifier": "mt-suggestion"}
@@ -52,7 +52,7 @@ TRUSTED = {"state": "translated", "state-qualifier": "mt-suggestion"}
 
 @dataclass
 class XliffUnit:
-    """A source with its translation, where it has one; `segments` are the parts that are translated, one by one."""
+    """A source with its translation, if it has one; each of its `segments` is translated by itself."""
 
     element: Element  # whose attributes say whether it is translated: trans-unit, or segment
     source: Element
@@ -103,7 +103,11 @@ class XliffDocument(Document):
                 self.left_out[reason] += 1
 
     def _check_languages(self) -> None:
-        """The elements that name the language of translations get it where they do not, if it was given."""
+        """Find the elements that lack the language of translations, into which the language of --to is written.
+
+        Raises:
+            ArgumentError: the file names another language than --to, or neither names one and version 2 needs it.
+        """
         root = self._markup.root
         name = "target-language" if self._is_version_1 else "trgLang"
         self._language_holders: list[tuple[Element, str]] = []
