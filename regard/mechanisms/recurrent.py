@@ -315,9 +315,7 @@ class GatedDelta(Correcting, also=("gated_delta_net",)):
     Give queries and keys of length 1, as `MultiHeadAttention` does.
 
     Args:
-        most_strength: the largest strength that a layer learns, `most_strength · sigmoid(W x)`; at most 2. Above 1 a
-            key can change the sign of what the memory holds for it, so that the memory follows states that alternate.
-            A call takes any strengths.
+        most_strength: the largest strength that a layer learns, as in `DeltaRule`.
 
     Raises:
         ArgumentError: another most_strength.
@@ -344,9 +342,7 @@ class KimiDelta(Correcting, also=("kda",)):
     Give queries and keys of length 1, as `MultiHeadAttention` does.
 
     Args:
-        most_strength: the largest strength that a layer learns, `most_strength · sigmoid(W x)`; at most 2. Above 1 a
-            key can change the sign of what the memory holds for it, so that the memory follows states that alternate.
-            A call takes any strengths.
+        most_strength: the largest strength that a layer learns, as in `DeltaRule`.
 
     Raises:
         ArgumentError: another most_strength.
