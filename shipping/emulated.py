@@ -160,22 +160,33 @@ def shown(path: Path) -> str:
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name
 
 
-def main() -> None:
+def main(words: list[str]) -> None:
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m shipping.emulated",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--fetch", action="store_true", help="bring what is missing")
     parser.add_argument("--folder", type=Path, default=FOLDER)
-    chosen = parser.parse_args()
+    chosen = parser.parse_args(words)
     arm = Emulated(chosen.folder)
     if not any(map(shutil.which, QEMU)):
         print(f"nothing is brought: {arm.missing}")
         return
     if chosen.fetch and not arm.is_fetched:
-        arm.fetch()
+        try:
+            arm.fetch()
+        except subprocess.CalledProcessError as error:
+            command = " ".join(map(str, error.cmd[:4]))
+            raise SystemExit(
+                f"{command} ... failed with code {error.returncode}; run this again: it brings what is still missing"
+            ) from None
+    if arm.missing is not None:
+        print(arm.missing)
+        return
     done = arm.run("-c", "import platform, torch; print(platform.machine(), torch.__version__)")
     print(done.stdout.strip() or done.stderr[-2000:])
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,5 +1,6 @@
 """What the run on emulated Arm compares and when it is skipped; nothing is emulated here."""
 
+import subprocess
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -137,6 +138,20 @@ def test_a_folder_without_python_says_what_brings_it_and_how_large_it_is(tmp_pat
     sentence = Emulated(tmp_path).missing
     assert sentence is not None
     assert f"--fetch` brings it ({sum(emulated.SIZES.values())} MB)" in sentence
+
+
+def test_the_command_says_in_a_sentence_what_is_missing_or_what_failed(
+    tmp_path, monkeypatch, capsys
+):
+    def refused(command: list[Any], **options: Any) -> None:
+        raise subprocess.CalledProcessError(100, command)
+
+    monkeypatch.setattr(emulated.shutil, "which", lambda name: f"/bin/{Path(name).name}")
+    emulated.main(["--folder", str(tmp_path)])
+    assert "no Python for Arm in" in capsys.readouterr().out
+    monkeypatch.setattr(emulated.subprocess, "run", refused)
+    with pytest.raises(SystemExit, match=r"^apt-get .* failed with code 100; run this again"):
+        emulated.main(["--folder", str(tmp_path), "--fetch"])
 
 
 def test_emulated_modules_are_compiled_once(tmp_path, monkeypatch):
