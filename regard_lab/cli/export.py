@@ -105,7 +105,7 @@ def _export_folder(run: Path, folder: Path, to: str, weights: str, replace: bool
     drawn = exported.exact.texts - exported.exact.from_test
     if drawn:
         note(
-            f"the model has {count_of(exported.exact.from_test, 'test sentences')}, so "
+            f"the run has {count_of(exported.exact.from_test, 'test sentences')}, so "
             f"{count_of(drawn, 'texts')} of drawn ids were compared too"
         )
     if weights != WEIGHTS[0]:
