@@ -58,17 +58,17 @@ function changing(app) {
   const last = follow.length - 1;
   const first = {written: state.row, next: last, masked: 0, vectors: state.row}[kind];
   const asked = kind === "written" ? first : (state.next ?? first);
-  const written = Math.min(asked, last);
+  const chosen = Math.min(asked, last);
   const places = Object.keys(erased).map(Number);
   const numbers = (one) => (kind === "vectors" ? one.similarities : one.probabilities);
-  const left = (at) => (kind === "vectors" && at === written ? 1 : numbers(erased[at])[written]);
+  const left = (at) => (kind === "vectors" && at === chosen ? 1 : numbers(erased[at])[chosen]);
   const least = places.reduce((best, at) => (left(at) < left(best) ? at : best), places[0]);
   return {
     kind,
     ...KINDS[kind],
     read: readOf({texts}),
     follow,
-    written,
+    chosen,
     numbers,
     unchanged,
     erased,
@@ -81,7 +81,7 @@ function changing(app) {
 /** "What if it were changed?" */
 export function changeView(app) {
   const found = changing(app);
-  const {kind, read, follow, written, numbers, unchanged, erased, places, place, changed} = found;
+  const {kind, read, follow, chosen, numbers, unchanged, erased, places, place, changed} = found;
   const now = changed ?? erased[place];
   const waits =
     app.engine && app.source.answer.erasable.length
@@ -98,7 +98,7 @@ export function changeView(app) {
           one.likeliest[at].map(([other, p]) => `${other} ${short(p)}`).join(", "),
         ];
   const heads = kind === "vectors" ? ["Cosine"] : ["Before", "Now", "Most probable now"];
-  const table = (label, first, rows, chosen) => listed(label, [first, ...heads], rows, 0, chosen);
+  const table = (label, first, rows, current) => listed(label, [first, ...heads], rows, 0, current);
   const each = `Each ${found.one.toLowerCase()}`;
   return html`
     ${
@@ -120,7 +120,7 @@ export function changeView(app) {
               (at) => choose(app, Number(at)),
             )
       }
-      ${choice(found.one, [...follow.entries()], written, (at) =>
+      ${choice(found.one, [...follow.entries()], chosen, (at) =>
         app.set({[kind === "written" ? "row" : "next"]: at}),
       )}
     </div>
@@ -134,18 +134,18 @@ export function changeView(app) {
           each,
           "Word",
           follow.map((word, at) => row(word, now, at)),
-          written,
+          chosen,
         )}
       </section>
       ${
         changed
           ? nothing
           : html`<section class="panel">
-              <h3>“<bdi>${follow[written]}</bdi>” without each word</h3>
+              <h3>“<bdi>${follow[chosen]}</bdi>” without each word</h3>
               ${table(
                 "Erasures",
                 "Without",
-                places.map((at) => row(read[at], erased[at], written)),
+                places.map((at) => row(read[at], erased[at], chosen)),
                 places.indexOf(place),
               )}
             </section>`
@@ -159,17 +159,17 @@ export function changeView(app) {
 }
 
 /** What becomes of the word that is followed. */
-function telling({kind, read, follow, numbers, written, unchanged, place, changed}, now) {
-  const after = numbers(now)[written];
-  const word = `“${follow[written]}”`;
+function telling({kind, read, follow, numbers, chosen, unchanged, place, changed}, now) {
+  const after = numbers(now)[chosen];
+  const word = `“${follow[chosen]}”`;
   if (kind === "vectors")
     return `the vector of ${word} has a cosine of ${digits(after)} with the one before.`;
-  const before = digits(numbers(unchanged)[written]);
-  const [likeliest, chance] = now.likeliest[written][0];
+  const before = digits(numbers(unchanged)[chosen]);
+  const [likeliest, chance] = now.likeliest[chosen][0];
   const instead =
     after < chance ? `; most probable there is “${likeliest}” (${digits(chance)})` : "";
   const early =
-    kind === "next" && !changed && written < place
+    kind === "next" && !changed && chosen < place
       ? `: the model predicts it before it reads “${read[place]}”`
       : instead;
   return digits(after) === before

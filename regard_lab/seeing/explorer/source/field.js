@@ -16,10 +16,9 @@ export async function eraseAt(app, at) {
     source,
     state: {erase: erased},
   } = app;
-  const erase = flipped(erased, String(at), ".");
-  const shown = act(app, {erase});
-  const erases = gone({erase}).includes(at);
-  if (!erases || exchanged(source, at, "") === null) return shown;
+  const shown = act(app, {erase: flipped(erased, String(at), ".")});
+  const returns = gone({erase: erased}).includes(at);
+  if (returns || exchanged(source, at, "") === null) return shown;
   const word = readOf(source.header)[at];
   const field = {at, word, source, erased, written: "", near: []};
   app.field = field;

@@ -67,8 +67,8 @@ function top(app, {orientation, kind}) {
     return html`<p class="orientation ${instead === nothing ? "" : "behind"}">${orientation}</p>
       ${instead}`;
   }
-  const named = html`<p class="title"><bdi>${title}</bdi></p>`;
-  return html`${kind === "written" ? nothing : named /* of a translation it is the lines below */}
+  const heading = html`<p class="title"><bdi>${title}</bdi></p>`;
+  return html`${kind === "written" ? nothing : heading /* of a translation it is the lines below */}
     <p class="orientation">${orientation}</p>
     ${live ? liveForm(app) : nothing}`;
 }
@@ -151,8 +151,8 @@ function readLine(app, story, strong) {
     const gone = given.gone.includes(at);
     const asked = Boolean(arcs) && at === chosen;
     const pointed = given.pointed === at;
-    const told = `${by === "looks" ? "looked at with" : "without it"} ${number(at)}`;
-    const says = [...(gone ? ["erased"] : []), ...(number(at) ? [told] : [])].join(", ");
+    const measured = `${by === "looks" ? "looked at with" : "without it"} ${number(at)}`;
+    const says = [...(gone ? ["erased"] : []), ...(number(at) ? [measured] : [])].join(", ");
     const writes = app.field?.at === at;
     return html`<button
         class="w ${looksOf(word)} ${classes({gone, chosen: asked, hot: pointed, still: !can})}"

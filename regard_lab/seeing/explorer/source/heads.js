@@ -69,7 +69,7 @@ const SMALLEST = 56; // pixels of a map
 const NAMED = 3; // heads of the model that a sentence names
 
 export function headsView(app) {
-  const {state, attention} = {state: app.state, attention: app.attention};
+  const {state, attention} = app;
   effects(app);
   const measures = ["layer", ...Object.keys(attention.statistics)];
   // an effect is computed after the heads are shown

@@ -39,9 +39,8 @@ export function readerView(app) {
   const words = header.texts[header.written];
   const can = (at) =>
     header.explained[at] || (app.engine && words[at] !== "<begin>" && words[at] !== "<end>");
-  const place = can(app.state.place ?? header.chosen)
-    ? (app.state.place ?? header.chosen)
-    : header.chosen;
+  const asked = app.state.place ?? header.chosen;
+  const place = can(asked) ? asked : header.chosen;
   const choose = (at) => app.set({place: at, row: at, said: saidOf(header.explained[at])});
   const lenses = header.explained[place];
   if (!lenses) explain(app);

@@ -14,19 +14,20 @@ const SLACK = 0.88; // room that a longer translation finds
 export function fit(stage, key, arcs) {
   const wanted = `${key}/${stage.clientWidth}`;
   const lines = [...stage.querySelectorAll(".line")];
-  const wide = () => Math.max(...lines.map(widthOf));
-  const over = () => lines.some(isOver);
-  if (stage.fitted === wanted) lines.forEach(shrink);
-  if (stage.fitted === wanted && !over()) return;
+  if (stage.fitted === wanted) {
+    lines.forEach(shrink);
+    if (!lines.some(isOver)) return;
+  }
   stage.fitted = wanted;
   stage.classList.remove("wrapped");
   for (const line of lines) line.removeAttribute("style");
   stage.style.setProperty("--s", "40px");
   const letters = parseFloat(getComputedStyle(stage).fontSize);
   const room = lines.length > 1 ? SLACK : 0.97;
-  const size = Math.min(LARGEST * letters, (40 * stage.clientWidth * room) / wide());
+  const longest = Math.max(...lines.map(widthOf));
+  const size = Math.min(LARGEST * letters, (40 * stage.clientWidth * room) / longest);
   stage.style.setProperty("--s", `${size}px`);
-  const wraps = size < SMALLEST || over(); // words have a least width, of a finger
+  const wraps = size < SMALLEST || lines.some(isOver); // words have a least width, of a finger
   stage.classList.toggle("wrapped", wraps);
   stage.classList.toggle("arcs", arcs);
   if (wraps) stage.style.setProperty("--s", `${WRAPPED * letters}px`);
