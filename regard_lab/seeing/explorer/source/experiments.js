@@ -7,10 +7,11 @@ import {strongest} from "./offers.js";
 import {act, flipped, isChanged} from "./past.js";
 import {probability, share} from "./shares.js";
 import {chosenPlace, gone} from "./state.js";
-import {OPTIONS, kindOf, named, options, outcomes} from "./stories.js";
+import {LEAST, OPTIONS, kindOf, named, options, outcomes} from "./stories.js";
 import {differences, exchanged, followed, readOf} from "./wordpairs.js";
 
 const SURE = 0.98; // the least probability of a word of a translation that is worth showing
+const COUNT = 3; // experiments that are shown
 const LITTLE = 2; // words that differ: the one that was replaced, and the one that is asked about
 const LONG = 4; // letters of a word that says what a text is about
 const PLACES = 2; // words that are replaced
@@ -75,7 +76,10 @@ export async function search(app, kind, stops) {
   const order = about.falls.sort(([, one], [, other]) => one - other);
   const swap = await replaced(app, origin, about, order.slice(0, PLACES), stops);
   const off = stops() ? null : await switched(app, origin, about, stops);
-  const erased = order.slice(0, swap ? 1 : 2).map(([at, p]) => erasure(app, origin, about, at, p));
+  const others = [swap, off].filter(Boolean);
+  const erased = order
+    .slice(0, COUNT - others.length)
+    .map(([at, p]) => erasure(app, origin, about, at, p));
   return [swap, ...erased, off].filter(Boolean);
 }
 
@@ -221,7 +225,7 @@ const erasing = (app, at) => ({
   press: () => act(app, {erase: flipped(app.state.erase, String(at), ".")}),
 });
 
-/** The head without which the prediction loses most. */
+/** The head without which the prediction loses most; null where no head changes it visibly. */
 async function switched(app, origin, about, stops) {
   const all = origin.header.attentions.flatMap(({kind, shape: [layers, heads]}) =>
     filled(layers * heads, (at) => [kind, Math.floor(at / heads), at % heads]),
@@ -234,6 +238,7 @@ async function switched(app, origin, about, stops) {
     const p = about.p(answer);
     if (!most || p < most.p) most = {p, head, now: about.now(answer)};
   }
+  if (most.now === about.word && most.p > about.own * (1 - LEAST)) return null;
   const name = most.head.join(".");
   const [kind, ...number] = most.head;
   return {
@@ -266,7 +271,7 @@ async function guesses(app, origin, stops) {
   }
   return tried
     .sort((one, other) => other.guess[1] - one.guess[1])
-    .slice(0, 3)
+    .slice(0, COUNT)
     .map(({at, word, guess: [guess, p]}) => ({
       title: `Hide “${word}”`,
       says: `the model guesses “${guess}”, ${probability(p)}`,

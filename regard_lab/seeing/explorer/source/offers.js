@@ -2,10 +2,9 @@
 // looks most at one word, and the mean of its layer.
 
 import {probability, share} from "./shares.js";
-import {named} from "./stories.js";
+import {LEAST, named} from "./stories.js";
 import {isSpecial} from "./wordpairs.js";
 
-const LEAST = 0.02; // of a probability that falls
 const MOST = 2_000_000; // weights that are searched
 
 /** Three things to press; null while heads are searched. */
