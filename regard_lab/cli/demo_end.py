@@ -40,7 +40,7 @@ SHOWN = {  # what the pictures show, by the pattern of their names
     "article-[0-9]-used.png": "which words the pronouns of these sentences depend on",
     "every-head.png": "all heads, in the last of these sentences",
 }
-COLUMN = 66  # where what a pronoun means stands beside its sentence
+COLUMN = 66  # of a line, in which the meaning of a pronoun begins, beside its sentence
 
 
 @dataclass(frozen=True)

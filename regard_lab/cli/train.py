@@ -210,7 +210,7 @@ def _write_at_once(text: str) -> None:
 
 
 def _speeds(event: StepDone) -> list[str]:
-    """How the training goes, in fewer and fewer words; the time that is left stays longest."""
+    """How the training goes, in several forms, the longest first; each ends in the time that is left, if known."""
     loss = f"loss {event.loss:.3f}"
     speed = f"{event.tokens_per_second:,.0f}"
     forms = [f"{loss}, {speed} target ids per second", f"{loss}, {speed} ids/s", loss]
@@ -222,6 +222,8 @@ def _speeds(event: StepDone) -> list[str]:
 
 def fitted(counts: Sequence[str], forms: Sequence[str], width: int) -> tuple[int, str, str]:
     """The width of the bar, the count and the words, each the longest form that fits a line of a terminal.
+
+    The words become shorter before the count does.
 
     >>> forms = ["loss 2.1, 900 target ids per second, 1:05 left", "loss 2.1, 900 ids/s, 1:05 left", "1:05:20 left"]
     >>> for width in (120, 60, 40, 24):
