@@ -80,9 +80,9 @@ with figure("8 query heads share key/value heads", 8.0, 2.5, caption) as drawing
 # \text{query head } h \text{ reads key/value head } \left\lfloor h \cdot \frac{G}{H} \right\rfloor
 # $$
 #
-# The queries still differ, so the heads still attend to different words, and there are as many scores as before: only
-# what is stored and read becomes less. The cache holds $2 \cdot n \cdot G \cdot d$ numbers for $n$ words: a key and a
-# value of $d$ numbers for each word and group.
+# The queries still differ, so the heads still attend to different words, and there are as many scores as before. Only
+# the keys and values that are stored and read become fewer. The cache holds $2 \cdot n \cdot G \cdot d$ numbers for $n$
+# words: a key and a value of $d$ numbers for each word and group.
 #
 # PaLM and Falcon 7B use multi-query attention, Llama 2 70B grouped-query attention. In `regard`, `heads` is $H$ and
 # `kv_heads` is $G$; each head has $d = 256 / 8 = 32$ numbers, of 4 bytes each:
@@ -125,7 +125,7 @@ table(
 # A trained model is **converted**: the key and value projections of each group are replaced by their mean, and training
 # goes on for some steps. Here the heads are random and independent, which is the worst case. The mean is still closer
 # to the original than the first head of each group or new random heads. (The distance is the length of the difference
-# of both outputs, divided by the length of the original output.)
+# of the two outputs, divided by the length of the original output.)
 
 # %% tags=["folded"]
 x = embedded(words_of(TEXT), 256, SEED)  # (1, words, 256)

@@ -214,7 +214,7 @@ for _ in range(4):
 
 # %% [markdown]
 # In pre-norm, the norm after the last layer divides by the size of $x$, the root of its mean square. So the larger $x$
-# is, the smaller is the gradient that it passes back to the layers:
+# is, the smaller the gradient that this norm passes back to the layers:
 
 # %%
 numbers = torch.randn(10_000)
@@ -225,7 +225,7 @@ for size in (1, 2, 4):
     print(f"size {size}: the gradient has the length {x.grad.norm():.1f}")
 
 # %% [markdown]
-# So a deep pre-norm stack begins with small gradients. In post-norm the gradient of the last layer stays as large,
+# So a deep pre-norm stack begins with small gradients. In post-norm the gradient of the last layer keeps its size,
 # however many layers there are.
 #
 # The size of gradients is not the whole reason why post-norm is hard to train: Adam divides its steps by that size.
@@ -245,8 +245,7 @@ columns = ("training", "step 10", "30", "50", "70", f"{STEPS}")
 table(f"Loss (guessing: {math.log(WORDS):.2f}), means of ten steps", columns, rows)
 
 # %% [markdown]
-# Xiong et al. report that both forms give comparable results once they are trained. In pre-norm a late layer adds
-# little to a large sum. In post-norm every layer can change $x$ as much as the first one can.
+# Xiong et al. report that both forms give comparable results once they are trained.
 #
 # Two models that have the norm in different places:
 

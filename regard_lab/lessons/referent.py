@@ -157,8 +157,8 @@ table(title, ("sentence", "looks at", "referent"), rows)
 # %% [markdown]
 # The next table counts over many test sentences. “At most” is a bound on the share beside it: a head cannot look at a
 # referent outside of its window, and a pronoun must be right before a replacement to be right before and after it. If
-# the referent is outside of the window, *it* cannot look at it more than at the other noun, so this share can be below
-# one half.
+# the referent is outside of the window, its weight is 0, and so never larger than that of the other noun; the share of
+# the third row can therefore be below one half.
 
 # %% tags=["folded"]
 chance = f"random choice {measured['chance']:.3f}"

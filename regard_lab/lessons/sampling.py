@@ -20,7 +20,7 @@ from regard_lab.teaching import (
     table,
 )
 
-# Of 100 texts that begin with "The animal was too", so many continue with each word.
+# How many of 100 texts that begin with "The animal was too" continue with each word.
 COUNTS = {"tired": 40, "hungry": 25, "wide": 15, "old": 10, "late": 6, "blue": 3, "cross": 1}
 WORDS = tuple(COUNTS)
 DRAWS = 20_000
@@ -33,7 +33,7 @@ SETTINGS = {
 }
 
 counts = torch.tensor(list(COUNTS.values()), dtype=torch.float64)
-logits = (counts / counts.sum()).log()  # their softmax is the shares of the counts, (words,)
+logits = (counts / counts.sum()).log()  # their softmax gives the shares of the counts, (words,)
 
 probabilities = {}  # by setting, (words,)
 drawn = {}  # the same, counted in words that are drawn
@@ -89,9 +89,9 @@ colder = (s / T).softmax(-1)
 print(colder.numpy().round(2))
 
 # %% [markdown]
-# **Top-k** keeps the $k$ most probable words. **Top-p** keeps the most probable words until their probabilities add up
-# to $p$, the last one that is needed included: few words where the model is sure, many where it is not. Both then
-# divide the probabilities that are left by their sum.
+# **Top-k** keeps the $k$ most probable words. **Top-p** keeps only as many of the most probable words as are needed for
+# their probabilities to add up to $p$: few words where the model is sure, many where it is not. Both then divide the
+# probabilities that are left by their sum.
 
 # %%
 k = 3
