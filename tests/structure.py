@@ -1,4 +1,4 @@
-"""How the two packages are built: their modules and imports, DESIGN.md's drawings, and the lines of each package.
+"""How the two packages are built: their modules and imports, DESIGN.md's drawings, and the size of each package.
 
 `python tests/structure.py` prints a table of packages: files, tokens, and what each imports.
 """

@@ -29,7 +29,7 @@ PLUGIN = ["-p", "tests.long.plugin"]
 
 
 def _of(side: str, names: str) -> list[str]:
-    """Paths below a side's folder; a name without a folder's "/" or an ending is a folder, `|` begins other words."""
+    """The paths of files in the tests of a package; spaces stand between their names."""
     return [f"tests/{side}/{name}" for name in names.split()]
 
 

@@ -36,7 +36,7 @@ class Found:
     counts: Counter[str] = field(default_factory=Counter)
     largest: dict[str, float] = field(default_factory=dict)
     wrong: list[str] = field(default_factory=list)
-    noted: list[str] = field(default_factory=list)  # to be looked at, and no failure of itself
+    noted: list[str] = field(default_factory=list)  # to be looked at; not a failure
 
     def count(self, name: str, number: int = 1) -> None:
         self.counts[name] += number
