@@ -65,6 +65,7 @@ class Band:
         range(3, 7)
         """
         start, stop = self._span(k_len)
+        # Also asked in `segments` and `count`: a property would be many more frames of a first call.
         if self.left is not None and self.right is not None and self.left + self.right < 0:
             return range(start, start)  # the window of a query holds no position
         return range(*self.cut(first, last, start, stop))

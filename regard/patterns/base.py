@@ -128,7 +128,10 @@ class Pattern(Declared, enrol=False):
     # Simpler forms, and the parts of a pattern.
 
     def _find_form(self) -> Band | Pattern | None:
-        """What `form` returns. It is kept, but not while torch.compile traces, which cannot rebuild it."""
+        """What `form` returns. It is kept, but not while torch.compile traces, which cannot rebuild it.
+
+        The callers look for a kept one themselves, since a method for it would be more frames of a first call.
+        """
         form = self.form()
         if not torch.compiler.is_compiling():
             object.__setattr__(self, "_form", form)
