@@ -1,7 +1,7 @@
-"""Copies of functions of others in which names mean other functions; the original stays as it is.
+"""Copies of functions of another library in which some names mean other functions; the originals stay as they are.
 
-A name in a module of another library is not changed, because other threads read it, and an interruption could not undo
-the change.
+The names in that library's own modules are not changed: other threads read them, and an interruption could leave them
+changed.
 """
 
 from __future__ import annotations

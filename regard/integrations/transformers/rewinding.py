@@ -44,7 +44,7 @@ __all__ = [
 STATEFUL = "_is_stateful"  # of models that transformers does not speculate with
 # Layers of caches that hold a memory, alone or beside the entries of attention.
 WITH_MEMORIES = (LinearAttentionLayer, LinearAttentionAndFullAttentionLayer)
-# The code of a recurrent layer asks it, if it keeps all inputs of its convolution while a cache records its past.
+# Recurrent layers whose code asks this of a cache keep all inputs of their convolution while it records its past.
 ASKED = "is_recording_past"
 # The tape of the layer that computes now.
 tape_of_call: ContextVar[Tape | None] = ContextVar("tape_of_call", default=None)
@@ -130,7 +130,7 @@ class _Rewinds(LinearAttentionLayer):
     _tape: Tape | None = None
     _width: int = 0  # how many inputs of the convolution it held when the tape began
     _records: bool = False  # during a call that is recorded
-    _missed: bool = False  # whether a call since was not
+    _missed: bool = False  # whether a call since the last crop was not recorded
 
     def __repr__(self) -> str:
         tape = self._tape or Tape()
@@ -149,7 +149,7 @@ class _Rewinds(LinearAttentionLayer):
     def start_call(self, *, shifts: bool) -> Tape:
         """The tape on which the next call is recorded.
 
-        shifts: whether it writes its input over the first one that is held for the convolution.
+        shifts: whether the call drops the oldest input that is held for the convolution when it adds its own.
         """
         # A layer that was reset still has tensors, and its next call does not read them.
         inputs = self.conv_states[0] if self.has_previous_state[0] else None
@@ -157,7 +157,7 @@ class _Rewinds(LinearAttentionLayer):
             self._width = 0 if inputs is None else inputs.shape[-1]
             self._tape = Tape()
         if shifts and inputs is not None:
-            # The first one is needed again if this position is removed; and there must be as many as the kernel reads.
+            # The oldest is needed again if this position is removed, and there must be as many as the kernel reads.
             kernel: Any = self.conv_kernel_size[0]
             missing = max(0, kernel - inputs.shape[-1])
             self.conv_states[0] = functional.pad(inputs, (missing + 1, 0))
@@ -288,7 +288,7 @@ def shifts_inputs(kind: type[nn.Module]) -> bool:
 
 
 def allow_drafts(model: nn.Module, outside: Iterable[str]) -> None:
-    """Let transformers speculate with the models inside whose memories regard computes all.
+    """Let transformers speculate with each model inside of which regard computes all memories.
 
     outside: the names of the modules that regard does not compute.
     """
