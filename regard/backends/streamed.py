@@ -292,7 +292,10 @@ class RunningSums(NamedTuple):
         kept: torch.Tensor | None,
         v: torch.Tensor,
     ) -> None:
-        """Add a block in place, whose scores are these values; `kept` says which weights dropout keeps."""
+        """Add a block in place.
+
+        values: its scores, which are overwritten. kept: which weights dropout keeps.
+        """
         larger = torch.maximum(self.largest, values.amax(-1, keepdim=True))
         correction = self.largest.sub_(larger).exp2_()
         weights = scores.exponentials(values.sub_(larger))

@@ -48,12 +48,12 @@ def words_and_sound(model: Any, draw: Draw) -> dict[str, Any]:
 
 
 def image_before_text(model: Any, draw: Draw) -> dict[str, Any]:
-    """As many image signs as there are queries, and then words."""
+    """As many placeholders of the image as there are queries, and then words."""
     config = model.config
-    signs = torch.full((ROWS, config.num_query_tokens), config.image_token_index)
+    placeholders = torch.full((ROWS, config.num_query_tokens), config.image_token_index)
     size = config.vision_config.image_size
     return {
-        "input_ids": torch.cat((signs, words(draw)), 1),
+        "input_ids": torch.cat((placeholders, words(draw)), 1),
         "pixel_values": draw(ROWS, 3, size, size),
     }
 
@@ -66,9 +66,9 @@ def video_before_instruction(model: Any, draw: Draw) -> dict[str, Any]:
     """Two frames, each with its queries."""
     config = model.config
     size = config.vision_config.image_size
-    signs = torch.full((ROWS, 2 * config.num_query_tokens), config.video_token_index)
+    placeholders = torch.full((ROWS, 2 * config.num_query_tokens), config.video_token_index)
     return {
-        "input_ids": torch.cat((signs, words(draw)), 1),
+        "input_ids": torch.cat((placeholders, words(draw)), 1),
         "pixel_values": draw(ROWS, 2, 3, size, size),
         "qformer_input_ids": words(draw),
     }
