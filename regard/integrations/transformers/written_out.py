@@ -599,8 +599,10 @@ def prove_plain(model: nn.Module, modules: Mapping[str, nn.Module]) -> dict[str,
         return {}
     kinds = {name: type(module) for name, module in modules.items()}
     verdicts: Verdicts = {}
-    token = _verdicts.set(verdicts)
+    before = _verdicts.get()
     try:
+        # Inside, since modules would run twice from then on if an interruption came right after it.
+        _verdicts.set(verdicts)
         exchange_written_out(modules.values())
         with unchanged(model) as snapshot, torch.no_grad():
             for part in models_inside(model):
@@ -609,7 +611,7 @@ def prove_plain(model: nn.Module, modules: Mapping[str, nn.Module]) -> dict[str,
                 _run(part, snapshot)
     finally:
         restore_written_out(modules.values())
-        _verdicts.reset(token)
+        _verdicts.set(before)
     unreached = "no tiny input reaches it, so nothing proves that it is plain"
     return {name: verdicts.get(kind, unreached) for name, kind in kinds.items()}
 
