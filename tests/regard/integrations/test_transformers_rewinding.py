@@ -14,6 +14,7 @@ import hugging_face_checks as checks
 import small_transformers as models
 import torch
 import transformers
+from injections import disturbed, instructions_of
 from transformers_versions import CACHE
 
 import regard as rg
@@ -225,3 +226,26 @@ def test_models_with_a_memory_that_regard_does_not_compute_still_refuse_drafts()
     assert model.outside
     with pytest.raises(ValueError, match="stateful"):
         model.generate(IDS[:1], max_new_tokens=2, do_sample=False, prompt_lookup_num_tokens=2)
+
+
+def test_an_interruption_before_a_call_leaves_no_tape_for_other_calls():
+    kind = rewinding._class_for(transformers.cache_utils.LinearAttentionLayer)
+    layers = []
+    managers = []
+
+    def enter():
+        layers.append(kind())
+        managers.append(rewinding.recording(layers[-1], shifts=False))
+        managers[-1].__enter__()
+
+    def interrupt():
+        raise KeyboardInterrupt
+
+    instructions = instructions_of(enter)
+    managers[-1].__exit__(None, None, None)
+    assert instructions > 11
+    for number in range(instructions):
+        with pytest.raises(KeyboardInterrupt):
+            disturbed(enter, number, interrupt)
+        assert rewinding.tape_of_call.get() is None
+        assert not layers[-1]._records
