@@ -124,6 +124,7 @@ export class App {
 
   /** Change the state and draw again. */
   set(changes) {
+    if ("place" in changes) this.picked = null;
     Object.assign(this.state, changes);
     this.#repair();
     this.#remember();
@@ -141,28 +142,29 @@ export class App {
       for (const name of ["changed", "next", "pair", "followed", "column"]) delete this.state[name];
     if (follows !== null) this.#follow(before, follows);
     else {
-      delete this.state.place;
-      Object.assign(this, {origin: source.base ?? (engine ? source : undefined), past: []});
+      this.origin = source.base ?? (engine ? source : undefined);
+      Object.assign(this, {past: [], picked: null});
       const kind = engine ? this.state.kind : 0;
-      Object.assign(this.state, {kind, row: firstRow(source.header), pick: 0});
+      const row = firstRow(source.header);
+      Object.assign(this.state, {kind, row, pick: 0, place: undefined});
     }
     const from = this.origin?.given.source;
     return this.set({said: source.header.title, from: from === this.state.text ? undefined : from});
   }
 
-  /** The chosen word stays chosen through a change: the same word, or what has replaced it. */
-  #follow(before, follows) {
+  /**
+   * The chosen word stays chosen through changes: the same word, or what has replaced it. It is
+   * followed from the text in which it was chosen: from letter to letter of a word that is being
+   * written it would drift.
+   */
+  #follow({header: {texts, chosen}}, follows) {
     const {target} = this.source.header.texts;
     if (!target) return;
-    const place =
-      follows === "words"
-        ? followed(this.#placeIn(before), before.header.texts.target, target)
-        : follows;
+    if (follows !== "words") this.picked = [follows, target];
+    const last = texts.target.length - 1;
+    this.picked ??= [Math.min(this.state.place ?? chosen, last), texts.target];
+    const place = followed(...this.picked, target);
     Object.assign(this.state, {place, row: place});
-  }
-
-  #placeIn({header}) {
-    return Math.min(Number(this.state.place ?? header.chosen), header.texts.target.length - 1);
   }
 
   async draw() {

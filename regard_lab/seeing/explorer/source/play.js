@@ -1,5 +1,7 @@
 // Play: what a changed text or model asks of the engine, and that its answer is shown.
 
+import {EMPTY} from "./state.js";
+
 /**
  * Ask the engine about a changed state and show its answer; a newer change replaces those that
  * wait. What the chosen word depends on is asked by the screen that shows the answer.
@@ -15,7 +17,7 @@ export async function play(app, changes, began = performance.now()) {
       const origin = app.follows === null ? null : app.origin;
       const asked = app.state.text.trim();
       const run = asked ? await app.engine.play(app.stored, app.state, origin) : null;
-      app.state.busy = run ? "" : "The sentence is empty; write one.";
+      app.state.busy = run ? "" : EMPTY;
       if (run && app.waits === null) await app.replace(run);
       window.regard.shown.push(performance.now() - began);
     } catch (error) {

@@ -2,6 +2,7 @@
 
 import {html} from "lit-html";
 import {Source} from "./data.js";
+import {EMPTY} from "./state.js";
 
 const READING = "Reading\u2026";
 
@@ -32,7 +33,7 @@ export async function read(app, event) {
   event.preventDefault();
   const text = new FormData(event.target).get("text");
   if (!text.trim()) {
-    app.set({busy: "The sentence is empty; write one."});
+    app.set({busy: EMPTY});
     return;
   }
   app.set({busy: READING});

@@ -4,6 +4,9 @@
 /** The state of a model as it was trained. */
 export const PLAIN = {erase: "", off: "", factor: "1", warmth: "1", masks: ""};
 
+/** What is said where there is nothing to read. */
+export const EMPTY = "The sentence is empty; write one.";
+
 export const chosenPlace = ({state, source}) => Number(state.place ?? source.header.chosen);
 
 /** The places of the words that are erased. */
