@@ -39,10 +39,7 @@ if TYPE_CHECKING:  # the same names for type checkers
     from regard.layers import LatentAttention as LatentAttention
     from regard.layers import MultiHeadAttention as MultiHeadAttention
     from regard.layers import record_attention as record_attention
-    from regard.layers.caches import GrowingCache as GrowingCache
     from regard.layers.caches import RecurrentState as RecurrentState
-    from regard.layers.caches import RingCache as RingCache
-    from regard.layers.caches import StaticCache as StaticCache
     from regard.layers.caches import load_cache as load_cache
 
 __version__ = "0.1.0"
@@ -53,7 +50,7 @@ _HOMES = {
     "regard.core.result": "top_keys weights_of",
     "regard.core.plan": "AttentionDetail Plan",
     "regard.layers": "MultiHeadAttention LatentAttention record_attention",
-    "regard.layers.caches": "GrowingCache StaticCache RingCache RecurrentState load_cache",
+    "regard.layers.caches": "RecurrentState load_cache",
     "regard.errors": "RegardError ArgumentError ShapeError KeywordError UnsupportedError DataError CheckpointError "
     "NotFoundError OccupiedError MissingPackageError",
 }

@@ -22,8 +22,8 @@ from regard.backends.second_order import Piece, direct_apply, gradients
 from regard.core import costs
 from regard.core.backend import Cost, Operands, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
-from regard.patterns import Full, Grid
-from regard.patterns.grid import four_axes
+from regard.patterns import Full
+from regard.patterns.grid import Grid, four_axes
 from regard.patterns.row_blocks import EvaluatedBlocks, RowBlock, Run, RunKind
 
 KEPT = 1 << 18  # numbers in the masks that one plan keeps: 1 MiB in float32

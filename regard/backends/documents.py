@@ -12,8 +12,9 @@ from torch.nn import functional
 from regard.backends.limits import where
 from regard.core.backend import Operands
 from regard.core.problem import PER_ROW, Problem
-from regard.patterns import Causal, Grid, Pattern
+from regard.patterns import Causal, Pattern
 from regard.patterns.documents import document_ids
+from regard.patterns.grid import Grid
 from regard.patterns.visible import visible_keys
 
 

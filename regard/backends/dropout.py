@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import torch
 
-from regard.patterns import Grid
+from regard.patterns.grid import Grid
 from regard.patterns.random_blocks import signed
 
 _BITS = 53

@@ -25,7 +25,8 @@ from regard.arguments import count_of
 from regard.core.backend import Offer, Refusal
 from regard.core.problem import MOST_DIVIDED, PER_ROW, Problem
 from regard.errors import ArgumentError
-from regard.patterns import Grid, Pattern
+from regard.patterns import Pattern
+from regard.patterns.grid import Grid
 from regard.patterns.ranges import Ranges, shifted, without
 from regard.patterns.row_blocks import EvaluatedBlocks, RowBlock, Run, RunKind, ascending, row_block
 

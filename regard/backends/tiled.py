@@ -28,8 +28,9 @@ from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal, Relative
 from regard.core.problem import PER_ROW, RELATIVE, Problem
 from regard.core.result import Result
-from regard.patterns import Grid, Pattern
+from regard.patterns import Pattern
 from regard.patterns.algebra import NOTHING
+from regard.patterns.grid import Grid
 from regard.patterns.lattices import (
     Residues,
     alike_residues,

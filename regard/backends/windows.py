@@ -31,7 +31,8 @@ from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Operands, Refusal, Relative
 from regard.core.problem import RELATIVE, Problem
 from regard.core.result import Result
-from regard.patterns import Full, Grid
+from regard.patterns import Full
+from regard.patterns.grid import Grid
 from regard.patterns.image_windows import DividedGrid, EqualWindows
 
 COPIES = 2  # times that a number of q, k, v or the output is moved when windows are copied

@@ -16,7 +16,8 @@ from regard.core.problem import Problem
 from regard.core.result import Result
 from regard.core.tensors import Stored
 from regard.errors import ArgumentError
-from regard.patterns import Grid, Pattern
+from regard.patterns import Pattern
+from regard.patterns.grid import Grid
 
 
 @dataclass(frozen=True)

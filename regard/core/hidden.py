@@ -24,8 +24,8 @@ from regard.core.call import Call
 from regard.core.problem import PER_ROW, Problem, checked_seed
 from regard.core.result import Result, TopKeysFound, WeightsOf, requested
 from regard.core.tensors import Stored
-from regard.patterns import Full, Grid
-from regard.patterns.grid import four_axes, true_runs
+from regard.patterns import Full
+from regard.patterns.grid import Grid, four_axes, true_runs
 from regard.patterns.visible import visible_keys
 
 ALIGNED = 64  # bytes; new tensors on a CPU begin at a multiple

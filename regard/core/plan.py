@@ -40,8 +40,9 @@ from regard.core.shaped import has_no_values, shapes_of
 from regard.core.tensors import HALF, HEADS_FIRST, Stored, check_tensor, refuse_tracing
 from regard.errors import ArgumentError, ShapeError, UnsupportedError, WastedPairsWarning
 from regard.mechanisms import Softmax
-from regard.patterns import Grid, Pattern
+from regard.patterns import Pattern
 from regard.patterns.counts import least_pairs
+from regard.patterns.grid import Grid
 
 # A backend that needs more memory beside the tensors, and more than 4 times the tensors, runs only if it is named.
 UNASKED_BYTES = 4 * 2**30

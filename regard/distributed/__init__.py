@@ -7,7 +7,7 @@ from regard.distributed.layout import Layout, shard, unshard
 
 # These modules import torch.distributed.tensor, which takes seconds, so they are imported on first use.
 if TYPE_CHECKING:
-    from regard.distributed.api import SharedDetail, attention, attention_detail
+    from regard.distributed.api import attention, attention_detail
     from regard.distributed.context_parallel import ContextParallel
     from regard.distributed.fsdp import shard_model
     from regard.distributed.planning import Traffic, bytes_exchanged
@@ -19,7 +19,6 @@ __all__ = [
     "attention_detail",
     "bytes_exchanged",
     "Layout",
-    "SharedDetail",
     "TensorParallel",
     "Traffic",
     "shard",
@@ -29,7 +28,7 @@ __all__ = [
 ]
 
 _IMPORTED_ON_FIRST_USE = {
-    "api": ("SharedDetail", "attention", "attention_detail"),
+    "api": ("attention", "attention_detail"),
     "context_parallel": ("ContextParallel",),
     "planning": ("Traffic", "bytes_exchanged"),
     "fsdp": ("shard_model",),

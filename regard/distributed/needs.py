@@ -13,8 +13,8 @@ import torch
 
 from regard.distributed.layout import Layout, check_division
 from regard.errors import UnsupportedError
-from regard.patterns import Grid, Pattern
-from regard.patterns.grid import true_runs
+from regard.patterns import Pattern
+from regard.patterns.grid import Grid, true_runs
 from regard.patterns.ranges import Ranges, common, everything, meets, size, union
 from regard.patterns.visible import seen_keys, visible_keys
 

@@ -23,7 +23,8 @@ from regard.distributed.layout import Layout
 from regard.errors import UnsupportedError
 from regard.layers.caches.state import Summed, add
 from regard.mechanisms.recurrent import Recurrent
-from regard.patterns import Causal, Grid
+from regard.patterns import Causal
+from regard.patterns.grid import Grid
 
 # The sums of a state, in the order in which they are sent.
 SUMS = ("total", "log", "mass", "met")

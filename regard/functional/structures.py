@@ -20,9 +20,10 @@ from regard.core.result import Result
 from regard.core.shaped import has_no_values
 from regard.core.tensors import Stored
 from regard.errors import RegardError
-from regard.patterns import Grid, Pattern
+from regard.patterns import Pattern
 from regard.patterns.band import EVERY_PAIR
 from regard.patterns.bands import with_every_key
+from regard.patterns.grid import Grid
 from regard.patterns.row_keys import RowKeys
 
 KEPT_GRIDS = 64

@@ -28,7 +28,8 @@ from regard.layers.rotation import rotate_heads
 from regard.layers.step_program import step_by_program
 from regard.layers.variants import Difference, ValueResidual, mix_values
 from regard.mechanisms import Mechanism, Softmax
-from regard.patterns import Grid, Pattern, as_pattern
+from regard.patterns import Pattern, as_pattern
+from regard.patterns.grid import Grid
 from regard.patterns.visible import visible_keys
 from regard.positions import Rotary, as_rotary
 

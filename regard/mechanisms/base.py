@@ -9,8 +9,9 @@ from typing import Any, ClassVar, NamedTuple
 import torch
 from torch import nn
 
-from regard.patterns import Causal, Grid, Pattern
+from regard.patterns import Causal, Pattern
 from regard.patterns.algebra import NOTHING
+from regard.patterns.grid import Grid
 from regard.patterns.registry import Declared, Registry
 
 OPTIONS = ("bias", "softcap", "scale", "dropout", "sink")

@@ -14,8 +14,9 @@ from regard.devices import in_float64
 from regard.errors import ArgumentError
 from regard.mechanisms.base import STATISTICS, FormulaInputs, FormulaResult, Mechanism, Sizes
 from regard.mechanisms.draws import directions
-from regard.patterns import Causal, Grid, KeySpan, Pattern
+from regard.patterns import Causal, KeySpan, Pattern
 from regard.patterns.arguments import at_least_one
+from regard.patterns.grid import Grid
 from regard.patterns.visible import visible_keys
 
 

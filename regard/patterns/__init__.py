@@ -13,7 +13,6 @@ from regard.patterns.documents import SameDocument
 from regard.patterns.drawing import draw
 from regard.patterns.explicit import Explicit, KeyMask, Where
 from regard.patterns.fixed import Fixed, SameBlock
-from regard.patterns.grid import Grid
 from regard.patterns.image_windows import ImageWindows
 from regard.patterns.neighbourhood import Neighbourhood
 from regard.patterns.per_head import PerHead
@@ -62,7 +61,5 @@ __all__ = [
     "Explicit",
     "Where",
     "SameBlock",
-    "Grid",
     "parse",
-    "as_pattern",
 ]

@@ -6,7 +6,7 @@ outputs, and greedy texts of a folder for servers are compared with those of the
 """
 
 from regard_lab.conversion.folders import convert_kv_heads
-from regard_lab.conversion.heads import METHODS, Change, Conversion
+from regard_lab.conversion.heads import Change, Conversion
 from regard_lab.conversion.latents import LatentSizes, load_latent, with_latents
 from regard_lab.conversion.own_models import Converted, load_converted, with_kv_heads
 
@@ -17,7 +17,6 @@ __all__ = [
     "load_latent",
     "with_latents",
     "LatentSizes",
-    "METHODS",
     "Conversion",
     "Converted",
     "Change",

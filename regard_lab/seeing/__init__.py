@@ -13,13 +13,13 @@ from regard_lab.seeing.heads import (
     patch,
     score_parts,
 )
-from regard_lab.seeing.lenses import LENSES, Relevance, draw_relevance, relevance
-from regard_lab.seeing.maps import AttentionMaps, TextMaps, look, look_batch, look_text
+from regard_lab.seeing.lenses.explaining import LENSES, relevance
+from regard_lab.seeing.lenses.record import Relevance, draw_relevance
+from regard_lab.seeing.maps import AttentionMaps, TextMaps, look, look_text
 from regard_lab.seeing.picture import draw_maps, draw_pattern
 
 __all__ = [
     "look",
-    "look_batch",
     "AttentionMaps",
     "draw_attention",
     "draw_maps",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regard_lab.seeing.canvas import Box, fill, saved_figure, text_width, wrapped, write_text
-from regard_lab.seeing.lenses import Relevance
+from regard_lab.seeing.lenses.record import Relevance
 from regard_lab.seeing.palette import FAINT, LINES
 
 if TYPE_CHECKING:

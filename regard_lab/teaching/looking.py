@@ -14,8 +14,8 @@ import torch
 from regard.errors import ArgumentError, DataError
 from regard_lab.decoding import Translator
 from regard_lab.models import TranslationTransformer
-from regard_lab.seeing import look_batch
 from regard_lab.seeing.looks import HeadLooks, Link, join, looks_of
+from regard_lab.seeing.maps import look_batch
 from regard_lab.seeing.referents import (
     choose_head,
     it_weights,

@@ -19,13 +19,12 @@ from regard_lab.training.events import (
     Validated,
 )
 from regard_lab.training.log import read_log
-from regard_lab.training.loop import OnValidation, TrainingResult, train
+from regard_lab.training.loop import TrainingResult, train
 
 __all__ = [
     "train",
     "TrainingConfig",
     "TrainingResult",
-    "OnValidation",
     "average_checkpoints",
     "Task",
     "Batch",

@@ -14,7 +14,8 @@ from regard.backends.native.library import load
 from regard.core.backend import Offer, Operands
 from regard.core.call import make_problem
 from regard.functional.repeated import REPEATED
-from regard.patterns import Causal, CausalWindow, Grid, KeyMask, Pattern, Strided
+from regard.patterns import Causal, CausalWindow, KeyMask, Pattern, Strided
+from regard.patterns.grid import Grid
 
 ROOT = Path(rg.__file__).parent
 CAUSAL = Causal()

@@ -9,7 +9,7 @@ import torch
 
 from regard import patterns
 from regard.layers import caches
-from regard.patterns import Grid
+from regard.patterns.grid import Grid
 from regard.testing import Budget, make_qkv
 from regard_lab import models
 from regard_lab.bench import Results

@@ -83,9 +83,7 @@ CHECKS = ("check_choice", "check_flags", "check_shares", "check_sizes")
 OWN_FIELDS = [".".join(names) for names in itertools.product(CONFIGS, CHECKS)]
 LEFT_OUT: dict[str, str] = {
     "Pattern": "abstract",
-    **dict.fromkeys(
-        ("Kind", "OnValidation", "Progress", "Event", "Task", "Batch", "State", "Writer"), "a type"
-    ),
+    **dict.fromkeys(("Kind", "Progress", "Event", "Task", "Batch", "State", "Writer"), "a type"),
     **dict.fromkeys(OWN_FIELDS, "asked by __post_init__ about fields of its own"),
     "run_bench": "takes minutes",
     "examine": "takes seconds, and has no parameter",

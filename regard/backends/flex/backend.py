@@ -19,7 +19,7 @@ from regard.backends.statistics.second_pass import result_of, with_statistics
 from regard.core.backend import Cost, Offer, Operands, Refusal
 from regard.core.problem import Problem
 from regard.core.result import Result
-from regard.patterns import Grid
+from regard.patterns.grid import Grid
 
 # Numbers of a vector of the kernels, head_dim and v_dim; shorter ones are padded with zeros.
 LEAST_SIZE = 16

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from regard.backends.schedule import Schedule, joined
-from regard.patterns import Grid, Pattern
+from regard.patterns import Pattern
+from regard.patterns.grid import Grid
 from regard.patterns.ranges import covers
 from regard.patterns.row_blocks import EvaluatedBlocks, RowBlock
 

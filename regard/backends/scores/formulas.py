@@ -17,7 +17,7 @@ from regard.backends.scores.factor import divided_factor
 from regard.core import costs
 from regard.core.problem import Problem
 from regard.mechanisms.scores import AroundCentre, TanhSum
-from regard.patterns import Grid
+from regard.patterns.grid import Grid
 from regard.patterns.visible import visible_keys
 
 # Terms of tanh sums that are computed at once. On CPU 512 KiB in float32, which fit a core's cache with the scores.

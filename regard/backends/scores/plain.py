@@ -22,8 +22,7 @@ from regard.core.backend import Operands, Relative
 from regard.core.problem import Problem
 from regard.mechanisms import Softmax
 from regard.mechanisms.scores import AroundCentre
-from regard.patterns import Grid
-from regard.patterns.grid import four_axes
+from regard.patterns.grid import Grid, four_axes
 from regard.patterns.ranges import Ranges, shifted
 
 NUMBERS = 1 << 20  # in the scores of one block, or in the terms of its tanh sums

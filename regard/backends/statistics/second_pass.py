@@ -28,8 +28,8 @@ from regard.core.backend import Cost, Operands
 from regard.core.problem import Problem
 from regard.core.result import Result, TopKeys, TopKeysFound, WeightsOf, requested
 from regard.core.tensors import Stored
-from regard.patterns import Grid
 from regard.patterns.arguments import runs
+from regard.patterns.grid import Grid
 
 
 def compute_statistics(

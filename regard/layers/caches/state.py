@@ -31,9 +31,9 @@ from regard.layers.caches.files import whole_number
 from regard.mechanisms.base import Mechanism
 from regard.mechanisms.features import Kernelised
 from regard.mechanisms.recurrent import Recurrent
-from regard.patterns import Causal, Grid, Pattern
+from regard.patterns import Causal, Pattern
 from regard.patterns.documents import beginnings, document_ids
-from regard.patterns.grid import checked_device
+from regard.patterns.grid import Grid, checked_device
 from regard.storage import load_tensor_metadata, load_tensors, save_tensors
 
 FORMAT = "1"

@@ -10,7 +10,8 @@ from regard.arguments import count_of, each
 from regard.errors import DataError
 from regard.reprs import brief
 from regard_lab.decoding import Translation, Translator
-from regard_lab.seeing.lenses import Contrast, find_contrast, log_odds
+from regard_lab.seeing.lenses import Contrast, find_contrast
+from regard_lab.seeing.lenses.explaining import log_odds
 from regard_lab.seeing.referents import word_places
 from regard_lab.text import BEGIN, END, Tokeniser
 from regard_lab.text.pronouns import (

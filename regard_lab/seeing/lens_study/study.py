@@ -32,10 +32,10 @@ from regard_lab.seeing.lens_study.known import (
     measure_routes,
     swapped,
 )
-from regard_lab.seeing.lenses import Contrast, explain_contrasts, log_odds
+from regard_lab.seeing.lenses import Contrast, explain_contrasts
 from regard_lab.seeing.lenses.contrast import ContrastBatch, by_batch, run
 from regard_lab.seeing.lenses.erasing import Erased, erased
-from regard_lab.seeing.lenses.explaining import DEFAULT
+from regard_lab.seeing.lenses.explaining import DEFAULT, log_odds
 from regard_lab.seeing.referents import choose_head, it_weights
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text.pronouns import PronounSentence, make_split

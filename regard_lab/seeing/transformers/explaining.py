@@ -16,7 +16,7 @@ from regard.errors import ArgumentError, UnsupportedError
 from regard.integrations.transformers.attaching import attach, attached
 from regard.integrations.transformers.modules import attention_modules
 from regard.integrations.transformers.watching import intervene, observe
-from regard_lab.seeing.lenses import Contrast, Relevance, explain_contrasts
+from regard_lab.seeing.lenses import Contrast, explain_contrasts
 from regard_lab.seeing.lenses.contrast import (
     IDS_AT_ONCE,
     Asked,
@@ -37,6 +37,7 @@ from regard_lab.seeing.lenses.erasing import (
     without,
 )
 from regard_lab.seeing.lenses.explaining import DEFAULT, Lens, check_options
+from regard_lab.seeing.lenses.record import Relevance
 from regard_lab.seeing.transformers.texts import (
     PretrainedText,
     continued,

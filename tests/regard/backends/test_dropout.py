@@ -5,7 +5,7 @@ import torch
 
 import regard as rg
 from regard.backends.dropout import drop, kept
-from regard.patterns import Grid
+from regard.patterns.grid import Grid
 from regard.testing import make_qkv
 
 

@@ -24,9 +24,8 @@ from regard.core.backend import Cost, Offer, Refusal
 from regard.core.call import make_problem
 from regard.core.plan import make_plan
 from regard.core.problem import Problem
-from regard.patterns import Grid
 from regard.patterns.bands import Diagonals
-from regard.patterns.grid import four_axes
+from regard.patterns.grid import Grid, four_axes
 from regard.testing import Budget, answer, make_qkv
 
 TRACED = Flex(devices=("cpu",), compiled=False)

@@ -31,6 +31,7 @@ from regard.layers import caches as c
 from regard.layers.projection import Projection, project
 from regard.patterns.bands import Diagonals
 from regard.patterns.fixed import Summary
+from regard.patterns.grid import Grid
 from regard.patterns.position_sets import KeySet, QuerySet
 from regard.patterns.strided import Lattice
 
@@ -327,11 +328,11 @@ def pattern_calls() -> dict[str, TensorCall]:
         "Grid": TensorCall(
             q_start,
             lambda q_start: p.Causal().evaluate(
-                p.Grid(ROWS, KEYS, q_start, range(ROWS), range(KEYS), torch.device("cpu"))
+                Grid(ROWS, KEYS, q_start, range(ROWS), range(KEYS), torch.device("cpu"))
             ),
         ),
         "Grid.whole": TensorCall(
-            q_start, lambda q_start: p.Causal().evaluate(p.Grid.whole(ROWS, KEYS, q_start))
+            q_start, lambda q_start: p.Causal().evaluate(Grid.whole(ROWS, KEYS, q_start))
         ),
     }
 
@@ -584,7 +585,7 @@ def other_calls() -> dict[str, TensorCall]:
         "Sinusoidal.forward": TensorCall({"positions": places}, at.Sinusoidal(DIM)),
         "LSH.own_keys": TensorCall(
             {"q": qkv["k"], "k": qkv["k"], "visible": torch.ones(BATCH, KEYS, dtype=torch.bool)},
-            lambda q, k, visible: m.LSH(3, 4, 2).own_keys(q, k, p.Grid.whole(KEYS, KEYS), visible),
+            lambda q, k, visible: m.LSH(3, 4, 2).own_keys(q, k, Grid.whole(KEYS, KEYS), visible),
         ),
         "weights_of": TensorCall(
             {"rows": numbers(0, 3), "heads": numbers(1, 2)},

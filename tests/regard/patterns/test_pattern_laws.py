@@ -11,9 +11,10 @@ from law_examples import law
 from pattern_strategies import HEADS, ROWS, alike, anything, lengths, local, pairs, starts, texts
 
 from regard.errors import ArgumentError
-from regard.patterns import CausalWindow, Full, Grid, Pattern, RandomBlocks, parse
+from regard.patterns import CausalWindow, Full, Pattern, RandomBlocks, parse
 from regard.patterns.band import Band
 from regard.patterns.counts import counted
+from regard.patterns.grid import Grid
 from regard.patterns.position_sets import KeySet
 from regard.patterns.ranges import Ranges
 from regard.patterns.visible import empty_rows, visible_keys

@@ -12,6 +12,7 @@ from regard import patterns as p
 from regard.errors import ArgumentError
 from regard.patterns.bands import Diagonals
 from regard.patterns.fixed import Summary
+from regard.patterns.grid import Grid
 from regard.patterns.lattices import alike_residues
 from regard.patterns.position_sets import KeySet, QuerySet
 from regard.patterns.strided import Lattice
@@ -108,7 +109,7 @@ def pairs_at_stride(leaf: p.Pattern, stride: int, row: int, q_start: int) -> str
 @each_leaf
 def test_residues_that_count_as_alike_have_equal_pairs(leaf):
     for q_start in (0, 3, -2):
-        grid = p.Grid.whole(9, 11, q_start)
+        grid = Grid.whole(9, 11, q_start)
         for stride in range(2, 9):
             for rows in alike_residues(leaf, stride, grid):
                 pairs = {pairs_at_stride(leaf, stride, row, q_start) for row in rows}

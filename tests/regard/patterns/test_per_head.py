@@ -8,13 +8,13 @@ from regard.patterns import (
     Causal,
     CausalWindow,
     Full,
-    Grid,
     KeySpan,
     PerHead,
     Prefix,
     Strided,
     Where,
 )
+from regard.patterns.grid import Grid
 from regard.patterns.visible import visible_keys
 
 

@@ -32,7 +32,7 @@ from regard_lab.seeing.lens_study import study as study_file
 from regard_lab.seeing.lens_study.figure import draw_view
 from regard_lab.seeing.lens_study.known import SWAPS, swapped, written_before
 from regard_lab.seeing.lens_study.study import agreement, deletion
-from regard_lab.seeing.lenses import explain_contrasts, log_odds, relevance
+from regard_lab.seeing.lenses.explaining import explain_contrasts, log_odds, relevance
 from regard_lab.text import END
 from regard_lab.text.pronouns import make_split, swap_adjective, swap_referent
 

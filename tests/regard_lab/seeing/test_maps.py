@@ -8,8 +8,8 @@ from regard.errors import ArgumentError, ShapeError, UnsupportedError
 from regard.layers import record_attention
 from regard_lab.models import LanguageConfig, LanguageModel
 from regard_lab.models.encoder import EncoderConfig, TextEncoder
-from regard_lab.seeing import AttentionMaps, look, look_batch
-from regard_lab.seeing.maps import KINDS, look_text
+from regard_lab.seeing import AttentionMaps, look
+from regard_lab.seeing.maps import KINDS, look_batch, look_text
 from regard_lab.seeing.referents import it_weights
 from regard_lab.seeing.watching import merge
 from regard_lab.text import BEGIN, END, PAD, Tokeniser
