@@ -161,6 +161,11 @@ def number_at(declared: Any, path: tuple[str, ...]) -> float:
     return declared
 
 
+def field_of(declared: Any, path: tuple[str, ...]) -> tuple[type, str]:
+    """The class that holds a number, and the name of the field."""
+    return type(number_at(declared, path[:-1])), path[-1]
+
+
 def others_like(name: str, number: float) -> list[Any]:
     """A number and another that the field of this name may hold."""
     if isinstance(number, float):
@@ -169,11 +174,15 @@ def others_like(name: str, number: float) -> list[Any]:
 
 
 MAPS = [m.LinearTransformer(kind()) for kind in m.FeatureMap.registry.of_package("regard").values()]
+KNOWN: set[tuple[type, str]] = set()
 FIELDS: dict[str, tuple[Any, tuple[str, ...]]] = {}  # a mechanism, and the place of a number in it
 for declared in (*MECHANISMS.values(), *MAPS):
-    for path in numbers_in(declared):
-        if path[-1] not in NOT_OF_CALLS:
-            FIELDS[f"{declared}: {'.'.join(path)}"] = (declared, path)
+    paths = [path for path in numbers_in(declared) if path[-1] not in NOT_OF_CALLS]
+    new = [path for path in paths if field_of(declared, path) not in KNOWN]
+    KNOWN.update(field_of(declared, path) for path in new)
+    # One number is enough where another option of the same class is set, such as a gate.
+    for path in new or paths[-1:]:
+        FIELDS[f"{declared}: {'.'.join(path)}"] = (declared, path)
 
 
 def test_every_class_with_a_number_is_in_the_table():
@@ -188,11 +197,7 @@ def test_every_class_with_a_number_is_in_the_table():
             is_number = "int" in str(field.type) or "float" in str(field.type)
             if is_number and field.name not in NOT_OF_CALLS:
                 declared_numbers.add((kind, field.name))
-    in_table = set()
-    for mechanism, path in FIELDS.values():
-        owner = number_at(mechanism, path[:-1])
-        in_table.add((type(owner), path[-1]))
-    assert in_table == declared_numbers
+    assert {field_of(*place) for place in FIELDS.values()} == declared_numbers
 
 
 def tensors_of(mechanism: Mechanism) -> tuple[list[torch.Tensor], list[str]]:
