@@ -3,9 +3,9 @@
 python benchmarks/program_messages.py --out DIR [--language de] [--locale /usr/share/locale]
 
 It writes train.tsv, valid.tsv, short.tsv and long.tsv. Validation and test have messages of whole programs that are
-held out, so that no message of a test program was seen: short.tsv those of one line and at most 100 characters,
-long.tsv the longer ones such as help texts. A message that a program of training has too, but for capitals and
-punctuation, is left out of the test.
+held out, so that no message of a test program was seen: short.tsv those of one line and one column with at most 100
+characters, long.tsv all others: longer ones, columns of a help text, and lines with a line end or tab around them. A
+message that a program of training has too, but for capitals and punctuation, is left out of the test.
 
 Messages without two letters in a row and lists of names (countries, languages, currencies) are left out. Of programs of
 one family, such as the parts of PostgreSQL, at most 3,000 messages are taken.

@@ -5,6 +5,7 @@ TranslationTraining.of("run", {"data": ("pairs.tsv",)}).train("run")
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,7 @@ from regard.reprs import Described, brief
 from regard_lab.decoding import Translation, Translator
 from regard_lab.decoding.lines import share_of_work
 from regard_lab.decoding.loading import WORDS_FILE
+from regard_lab.decoding.protecting import FRAGILE_KINDS
 from regard_lab.models import RecurrentTranslator, TranslationTransformer
 from regard_lab.models.ctranslate import reason_against
 from regard_lab.models.kinds import TranslationModel, translation_model
@@ -38,6 +40,7 @@ from regard_lab.text.batches import (
     parts_of_rows,
 )
 from regard_lab.text.cleaning import tidy, tidy_target
+from regard_lab.text.placeholders import find_placeholders
 from regard_lab.text.pronouns import PRONOUNS as GERMAN_PRONOUNS
 from regard_lab.text.remarks import Tell, silent
 from regard_lab.text.translation_data import PRONOUNS, TranslationData, load_translation_data
@@ -94,6 +97,9 @@ SERVERS = ("ctranslate2",)
 SHOWN_PAIRS = 4
 LONGEST_SHOWN = 120
 LONGEST_PAIR = 256  # ids on a side of a pair that is learned from
+# Placeholders are looked for in so many sources, and named where this share of them has some.
+SOURCES_LOOKED_AT = 2_000
+WORTH_PROTECTING = 0.05
 
 
 class TranslationTraining(Recipe):
@@ -335,6 +341,8 @@ class TranslationTraining(Recipe):
         start = self.starting_model(begun, sources, targets)
         if start is None:
             self.remark_on_scripts([*sources, *targets], config.tokeniser)
+            if begun is None and not config.protect:
+                self._tell_of_placeholders(sources)
             tokeniser = config.new_tokeniser(sources, targets, preparation)
             model = config.new_model(tokeniser.vocab_size)
         else:
@@ -396,6 +404,11 @@ class TranslationTraining(Recipe):
             self.tell(note)
         return data
 
+    def _tell_of_placeholders(self, sources: Sequence[str]) -> None:
+        remark = remark_on_placeholders(sources)
+        if remark is not None:
+            self.tell(remark)
+
     def _tell_of_long_pairs(self, task: TranslationTask, is_new: bool) -> None:
         """Tell how many pairs are left out; a new run whose batches are too small for some is refused."""
         batch_tokens = self.config.batch_tokens
@@ -410,6 +423,33 @@ class TranslationTraining(Recipe):
                 f"{count_of(task.left_out, 'pairs', ',')} with more sub-words than a batch or {LONGEST_PAIR} hold were "
                 f"left out of training"
             )
+
+
+def remark_on_placeholders(sources: Sequence[str]) -> str | None:
+    """A sentence about sources of which many have variables or tags; None if few have some.
+
+    Of many sources some are looked at, the same in every call.
+
+    >>> remark_on_placeholders(["open %s", "close"]).partition(", which")[0]
+    "50 % of the sources have placeholders such as '%s'"
+    >>> remark_on_placeholders(["open", "close"])
+    """
+    # drawn, since every n-th source may be of one kind
+    looked_at = random.Random(0).sample(sources, min(len(sources), SOURCES_LOOKED_AT))
+    having = 0
+    example = ""
+    for source in looked_at:
+        fragile = [one.text for one in find_placeholders(source) if one.kind in FRAGILE_KINDS]
+        if fragile:
+            having += 1
+            example = example or fragile[0]
+    if having < max(1.0, WORTH_PROTECTING * len(looked_at)):
+        return None
+    percent = 100 * having / len(looked_at)
+    return (
+        f"{percent:.0f} % of the sources have placeholders such as {example!r}, which a model without "
+        f"--protect translates like words and may lose"
+    )
 
 
 def _foreign_settings(model: str) -> tuple[str, ...]:

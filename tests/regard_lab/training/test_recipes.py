@@ -25,6 +25,7 @@ from regard_lab.training.recipes import (
 )
 from regard_lab.training.recipes.evaluation import evaluate_run
 from regard_lab.training.recipes.run_folder import count_trained, read_test
+from regard_lab.training.recipes.translation import remark_on_placeholders
 
 # What settings.json held before betas, epsilon, gradient_clip, save_every and log_every were settings of a run.
 OLD = {
@@ -144,10 +145,13 @@ def test_resuming_where_no_run_is_says_so(tmp_path):
 SMALL = {"dim": 16, "heads": 2, "layers": 1, "steps": 3, "batch_tokens": 256}
 
 
-def train_small(folder, remarks=None, samples=False, **changes):
+FEW_WORDS = "".join(f"number {n}\tNummer {n}\n" for n in range(40))
+
+
+def train_small(folder, remarks=None, samples=False, pairs=FEW_WORDS, **changes):
     """A translator on forty pairs of few words; what it tells goes into `remarks`."""
     table = folder / "pairs.tsv"
-    table.write_text("".join(f"number {n}\tNummer {n}\n" for n in range(40)))
+    table.write_text(pairs)
     settings = {"data": [str(table)], **SMALL, **changes}
     tell = silent if remarks is None else remarks.append
     recipe = TranslationTraining.of(folder / "run", settings, tell=tell)
@@ -161,6 +165,42 @@ def test_too_little_to_learn_from_is_told_and_so_is_a_smaller_vocabulary_than_al
     assert re.search("^there is too little to learn from: 32 pairs of ", told, re.MULTILINE), told
     assert "(of at most 500; those that occur only inside longer ones are dropped)" in told
     assert "vocabulary up to 500" in told
+
+
+PLAIN = ["number one"] * 19
+
+
+@pytest.mark.parametrize(
+    ("sources", "told"),
+    [
+        (["open %s", *PLAIN], "5 % of the sources have placeholders such as '%s'"),
+        (
+            ["see <b>it</b>", "a <b>b</b>", *PLAIN],
+            "10 % of the sources have placeholders such as '<b>'",
+        ),
+        (["open %s", *PLAIN, *PLAIN], None),
+        # a number is translated like a word, and breaks no program
+        (["12 of 13 🎉", *PLAIN], None),
+        # more than are looked at, and every third alike
+        (["open %s", "close", "end"] * 2_003, "34 % of the sources have placeholders such as '%s'"),
+        ([], None),
+    ],
+)
+def test_sources_with_placeholders_are_told_where_a_twentieth_has_some(sources, told):
+    remark = remark_on_placeholders(sources)
+    assert remark == told or (told is not None and remark is not None and remark.startswith(told))
+
+
+@pytest.mark.parametrize(("changes", "times"), [({}, 1), ({"protect": True}, 0)])
+def test_only_a_new_run_without_protection_is_told_of_placeholders(tmp_path, changes, times):
+    remarks = []
+    pairs = "".join(f"number {n} of %s\tNummer {n} von %s\n" for n in range(40))
+    train_small(tmp_path, remarks, pairs=pairs, **changes)
+    recipe = TranslationTraining.of(
+        tmp_path / "run", {"steps": 4}, resume=True, tell=remarks.append
+    )
+    recipe.prepare(tmp_path / "run")
+    assert "\n".join(remarks).count("a model without --protect") == times
 
 
 @pytest.mark.parametrize(("seconds", "times"), [(run_folder.DRAW_EVERY, 1), (0.0, 4)])
