@@ -105,7 +105,7 @@ class _NextScores(nn.Module):
         return self.model.score_next(source, context, target)
 
 
-def onnx_translator(model: TranslationTransformer, opset: int = OPSET) -> dict[str, bytes]:
+def onnx_translator(model: TranslationTransformer) -> dict[str, bytes]:
     """The two ONNX files of a whole translator, by their names, for a search that the caller runs.
 
     `encoder.onnx` has the input `source` (batch, source_length), padded with 0 on the right, and the output `context`.
@@ -124,9 +124,9 @@ def onnx_translator(model: TranslationTransformer, opset: int = OPSET) -> dict[s
     target = source[:, :5].clamp(min=1)
     with torch.no_grad():
         context, _ = model.encode(source)
-    encoder = _onnx(_Encoder(model), (source,), {"source": source_axes}, "context", opset)
+    encoder = _onnx(_Encoder(model), (source,), {"source": source_axes}, "context", OPSET)
     shapes = {"source": source_axes, "context": source_axes, "target": target_axes}
-    decoder = _onnx(_NextScores(model), (source, context, target), shapes, "scores", opset)
+    decoder = _onnx(_NextScores(model), (source, context, target), shapes, "scores", OPSET)
     return {"encoder.onnx": encoder, "decoder.onnx": decoder}
 
 

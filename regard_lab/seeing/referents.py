@@ -24,6 +24,8 @@ from regard_lab.text.pronouns import (
     swap_referent,
 )
 
+BATCH_TOKENS = 2048  # the most source ids that are read at once
+
 
 @brief
 @dataclass(frozen=True, eq=False)
@@ -93,7 +95,6 @@ def it_weights(
     model: TranslationModel,
     tokeniser: Tokeniser,
     sentences: Sequence[PronounSentence],
-    batch_tokens: int = 2048,
 ) -> list[ItWeights]:
     """The encoder's self-attention from *it* to each source word, for every layer and head.
 
@@ -101,7 +102,6 @@ def it_weights(
         model: in any mode; it is left unchanged.
         tokeniser: the tokeniser that the model was trained with.
         sentences: the sentences to read; only the encoder runs.
-        batch_tokens: the most source ids in a batch.
 
     Returns:
         The weights of each sentence, in the order of the sentences.
@@ -120,13 +120,12 @@ def it_weights(
     encoder = _self_attending(model)
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     sentences = _listed("sentences", sentences, 0)
-    batch_tokens = whole("batch_tokens", batch_tokens, 1)
 
     # Batches are made of pairs; only the encoder runs, so one id stands for each target.
     encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
     results: dict[int, ItWeights] = {}
     device = next(model.parameters()).device
-    for indices, batch in batches_in_order(encoded, batch_tokens):
+    for indices, batch in batches_in_order(encoded, BATCH_TOKENS):
         with watched(model, tokeniser) as recording:
             encoder.encode(batch.source.to(device))
         weights = recorded_weights(recording, "encoder", "attention", encoder.config.encoder_layers)
@@ -147,12 +146,11 @@ def choose_head(
     model: TranslationModel,
     tokeniser: Tokeniser,
     valid_sentences: Sequence[PronounSentence],
-    batch_tokens: int = 2048,
 ) -> HeadChoice:
     """Choose the encoder head in which *it* most often looks most at its referent; of several, the first.
 
     Args:
-        model, tokeniser, batch_tokens: as for `it_weights`.
+        model, tokeniser: as for `it_weights`.
         valid_sentences: sentences of the validation split, so that the test sentences stay independent of the choice.
 
     Raises:
@@ -177,7 +175,7 @@ def choose_head(
             "choose a head only on make_split('valid', ...), so that test sentences stay independent of the choice"
         )
 
-    looks = it_weights(model, tokeniser, valid_sentences, batch_tokens)
+    looks = it_weights(model, tokeniser, valid_sentences)
     counts = torch.stack([look.agrees for look in looks]).sum(0)  # (layers, heads)
     layer, head = divmod(int(counts.argmax()), counts.shape[1])
     return HeadChoice(layer, head, int(counts[layer, head]) / len(looks))
@@ -188,12 +186,11 @@ def referent_agreement(
     tokeniser: Tokeniser,
     sentences: Sequence[PronounSentence],
     head: HeadChoice | tuple[int, int],
-    batch_tokens: int = 2048,
 ) -> Agreement:
     """Measure how often *it* looks most at its referent in one head, over all sentences.
 
     Args:
-        model, tokeniser, batch_tokens: as for `it_weights`.
+        model, tokeniser: as for `it_weights`.
         sentences: the sentences to count, such as the test split.
         head: the result of `choose_head`, or (layer, head).
 
@@ -224,7 +221,7 @@ def referent_agreement(
             f"{heads - 1}"
         )
 
-    looks = it_weights(model, tokeniser, sentences, batch_tokens)
+    looks = it_weights(model, tokeniser, sentences)
     count = len(looks)
     offsets = Counter(look.referent - look.it for look in looks)
     offset, right_by_offset = offsets.most_common(1)[0]

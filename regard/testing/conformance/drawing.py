@@ -65,9 +65,9 @@ def with_numbers(x: Array, place: tuple[Any, ...], number: float) -> Array:
     return changed
 
 
-def row_bias(row: int, number: float, q_len: int = Q_LEN, k_len: int = K_LEN) -> Array:
+def row_bias(row: int, number: float) -> Array:
     """A bias (1, 1, q_len, k_len) of zeros, with this number in a row."""
-    return with_numbers(np.zeros((1, 1, q_len, k_len)), (0, 0, row), number)
+    return with_numbers(np.zeros((1, 1, Q_LEN, K_LEN)), (0, 0, row), number)
 
 
 FLOAT32_LOWEST = float(np.finfo(np.float32).min)

@@ -223,9 +223,7 @@ def make_split(
     return [write(derivation) for derivation in islice(drawn, count)]
 
 
-def make_contrast_pairs(
-    count: int, seed: int = 0, *, weights: ChoiceProbabilities = WEIGHTS
-) -> list[tuple[PronounSentence, PronounSentence]]:
+def make_contrast_pairs(count: int, seed: int = 0) -> list[tuple[PronounSentence, PronounSentence]]:
     """Generate pairs of test sentences that differ in one English word, which changes the referent.
 
     Args:
@@ -246,7 +244,7 @@ def make_contrast_pairs(
     random = Random(f"contrast {seed}")
     pairs: list[tuple[PronounSentence, PronounSentence]] = []
     seen: set[str] = set()
-    for derivation in _distinct_derivations("test", random, weights):
+    for derivation in _distinct_derivations("test", random):
         if len(pairs) == count:
             break
         moved = with_referent_moved(derivation, random)
@@ -260,9 +258,7 @@ def make_contrast_pairs(
     return pairs
 
 
-def make_twins(
-    count: int, seed: int = 0, *, weights: ChoiceProbabilities = WEIGHTS
-) -> list[tuple[PronounSentence, ...]]:
+def make_twins(count: int, seed: int = 0) -> list[tuple[PronounSentence, ...]]:
     """Generate training sentences, each with a twin that differs in the final adjective and so in the referent.
 
     A batch with both shows what the adjective decides, since everything else is the same.
@@ -288,7 +284,7 @@ def make_twins(
     seen: set[str] = set()
     if count == 0:
         return groups
-    for derivation in _distinct_derivations("train", random, weights):
+    for derivation in _distinct_derivations("train", random):
         moved = with_referent_moved(derivation, random)
         sentences = [write(derivation)]
         if moved is not None:
@@ -304,7 +300,7 @@ def make_twins(
 
 
 def _distinct_derivations(
-    split: Split, random: Random, weights: ChoiceProbabilities
+    split: Split, random: Random, weights: ChoiceProbabilities = WEIGHTS
 ) -> Iterator[Derivation]:
     """An endless stream of distinct derivations of a split."""
     seen: set[Derivation] = set()
