@@ -24,8 +24,6 @@ from regard_lab.text.pronouns import (
     swap_referent,
 )
 
-BATCH_TOKENS = 2048  # the most source ids that are read at once
-
 
 @brief
 @dataclass(frozen=True, eq=False)
@@ -95,6 +93,7 @@ def it_weights(
     model: TranslationModel,
     tokeniser: Tokeniser,
     sentences: Sequence[PronounSentence],
+    batch_tokens: int = 2048,
 ) -> list[ItWeights]:
     """The encoder's self-attention from *it* to each source word, for every layer and head.
 
@@ -102,6 +101,7 @@ def it_weights(
         model: in any mode; it is left unchanged.
         tokeniser: the tokeniser that the model was trained with.
         sentences: the sentences to read; only the encoder runs.
+        batch_tokens: the most source ids in a batch.
 
     Returns:
         The weights of each sentence, in the order of the sentences.
@@ -120,12 +120,13 @@ def it_weights(
     encoder = _self_attending(model)
     of_kind("tokeniser", tokeniser, Tokeniser, "a Tokeniser")
     sentences = _listed("sentences", sentences, 0)
+    batch_tokens = whole("batch_tokens", batch_tokens, 1)
 
     # Batches are made of pairs; only the encoder runs, so one id stands for each target.
     encoded = [(tokeniser.encode(sentence.source), [0]) for sentence in sentences]
     results: dict[int, ItWeights] = {}
     device = next(model.parameters()).device
-    for indices, batch in batches_in_order(encoded, BATCH_TOKENS):
+    for indices, batch in batches_in_order(encoded, batch_tokens):
         with watched(model, tokeniser) as recording:
             encoder.encode(batch.source.to(device))
         weights = recorded_weights(recording, "encoder", "attention", encoder.config.encoder_layers)

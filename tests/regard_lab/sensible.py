@@ -8,22 +8,15 @@ from typing import Any
 import torch
 
 from regard import patterns
-from regard.layers import caches
-from regard.patterns.grid import Grid
-from regard.testing import Budget, make_qkv
 from regard_lab import models
 from regard_lab.bench import Results
 from regard_lab.conversion import Change, Conversion, load_converted
 from regard_lab.decoding import Generator, Sampling, TextStream, Translator
 from regard_lab.decoding.loading import TOKENISER_FILE
-from regard_lab.models.recurrent import LongShortTermMemoryNetwork
-from regard_lab.models.state import LayerCaches
 from regard_lab.models.translation_transformer import TranslationConfig
 from regard_lab.seeing import AttentionMaps
 from regard_lab.seeing.referents import HeadChoice
 from regard_lab.text import Pair, TokenBatches, Tokeniser
-from regard_lab.text.pairs import PairFile
-from regard_lab.text.pronouns import make_split
 from regard_lab.training import TrainingConfig
 from regard_lab.walkthrough import walk
 
@@ -83,11 +76,6 @@ def a_walk() -> Any:
     return walk("The animal sleeps", dim=4)
 
 
-@functools.cache
-def sentences() -> list[Any]:
-    return list(make_split("train", 2))
-
-
 def saved_translator() -> Path:
     folder = Path("translator")
     if not folder.exists():
@@ -103,10 +91,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "target": lambda: IDS,
     "lines": lambda: ["The animal sleeps."],
     "pairs": lambda: PAIRS,
-    "test": lambda: PAIRS,
     "split_by_hash.test": lambda: 0.1,
-    "Splits.test": list,
-    "valid": lambda: 0.1,
     "outputs": lambda: ["Das Tier"],
     "references": lambda: ["Das Tier"],
     "vocabulary": lambda: tokeniser().vocabulary,
@@ -116,11 +101,7 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "lengths": lambda: [3, 4, 5],
     "budget": lambda: 16,
     "seed": lambda: 1,
-    "world": lambda: 1,
-    "rank": lambda: 0,
     "step": lambda: 3,
-    "pad.rows": lambda: [[4, 5], [6]],
-    "side": lambda: "right",
     "value": lambda: 0,
     "ids": lambda: [5, 6],
     # models and decoding
@@ -131,8 +112,6 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "model": translator_model,
     "tokeniser": tokeniser,
     "vocab_size": lambda: 300,
-    "dim": lambda: 8,
-    "hidden": lambda: 8,
     "heads": lambda: 2,
     "save_model.config": lambda: {"a": 1},
     "save_model.state": lambda: {"a": torch.ones(2)},
@@ -140,24 +119,16 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "folder": saved_translator,
     "load_model.kind": lambda: None,
     "save_model.folder": lambda: "saved",
-    "TrainingConfig": TrainingConfig,
     "Generator.model": language_model,
     "generate.model": language_model,
     "generate.prompts": lambda: IDS,
     "prompts": lambda: ["The"],
     "texts": lambda: IDS,
     "beam": lambda: 2,
-    "max_tokens": lambda: 2,
-    "max_length": lambda: 2,
     "Generator.load.folder": saved_translator,
-    "batch": lambda: 1,
-    "generate.beam": lambda: 1,
-    "Generator.generate.beam": lambda: 1,
     "log_probability": lambda: -1.0,
     "length": lambda: 2,
-    "normalisation": lambda: "gnmt",
     "generate.normalisation": lambda: "none",
-    "Generator.generate.normalisation": lambda: "none",
     "scores": lambda: torch.zeros(2, 300),
     "Sampling.choose.rows": lambda: torch.tensor([0, 1]),
     "place": lambda: 0,
@@ -170,56 +141,34 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "LanguageModel.forward.ids": lambda: IDS,
     "TextEncoder.forward.ids": lambda: IDS,
     "TextEncoder.vectors.ids": lambda: IDS,
-    "index": lambda: torch.tensor([0, 1]),
     "TranslationTransformer.step.state": lambda: translator_model().start(IDS),
     "RecurrentTranslator.step.state": lambda: recurrent_model().start(IDS),
     "LanguageModel.step.state": lambda: language_model().start(IDS),
     "LanguageModel.extend.state": lambda: language_model().start(IDS),
-    "LongShortTermMemoryNetwork.forward.x": lambda: torch.zeros(1, 2, 8),
-    "prompts.start": lambda: IDS,
     "LanguageModel.start.prompts": lambda: IDS,
-    "LayerCaches.caches": lambda: [caches.new_cache("dynamic", 2, 2, 4)],
     "saved": lambda: models.load_model(saved_translator()),
     "where": lambda: "a folder",
     "load_translation_model.folder": saved_translator,
     # training, conversion, seeing
     "settings": dict,
-    "Lesson.teach.settings": lambda: None,
     "average_checkpoints.run": lambda: "run",
     "average_checkpoints.count": lambda: 2,
     "out": lambda: "out",
     "count": lambda: 1,
-    "learning_rate_at.config": TrainingConfig,
     "draw_curves.log_path": lambda: "log.jsonl",
     "draw_curves.png_path": lambda: "a.png",
     "path": lambda: "a.png",
     "kv_heads": lambda: 1,
     "method": lambda: "mean",
-    "resized.tensor": lambda: torch.zeros(4, 3),
     "before": lambda: 4,
     "after": lambda: 2,
-    "sentences": sentences,
-    "valid_sentences": sentences,
     "target_ids": lambda: [5, 6],
     "look.source": lambda: "The animal",
-    "look_batch.sentences": lambda: [("The animal", [5, 6])],
-    "maps": maps,
     "word": lambda: 1,
     "AttentionMaps.matrix.kind": lambda: "encoder",
     "AttentionMaps.labels.kind": lambda: "encoder",
-    "draw_heads.kind": lambda: "encoder",
-    "merge.weights": lambda: torch.full((2, 2), 0.5),
-    "merge.rows": lambda: [("a", range(1)), ("b", range(1, 2))],
-    "merge.keys": lambda: [("ab", range(2))],
-    "terminal_map.weights": lambda: torch.full((2, 2), 0.5),
-    "terminal_map.rows": lambda: ["a", "b"],
-    "terminal_map.columns": lambda: ["c", "d"],
-    "pattern": patterns.Causal,
     "head": lambda: HeadChoice(0, 0, 0.5),
     "AttentionMaps.matrix.head": lambda: 0,
-    "draw_maps.head": lambda: 0,
-    "visible.word": lambda: "x",
-    "translate": lambda: lambda lines: ["Es"] * len(lines),
     # patterns and tensors
     "q_len": lambda: 4,
     "k_len": lambda: 4,
@@ -227,23 +176,13 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "indices": lambda: [0, 1],
     "mask": lambda: IDS > 4,
     "patterns": lambda: [patterns.Causal()],
-    "parts": lambda: (patterns.Causal(), patterns.Strided(2)),
-    "part": patterns.Causal,
-    "runs": lambda: (range(2),),
     "size": lambda: 2,
     "stride": lambda: 2,
     "dilation": lambda: 2,
     "function": lambda: lambda q, k: q >= k,
     "parse.text": lambda: "causal",
     "SameDocument.ids": lambda: torch.tensor([[0, 0, 1]]),
-    "rows": lambda: range(2),
     "keys": lambda: range(2),
-    "device": lambda: "cpu",
-    "q": lambda: make_qkv()[0],
-    "k": lambda: make_qkv()[1],
-    "v": lambda: make_qkv()[2],
-    "Grid.q_start": lambda: 0,
-    "Grid.device": lambda: torch.device("cpu"),
     "tensors": lambda: {"a": torch.ones(2)},
     "save_tensors.path": lambda: "new.safetensors",
     "load_tensors.path": lambda: "a.safetensors",
@@ -253,24 +192,10 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     # walkthrough, bench, testing
     "walk": a_walk,
     "walk.head": lambda: 1,
-    "width": lambda: 80,
     "results": lambda: Results({}, True, "x"),
-    "write_report.folder": lambda: "report",
     "environment": dict,
     "quick": lambda: True,
-    "allowed": lambda: torch.ones(7, 11, dtype=torch.bool).numpy(),
-    "scale": lambda: 0.5,
-    "answer.q": lambda: make_qkv()[0].numpy(),
-    "answer.k": lambda: make_qkv()[1].numpy(),
-    "answer.v": lambda: make_qkv()[2].numpy(),
-    "dropout": lambda: 0.1,
-    "q_positions": lambda: range(3),
-    "k_positions": lambda: range(3),
-    "kept_weights.seed": lambda: 1,
     "LanguageConfig.dropout": lambda: 0.0,
-    "make_qkv.dtype": lambda: torch.float32,
-    "Budget.of.dtype": lambda: torch.float32,
-    "convert_kv_heads.out": lambda: "converted",
     "Converted.save.folder": lambda: "converted2",
     "TranslationTransformer.save.folder": lambda: "saved2",
     "LanguageModel.save.folder": lambda: "saved3",
@@ -279,7 +204,6 @@ SENSIBLE: dict[str, Callable[[], Any]] = {
     "Results.save.folder": lambda: Path("bench"),
     "Results.load.folder": lambda: Path("bench"),
     "describe_health.health": lambda: HEALTH(),
-    "check_run_folder.folder": lambda: "nowhere",
 }
 
 
@@ -292,20 +216,14 @@ def HEALTH() -> Any:  # noqa: N802
 
 # What the methods of a class are asked of: an instance for each call.
 INSTANCES: dict[str, Callable[[], Any]] = {
-    "PairFile": lambda: PairFile(("a.tsv",), PAIRS),
     "Tokeniser": tokeniser,
     "TokenBatches": lambda: TokenBatches([3, 4, 5], 16, 1),
     "TranslationTransformer": translator_model,
-    "TranslationState": lambda: translator_model().start(IDS),
     "RecurrentTranslator": recurrent_model,
-    "RecurrentTranslationState": lambda: recurrent_model().start(IDS),
-    "LongShortTermMemoryNetwork": lambda: LongShortTermMemoryNetwork(8, 8),
     "LanguageModel": language_model,
-    "LanguageState": lambda: language_model().start(IDS),
     "TextEncoder": encoder,
     "LanguageConfig": lambda: language_model().config,
     "EncoderConfig": lambda: encoder().config,
-    "LayerCaches": lambda: LayerCaches([caches.new_cache("dynamic", 2, 2, 4)]),
     "Translator": lambda: Translator(translator_model(), tokeniser()),
     "Generator": lambda: Generator(language_model(), tokeniser()),
     "TextStream": TextStream,
@@ -314,9 +232,7 @@ INSTANCES: dict[str, Callable[[], Any]] = {
     "AttentionMaps": maps,
     "Converted": lambda: load_converted(saved_translator(), 1),
     "Conversion": lambda: Conversion("a", "mean", 2, {}, Change(2, 1), {}),
-    "Grid": lambda: Grid.whole(4, 4),
     "Results": lambda: Results({}, True, "x"),
-    "Budget": lambda: Budget(1e-7, {"output": 1.0}),
     "Causal": patterns.Causal,
     "Strided": lambda: patterns.Strided(2),
     "Explicit": lambda: patterns.Explicit(IDS > 4),

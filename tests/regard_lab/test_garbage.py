@@ -65,17 +65,12 @@ PROTOCOL = (
     "for_row",
     "check",
     "sees_all",
-    "visible_keys",
-    "block",
     "of_heads",
     "of_queries",
     "moved",
     "settled",
-    "kept_keys",
-    "misplaced",
     "hold",
     "key_range",
-    "least_pairs",
     "placed",
 )
 CONFIGS = ("LanguageConfig", "EncoderConfig")
@@ -83,19 +78,17 @@ CHECKS = ("check_choice", "check_flags", "check_shares", "check_sizes")
 OWN_FIELDS = [".".join(names) for names in itertools.product(CONFIGS, CHECKS)]
 LEFT_OUT: dict[str, str] = {
     "Pattern": "abstract",
-    **dict.fromkeys(("Kind", "Progress", "Event", "Task", "Batch", "State", "Writer"), "a type"),
+    **dict.fromkeys(("Progress", "Task", "Batch", "State"), "a type"),
     **dict.fromkeys(OWN_FIELDS, "asked by __post_init__ about fields of its own"),
     "run_bench": "takes minutes",
     "examine": "takes seconds, and has no parameter",
     "train": "trains",
-    "Tokeniser.train": "trains",
-    "Lesson.teach": "takes seconds",
     "share_lines": "says a TypeError; it was in no package that is tried",
     "convert_kv_heads": "takes seconds",
     "load_converted": "takes seconds",
     **dict.fromkeys(("draw_maps", "draw_pattern"), "takes seconds"),
 }
-TYPES = ("Task", "Batch", "State", "Writer")
+TYPES = ("Task", "Batch", "State")
 
 
 def public_names() -> Iterator[tuple[str, str, Any]]:

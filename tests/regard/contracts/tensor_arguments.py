@@ -325,15 +325,6 @@ def pattern_calls() -> dict[str, TensorCall]:
             {"offset": numbers(0, 1, 2)}, lambda offset: p.SameBlock(3, offset)
         ),
         "Pattern.allows": TensorCall(places, p.Causal().allows),
-        "Grid": TensorCall(
-            q_start,
-            lambda q_start: p.Causal().evaluate(
-                Grid(ROWS, KEYS, q_start, range(ROWS), range(KEYS), torch.device("cpu"))
-            ),
-        ),
-        "Grid.whole": TensorCall(
-            q_start, lambda q_start: p.Causal().evaluate(Grid.whole(ROWS, KEYS, q_start))
-        ),
     }
 
 
