@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from number_kinds import REAL, WHOLE
 
 import regard as rg
 from regard import bias as b
@@ -17,15 +18,6 @@ from regard.arguments import QUOTED_CHARACTERS, a_list, of_kind, plain, real, sh
 from regard.core.result import top_keys, weights_of
 from regard.layers import caches
 from regard.testing import make_qkv
-
-WHOLE: tuple[Callable[[int], Any], ...] = (
-    np.int64,
-    np.int8,
-    np.array,
-    torch.tensor,
-    lambda n: torch.tensor(n).int(),
-)
-REAL: tuple[Callable[[float], Any], ...] = (np.float64, np.float32, np.array, torch.tensor)
 
 # What is declared with whole numbers; the argument makes them.
 DECLARED: dict[str, Callable[[Callable[[int], Any]], Any]] = {

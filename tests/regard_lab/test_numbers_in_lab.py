@@ -1,30 +1,11 @@
 """Wherever a number is meant, NumPy's scalars and 0-d tensors are numbers; what is kept is Python's own."""
 
-from collections.abc import Callable
-from typing import Any
+from number_kinds import REAL, WHOLE
 
-import numpy as np
-import torch
-
-from regard.arguments import a_list, of_kind
+from regard.arguments import of_kind
 from regard_lab.decoding import SpecialIds
 from regard_lab.models import LanguageConfig
 from regard_lab.text import Pair, TokenBatches, split_by_hash
-
-WHOLE: tuple[Callable[[int], Any], ...] = (
-    np.int64,
-    np.int8,
-    np.array,
-    torch.tensor,
-    lambda n: torch.tensor(n).int(),
-)
-REAL: tuple[Callable[[float], Any], ...] = (
-    np.float64,
-    np.float32,
-    np.array,
-    torch.tensor,
-    lambda x: torch.tensor(x),
-)
 
 
 def test_arguments_that_mean_a_number_take_any_kind_of_number():
@@ -38,7 +19,6 @@ def test_arguments_that_mean_a_number_take_any_kind_of_number():
         assert config.hidden_dim == 24
         made = SpecialIds(n(2), n(3), [n(0), n(1)])
         assert (made, repr(made)) == (special, repr(special))
-        assert a_list("rows", [n(0), n(1)], int, "whole numbers") == [0, 1]
         assert of_kind("max_words", n(3), int, "a whole number") == 3
     for x in REAL:
         assert split_by_hash(pairs, x(0.25), x(0.25)) == split_by_hash(pairs, 0.25, 0.25)
