@@ -271,15 +271,18 @@ def average(
     note(f"the mean of {', '.join(names)} is in {out}")
 
 
+NewFolder = Annotated[
+    Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")
+]
+
+
 @with_settings(Uptraining.Config)
 def kv_heads(
     model: Annotated[
         Path, Argument(metavar="MODEL_DIR", help="A run, a saved model, or a Hugging Face folder.")
     ],
     kv_heads: Annotated[int, Option("--kv-heads", min=1, help="Key/value heads of each layer.")],
-    out: Annotated[
-        Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")
-    ],
+    out: NewFolder,
     given: Mapping[str, Any],
     as_json: Json = False,
 ) -> None:
@@ -296,9 +299,7 @@ def latent(
     latent_dim: Annotated[
         int, Option("--latent-dim", min=1, help="Numbers of a token that are not rotated.")
     ],
-    out: Annotated[
-        Path, Option(metavar="DIR", help="A new folder; an earlier conversion there is replaced.")
-    ],
+    out: NewFolder,
     given: Mapping[str, Any],
     rope_dim: Annotated[
         int | None,
