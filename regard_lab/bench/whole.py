@@ -214,7 +214,7 @@ def _translate(batch: int, beam: int) -> Call:
     search: Any = greedy_search if beam == 1 else partial(beam_search, beam=beam)
 
     def compute() -> torch.Tensor:
-        search(model, sources, TARGET, special=special)
+        search(model, sources, max_tokens=TARGET, special=special)
         return sources
 
     return compute

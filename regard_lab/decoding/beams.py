@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from regard.backends.native.program import Beam
 from regard.errors import ArgumentError
 from regard_lab.decoding.constraints import FREE, Constraints
 from regard_lab.decoding.options import (
@@ -18,7 +19,13 @@ from regard_lab.decoding.options import (
     with_options,
 )
 from regard_lab.decoding.sampling import likeliest
-from regard_lab.decoding.starting import Hypothesis, check_search, exclude_never, start_search
+from regard_lab.decoding.starting import (
+    Hypothesis,
+    check_search,
+    continue_texts,
+    exclude_never,
+    start_search,
+)
 from regard_lab.models.state import Writer
 
 
@@ -83,6 +90,10 @@ class Alive(NamedTuple):
             candidate.total,
         )
 
+    def extend_by(self, next_id: int, log_prob: float) -> Alive:
+        """The hypothesis extended by an id, where the log-probability is what its total grows by."""
+        return Alive((*self.ids, next_id), (*self.log_probs, log_prob), self.total + log_prob)
+
 
 @dataclass(frozen=True)
 class _Rules:
@@ -124,6 +135,16 @@ class _TextSearch:
         most_likely = self.alive[0].total
         bound = max(options.score(most_likely, 1), options.score(most_likely, self.max_tokens))
         return bound <= self.best()[-1].score
+
+    def settling_total(self) -> float:
+        """A total at which the likeliest alive hypothesis may settle the search; above it the search goes on."""
+        options = self.rules.options
+        if len(self.ended) < options.count:
+            return -math.inf
+        # Scores are totals divided by a number of the length alone, so a total of -1 tells that number.
+        divisors = [-1 / options.score(-1.0, length) for length in (1, self.max_tokens)]
+        total = self.best()[-1].score * max(divisors)
+        return total + 1e-9 * (1 + abs(total))  # more than rounding
 
     def advance(self, candidates: list[Candidate]) -> list[int]:
         """Extend hypotheses by candidates, the most likely first.
@@ -187,6 +208,7 @@ def search_beams(
         return []
 
     state, logits = start_search(model, texts, options, special, max(limits))
+    may_go_on = options.beam > 1 and options.constraints.are_none and over is None
     unsettled = searches  # those that are in the batch
     # Each text has `width` neighbouring places in the batch. Its last hypothesis is repeated where it has fewer.
     width = 1
@@ -218,7 +240,51 @@ def search_beams(
         unsettled = staying
         width = options.beam
         state.reorder(torch.tensor(parents, device=texts.device))
-        logits = model.step(torch.tensor(last_ids, device=texts.device), state)
+        ids = torch.tensor(last_ids, device=texts.device)
+        next_logits = None
+        if may_go_on:
+            ids, next_logits = _go_on(model, ids, state, unsettled, rules)
+        logits = model.step(ids, state) if next_logits is None else next_logits
+
+
+def _go_on(
+    model: Writer[Any],
+    ids: torch.Tensor,
+    state: Any,
+    searches: list[_TextSearch],
+    rules: _Rules,
+) -> tuple[torch.Tensor, torch.Tensor | None]:
+    """Let a model extend the alive hypotheses by itself, as long as none of them ends and no search is settled.
+
+    Returns:
+        The ids (texts * beam,) that are not appended yet; and the logits of the next step, if all are.
+    """
+    beam = rules.options.beam
+    if any(len(search.alive) < beam for search in searches):
+        return ids, None
+    # At its most tokens a hypothesis ends.
+    most = min(search.max_tokens - len(search.alive[0].ids) for search in searches) - 1
+    totals = [[hypothesis.total for hypothesis in search.alive] for search in searches]
+    floors = [search.settling_total() for search in searches]
+    hypotheses = Beam(
+        torch.tensor(totals, dtype=torch.float64), torch.tensor(floors, dtype=torch.float64)
+    )
+    continued = continue_texts(model, ids, state, rules.special, most, hypotheses)
+    if continued is None:
+        return ids, None
+    written, logits = continued
+    assert written.parents is not None
+    for parents, (next_ids, log_probs) in zip(
+        written.parents.tolist(), written.steps(), strict=True
+    ):
+        for number, search in enumerate(searches):
+            first = number * beam
+            rows = range(first, first + beam)
+            search.alive = [
+                search.alive[parents[row] - first].extend_by(next_ids[row], log_probs[row])
+                for row in rows
+            ]
+    return written.last_ids(ids), logits
 
 
 def _best_candidates(

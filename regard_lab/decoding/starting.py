@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from regard.arguments import of_kind, shown
+from regard.backends.native.program import Beam, Choice, Written
 from regard.errors import ArgumentError, RegardError, UnsupportedError
 from regard.reprs import brief
 from regard_lab.decoding.options import SearchOptions, SpecialIds, StopFunction
@@ -91,6 +92,35 @@ def new_state(
     if options.cache == "static":
         settings["capacity"] = texts.shape[1] + max_new_ids
     return start(texts, options.cache, **settings)
+
+
+def continue_texts(
+    model: Writer[Any],
+    ids: torch.Tensor,
+    state: Any,
+    special: SpecialIds,
+    steps: int,
+    beam: Beam | None = None,
+) -> tuple[Written, torch.Tensor | None] | None:
+    """Let a model append `ids` (batch,) and go on by itself, if it can, before a step in which a text may end.
+
+    Args:
+        model: one with `start` and `step`.
+        ids, state: as for `step`.
+        special: ids with a special meaning.
+        steps: the most steps.
+        beam: of a beam search, its hypotheses.
+
+    Returns:
+        What was written, and the logits (batch, vocab_size) after it where they are known. None where the model has to
+        be asked for the next step.
+    """
+    # of its class, since an object that stands for a model may count or change its steps
+    continue_by_itself = getattr(type(model), "continue_texts", None)
+    if continue_by_itself is None or steps < 1:
+        return None
+    never = torch.tensor(special.never, dtype=torch.int64, device="cpu")
+    return continue_by_itself(model, ids, state, Choice(steps, never, special.end, beam))
 
 
 def exclude_never(logits: torch.Tensor, special: SpecialIds) -> tuple[torch.Tensor, torch.Tensor]:

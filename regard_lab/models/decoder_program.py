@@ -4,25 +4,55 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import Any
+import weakref
+from copy import copy
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 
 from regard.backends.native.bands import entries_before
-from regard.backends.native.program import Attending, Program, library_of_programs
+from regard.backends.native.program import Attending, Choice, Program, Written, library_of_programs
 from regard.layers import MultiHeadAttention
 from regard.layers.step_program import is_computed, new_attending
 from regard.patterns import Full
 from regard_lab.models import text_program
 from regard_lab.models.flat_target import Decoding, FlatTarget
 from regard_lab.models.layers import DecoderLayer
+from regard_lab.models.passed_modules import PassedModules
 from regard_lab.models.text_program import (
     TextProgram,
     has_known_activation,
 )
 
 NOTHING = (None, None, None)
+
+
+class Continued(NamedTuple):
+    """What a decoder has written; logits (batch, vocab_size) where one step more is scored; and the target after it."""
+
+    written: Written
+    logits: torch.Tensor | None
+    target: FlatTarget
+
+
+class _Kept(NamedTuple):
+    """The program of a decoder that had these parameters and settings. It is copied, and never run."""
+
+    parameters: list[nn.Parameter | None]
+    settings: list[Any]
+    program: DecoderProgram
+
+    def is_of(self, parameters: list[nn.Parameter | None], settings: list[Any]) -> bool:
+        if len(parameters) != len(self.parameters) or settings != self.settings:
+            return False
+        if not all(map(operator.is_, parameters, self.parameters)):
+            return False
+        return self.program.has_weights()
+
+
+# The last program of each model; making one takes longer than a few steps.
+_KEPT: weakref.WeakKeyDictionary[nn.Module, _Kept] = weakref.WeakKeyDictionary()
 
 
 class DecoderProgram(TextProgram):
@@ -53,16 +83,38 @@ class DecoderProgram(TextProgram):
             self._add_projection(vocabulary, scored, self._logits)
 
     @classmethod
-    def of(cls, model: Any, table: torch.Tensor, weight_count: int) -> DecoderProgram | None:
+    def of(cls, model: Any, table: torch.Tensor, modules: PassedModules) -> DecoderProgram | None:
         """The program of a decoder; None where there is no library, or the decoder needs more than a program has."""
         library = library_of_programs()
         if library is None or table.dtype != torch.float32:
             return None
-        if weight_count > text_program.MOST_WEIGHTS or not all(map(_is_known, model.decoder)):
+        parameters = modules.parameters()
+        settings = [model.config.norm, model.config.dim, *modules.settings()]
+        kept = _KEPT.get(model)
+        if kept is not None and kept.is_of(parameters, settings):
+            return kept.program.of_new_texts()
+        if modules.weight_count() > text_program.MOST_WEIGHTS:
+            return None
+        if not all(map(_is_known, model.decoder)):
             return None
         program = Program(library)
         compiled = cls(model, table, program)
-        return compiled if program.finish() else None
+        if not program.finish():
+            return None
+        _KEPT[model] = _Kept(parameters, settings, compiled)
+        return compiled.of_new_texts()
+
+    def has_weights(self) -> bool:
+        """Whether the weights are where they were when the program was made."""
+        return self._program.has_weights()
+
+    def of_new_texts(self) -> DecoderProgram:
+        """A program of the same decoder that reads nothing yet."""
+        other = copy(self)
+        other._program, attendings = self._program.copy()
+        other._text_attentions = [attendings[attending] for attending in self._text_attentions]
+        other._source_attentions = [attendings[attending] for attending in self._source_attentions]
+        return other
 
     def _add_layer(self, layer: DecoderLayer) -> None:
         x = self._begin_part(layer.around_self_attention.norm)
@@ -111,6 +163,28 @@ class DecoderProgram(TextProgram):
             return None
         self._read(target, sources)
         return logits if self._program.run(len(ids), place, ids.contiguous()) else None
+
+    def write(
+        self, ids: torch.Tensor, target: FlatTarget, sources: Decoding, choice: Choice
+    ) -> Continued | None:
+        """What is written after `ids` (batch,), which the target gets the keys and values of.
+
+        None where PyTorch has to compute the next step: as in `_prepare`, and where an attention is not finite.
+        """
+        place = target.length
+        steps = self._steps_from(ids, place, min(choice.steps, target.room - place))
+        if steps < 1:
+            return None
+        if choice.beam is not None:
+            # The rows of a beam change their places.
+            target = FlatTarget(target.entries.clone(), place)
+        self._read(target, sources)
+        written, logits = self._write(ids, place, choice._replace(steps=steps))
+        appended = len(written.ids) + written.is_scored
+        if not appended:
+            return None
+        target = FlatTarget(target.entries, place + appended)
+        return Continued(written, logits if written.is_scored else None, target)
 
     def _read(self, target: FlatTarget, sources: Decoding) -> None:
         """Let the attentions read the keys and values of this target and these sources."""

@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import torch
 
 from regard import attention
+from regard.backends.native.program import Choice
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.feed_forward import ACTIVATIONS
@@ -22,7 +24,7 @@ from regard.layers.projection import project
 from regard.layers.rotation import rotate_heads
 from regard.positions import Rotary
 from regard_lab.models.base import check_ids
-from regard_lab.models.decoder_program import DecoderProgram
+from regard_lab.models.decoder_program import Continued, DecoderProgram
 from regard_lab.models.flat_target import Decoding, FlatTarget
 from regard_lab.models.layers import DecoderLayer
 from regard_lab.models.passed_modules import PassedModules
@@ -110,7 +112,6 @@ class FlatDecoder:
 
     def __init__(self, model: Any, modules: PassedModules) -> None:
         self.model = model
-        self.layers = [FlatLayer.of(layer) for layer in model.decoder]
         attention_layer = model.decoder[0].self_attention
         self.heads: int = attention_layer.heads
         self.kv_heads: int = attention_layer.kv_heads
@@ -121,7 +122,12 @@ class FlatDecoder:
         table = model.embedding if model.target_embedding is None else model.target_embedding
         self.table: torch.Tensor = table.weight
         self.modules = modules
-        self._program = DecoderProgram.of(model, self.table, modules.weight_count())
+        self._program = DecoderProgram.of(model, self.table, modules)
+
+    @cached_property
+    def layers(self) -> list[FlatLayer]:
+        """Only steps that no program computes read them."""
+        return [FlatLayer.of(layer) for layer in self.model.decoder]
 
     @classmethod
     def of(cls, model: Any) -> FlatDecoder | None:
@@ -144,7 +150,7 @@ class FlatDecoder:
 
     def new_target(self, batch: int) -> FlatTarget:
         """Empty targets of so many texts."""
-        sizes = (len(self.layers), 2, batch, self.kv_heads, FIRST_ROOM, self.head_dim)
+        sizes = (len(self.model.decoder), 2, batch, self.kv_heads, FIRST_ROOM, self.head_dim)
         return FlatTarget(self.table.new_empty(sizes))
 
     def new_caches(self, target: FlatTarget) -> list[Cache | RecurrentState]:
@@ -201,6 +207,19 @@ class FlatDecoder:
         # at last, so that an exception before leaves the target as it was
         target.length = place + 1
         return logits
+
+    def write(
+        self, ids: torch.Tensor, target: FlatTarget, sources: Decoding, choice: Choice
+    ) -> Continued | None:
+        """What is written after `ids` (batch,) without a search; None where the next step has to be asked for."""
+        if self._program is None:
+            return None
+        target.make_room()
+        try:
+            return self._program.write(ids, target, sources, choice)
+        except IndexError:
+            check_ids(ids, len(self.table))  # names the id
+            raise
 
     def _norm_before(self, x: torch.Tensor, norm: Norm) -> torch.Tensor:
         return torch.layer_norm(x, *norm) if self.norm_first else x

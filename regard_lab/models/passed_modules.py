@@ -7,6 +7,7 @@ says, and nothing watches the call.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import nn
@@ -74,6 +75,25 @@ def needs_modules_now() -> bool:
     )
 
 
+def _all_modules(parts: Iterable[nn.Module | None]) -> list[nn.Module]:
+    """The parts and all modules in them; `Module.modules` takes three times as long, since it names them."""
+    found = [part for part in parts if part is not None]
+    for module in found:  # grows
+        found += [child for child in module._modules.values() if child is not None]
+    return found
+
+
+def _settings_of(module: nn.Module) -> tuple[Any, ...]:
+    if isinstance(module, MultiHeadAttention):
+        sizes = (module.heads, module.kv_heads, module.head_dim, module.value_dim)
+        return *sizes, module.pattern, module.positions, *module.options.items()
+    if isinstance(module, FeedForward):
+        return (module.activation,)
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return (module.eps,)
+    return ()
+
+
 class PassedModules:
     """The modules that are not called, as they were when a text began; `PassedModules.of` finds them."""
 
@@ -94,13 +114,21 @@ class PassedModules:
         """
         if needs_modules_now():
             return None
-        modules = [module for part in parts if part is not None for module in part.modules()]
+        modules = _all_modules(parts)
         if any(map(does_more, modules)):
             return None
         if not all(has_usual_parameters(module, dtype) for module in modules):
             return None
         passed = cls(modules)
         return None if passed.are_watched() else passed
+
+    def parameters(self) -> list[nn.Parameter | None]:
+        """The parameters of all modules, in order."""
+        return [parameter for module in self._modules for parameter in module._parameters.values()]
+
+    def settings(self) -> list[tuple[Any, ...]]:
+        """The modules and what they compute, beside their parameters."""
+        return [(module, *_settings_of(module)) for module in self._modules]
 
     def weight_count(self) -> int:
         """How many numbers the parameters of the modules have; a shared parameter counts once."""

@@ -15,18 +15,24 @@ from regard.backends.native.bands import entries_before
 from regard.backends.native.program import (
     ACTIVATIONS,
     MOST_ROWS,
+    MOST_STEPS,
     Attending,
+    Choice,
     Program,
+    Written,
 )
 from regard.functional.measured import is_unwatched
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.layers.feed_forward import GATED
 from regard.layers.step_program import new_attending, turn_to
-from regard.positions import Rotary
+from regard.positions import Learned, Rotary
 
 # PyTorch multiplies larger matrices with several threads, and more rows in blocks.
 MOST_WEIGHTS = 1 << 22
 MOST_ROWS_OF_A_STEP = min(MOST_ROWS, 24)
+# Of all rows of a step, whose likeliest ids a program finds itself: it sums as many exponentials as a function of the
+# library would, so log-probabilities have the same bits.
+MOST_LOGITS = 1 << 16  # RG_MOST_SCORES
 ACTIVATION_OF_GATE = {"swiglu": "silu", "geglu": "gelu"}
 
 
@@ -120,13 +126,9 @@ class TextProgram:
         None where PyTorch has to compute the step: for many rows, where something watches its operations, and for
         weights that a program cannot read.
         """
-        if ids.dtype != torch.int64 or not 1 <= len(ids) <= MOST_ROWS_OF_A_STEP:
-            return None
-        if not is_unwatched():
+        if not self._may_run(ids):
             return None
         program = self._program
-        if not program.follow_weights():
-            return None
         if self._rotary is not None:
             turn_to(program, self._rotary, position, self._head_dim)
         if self._positions is not None:
@@ -136,6 +138,43 @@ class TextProgram:
         logits = torch.empty(len(ids), program.width(self._logits))
         program.give(self._logits, logits)
         return logits
+
+    def _may_run(self, ids: torch.Tensor) -> bool:
+        if ids.dtype != torch.int64 or not 1 <= len(ids) <= MOST_ROWS_OF_A_STEP:
+            return False
+        return is_unwatched() and self._program.follow_weights()
+
+    # Several steps
+
+    def _steps_from(self, ids: torch.Tensor, position: int, steps: int) -> int:
+        """How many steps from this position on `_write` may write, of those asked for; 0 as in `_prepare`."""
+        if len(ids) * self._program.width(self._logits) > MOST_LOGITS or not self._may_run(ids):
+            return 0
+        if self._rotary is not None:
+            *_, around = self._rotary.turns_around(position, self._head_dim)
+            steps = min(steps, around.stop - position)
+        if isinstance(self._positions, Learned):
+            steps = min(steps, len(self._positions.weight) - position)
+        return max(0, min(steps, MOST_STEPS))
+
+    def _write(
+        self, ids: torch.Tensor, position: int, choice: Choice
+    ) -> tuple[Written, torch.Tensor]:
+        """What is written after `ids` (batch,), and the logits (batch, vocab_size) of the last step that was computed.
+
+        The choice has as many steps as `_steps_from` says.
+        """
+        program = self._program
+        if self._rotary is not None:
+            turn_to(program, self._rotary, position, self._head_dim)
+        vectors = None
+        if self._positions is not None:
+            places = torch.arange(position, position + choice.steps)
+            vectors = self._positions(places).to(torch.float32).contiguous()
+        logits = torch.empty(len(ids), program.width(self._logits))
+        program.give(self._logits, logits)
+        written = program.write(self._logits, ids.contiguous(), position, choice, vectors)
+        return written, logits
 
 
 def has_known_activation(layer: FeedForward) -> bool:

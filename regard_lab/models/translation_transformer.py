@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from regard.arguments import a_string, of_kind
+from regard.backends.native.program import Choice, Written
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
@@ -228,6 +229,10 @@ class TranslationState(Described):
             return None
         return None if target.is_fixed or decoder.is_watched() else (decoder, target)
 
+    def advance(self, target: FlatTarget) -> None:
+        """Go on with this target, which continues the one before."""
+        self._target = target
+
     @property
     def length(self) -> int:
         """Number of target ids so far."""
@@ -407,6 +412,36 @@ class TranslationTransformer(TranslationBase):
         logits = self._score(x)
         state.caches = caches
         return logits
+
+    def continue_texts(
+        self, ids: torch.Tensor, state: TranslationState, choice: Choice
+    ) -> tuple[Written, torch.Tensor | None] | None:
+        """Append `ids` (batch,) to the targets and go on by itself, before a step in which a target may end.
+
+        It writes what a greedy or a beam search would choose from the logits of `step`, in less time.
+
+        Args:
+            ids: integers (batch,).
+            state: the targets so far.
+            choice: how many steps there are at most, and which ids are chosen.
+
+        Returns:
+            What was written, and the logits (batch, vocab_size) of the step after it where it was computed. None where
+            the next step has to be asked for, as where something watches the modules.
+        """
+        if "step" in self.__dict__ or type(self).step is not TranslationTransformer.step:
+            return None
+        check_step(ids, state, TranslationState)
+        check_number(ids, state.sources.rows)
+        flat = state.flat(self)
+        if flat is None:
+            return None
+        decoder, target = flat
+        continued = decoder.write(ids, target, state.sources, choice)
+        if continued is None:
+            return None
+        state.advance(continued.target)
+        return continued.written, continued.logits
 
     def _through_layers(
         self,

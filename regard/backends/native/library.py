@@ -372,6 +372,7 @@ def load(path: Path = LIBRARY) -> Library | str:
         c_double,
     ]
     handle.rg_run.restype = c_int32
+    handle.rg_write.restype = c_int32
     handle.rg_recur.argtypes = [POINTER(CRecurrence)]
     handle.rg_recur_back.argtypes = [POINTER(CRecurrence), POINTER(CRecurrenceGradients)]
     instructions = INSTRUCTIONS.get(handle.rg_instructions())

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import weakref
+from copy import copy
 from ctypes import POINTER, Structure, c_double, c_int32, c_int64, c_void_p
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -21,6 +22,8 @@ from regard.backends.native.library import CCall, CSchedule, Library, load, refu
 
 MOST_ROWS = 64  # RG_MOST_PROGRAM_ROWS
 MOST_BUFFERS = 16  # RG_MOST_BUFFERS
+MOST_STEPS = 1024  # RG_MOST_STEPS
+NO_ID = -1
 NO_TEXT = -1
 BAD_SIZES = 2
 BAD_ID = 9
@@ -80,6 +83,77 @@ class CProgram(Structure):
     ]
 
 
+class CWriting(Structure):
+    """rg_writing."""
+
+    _fields_ = [
+        ("program", POINTER(CProgram)),
+        ("vectors", c_void_p),
+        ("logits", c_int32),
+        ("steps", c_int32),
+        ("beam", c_int32),
+        ("nevers", c_int32),
+        ("never", c_void_p),
+        ("end", c_int64),
+        ("ids", c_void_p),
+        ("log_probs", c_void_p),
+        ("parents", c_void_p),
+        ("totals", c_void_p),
+        ("floors", c_void_p),
+        ("written", c_int32),
+        ("scored", c_int32),
+    ]
+
+
+class Beam(NamedTuple):
+    """The hypotheses of a beam search, which are neighbouring rows of a program.
+
+    totals: float64 (texts, beam): the log-probability of each row, the likeliest of a text first.
+    floors: float64 (texts,): no step is written in which the likeliest total of a text falls so far.
+    """
+
+    totals: torch.Tensor
+    floors: torch.Tensor
+
+
+class Choice(NamedTuple):
+    """How a program chooses the ids of the texts that it continues.
+
+    steps: the most steps.
+    never: int64; ids that are not chosen.
+    end: the id that ends a text, if there is one.
+    beam: None for the likeliest id of each row.
+    """
+
+    steps: int
+    never: torch.Tensor
+    end: int | None
+    beam: Beam | None = None
+
+
+class Written(NamedTuple):
+    """What a program has written.
+
+    ids, log_probs: int64 and float64 (steps, rows), of each step.
+    parents: int32 (steps, rows), of a beam: the row that each row continues.
+    is_scored: whether the logits are those of one step more, which is not written. Then all ids are appended to their
+        texts, else all but the last.
+    """
+
+    ids: torch.Tensor
+    log_probs: torch.Tensor
+    parents: torch.Tensor | None
+    is_scored: bool
+
+    def steps(self) -> list[tuple[list[int], list[float]]]:
+        """The ids and log-probabilities of each step."""
+        return list(zip(self.ids.tolist(), self.log_probs.tolist(), strict=True))
+
+    def last_ids(self, before: torch.Tensor) -> torch.Tensor:
+        """The ids of the last step, int64 (rows,); those before where there is none."""
+        return self.ids[-1] if len(self.ids) else before
+
+
 class HeadSizes(NamedTuple):
     """The sizes of an attention: heads of queries and of keys, and the dims of keys and values."""
 
@@ -94,6 +168,8 @@ class Attending:
 
     def __init__(self, sizes: HeadSizes, scale: float, softcap: float | None) -> None:
         self.sizes = sizes
+        self._scale = scale
+        self._softcap = softcap
         self.struct = CCall(
             heads=sizes.heads,
             kv_heads=sizes.kv_heads,
@@ -113,6 +189,10 @@ class Attending:
         self._read: tuple[Any, ...] = ()  # what the struct points at
         # The keys and values that the struct describes now; the caller keeps them alive.
         self._text: tuple[Any, Any] = (_gone, _gone)
+
+    def of_same_sizes(self) -> Attending:
+        """Another one, which reads no keys yet."""
+        return Attending(self.sizes, self._scale, self._softcap)
 
     def read(
         self, k: torch.Tensor, v: torch.Tensor, readers: int, mask: torch.Tensor | None = None
@@ -200,6 +280,7 @@ class Program:
         self._read: list[torch.Tensor] = []
         self._turns: tuple[torch.Tensor, ...] = ()
         self._rows_given: dict[int, int] = {}  # by buffer: the rows of the tensor that serves as it
+        self._attendings: dict[int, Attending] = {}  # by the number of their operation
         self._held: list[Any] = []  # what else the structs point at
 
     def buffer(self, width: int) -> int:
@@ -272,9 +353,9 @@ class Program:
         self._attend(queries, into, attending, keys=keys, values=values, back=back)
 
     def _attend(self, queries: int, into: int, attending: Attending, **fields: int) -> None:
-        self._held.append(attending)
         call = ctypes.addressof(attending.struct)
-        self._add(Kind.ATTEND, queries, into, call=call, **fields)
+        operation = self._add(Kind.ATTEND, queries, into, call=call, **fields)
+        self._attendings[operation] = attending
 
     def _add(self, kind: Kind, source: int, into: int, **fields: Any) -> int:
         self._operations.append(COperation(kind=kind, source=source, into=into, **fields))
@@ -303,10 +384,38 @@ class Program:
         self._held += [operations, widths, given]
         return self.follow_weights()
 
+    def copy(self) -> tuple[Program, dict[Attending, Attending]]:
+        """A program of the same operations and weights, and its attention in the place of each of this one.
+
+        They read no keys yet. A copy takes less time than a new program. This one must be finished.
+        """
+        other = copy(self)
+        operations = type(self._operation_structs).from_buffer_copy(self._operation_structs)
+        given = type(self._given)()
+        other._struct = CProgram.from_buffer_copy(self._struct)
+        other._struct.operation = operations
+        other._struct.given = given
+        other._address = ctypes.byref(other._struct)
+        other._operation_structs = operations
+        other._given = given
+        other._rows_given = {}
+        other._turns = ()
+        other._attendings = {}
+        attendings = {}
+        for number, attending in self._attendings.items():
+            own = attending.of_same_sizes()
+            operations[number].call = ctypes.addressof(own.struct)
+            other._attendings[number] = attendings[attending] = own
+        return other, attendings
+
+    def has_weights(self) -> bool:
+        """Whether the weights are where they were."""
+        addresses = [(weight.data_ptr(), weight.is_contiguous()) for weight in self._weights]
+        return addresses == self._addresses
+
     def follow_weights(self) -> bool:
         """Read the addresses of the weights again; returns whether the program can still read all of them."""
-        addresses = [(weight.data_ptr(), weight.is_contiguous()) for weight in self._weights]
-        if addresses == self._addresses:
+        if self.has_weights():
             return True
         self._addresses = []
         # These share the memory of the weights and keep it alive, even if another thread gives a
@@ -347,6 +456,67 @@ class Program:
             IndexError: an id is not in the table.
             RegardError: sizes that do not fit the program.
         """
+        self._begin(rows, place, ids)
+        return _is_finite(self._library.handle.rg_run(self._address))
+
+    def write(
+        self,
+        logits: int,
+        ids: torch.Tensor,
+        place: int,
+        choice: Choice,
+        vectors: torch.Tensor | None = None,
+    ) -> Written:
+        """Run the program step by step; each step reads the ids that the one before has chosen.
+
+        It ends before a step in which a text or its search may end, or whose numbers are not finite. The cosines and
+        sines that were given have a row for each step.
+
+        Args:
+            logits: the buffer (rows, vocab_size) by which ids are chosen.
+            ids: int64 (rows,), those that the first step reads; place: their position.
+            choice: how many steps there are at most, and which ids are chosen.
+            vectors: (steps, width), what `add_to_rows` would add in each step.
+
+        Raises:
+            IndexError, RegardError: as for `run`.
+        """
+        rows = len(ids)
+        steps = choice.steps
+        self._begin(rows, place, ids)
+        chosen = torch.empty(steps, rows, dtype=torch.int64)
+        log_probs = torch.empty(steps, rows, dtype=torch.float64)
+        writing = CWriting(
+            program=ctypes.pointer(self._struct),
+            vectors=None if vectors is None else vectors.data_ptr(),
+            logits=logits,
+            steps=steps,
+            beam=1,
+            nevers=len(choice.never),
+            never=choice.never.data_ptr(),
+            end=NO_ID if choice.end is None else choice.end,
+            ids=chosen.data_ptr(),
+            log_probs=log_probs.data_ptr(),
+        )
+        parents = None
+        if choice.beam is not None:
+            totals = choice.beam.totals.clone()  # it is changed
+            parents = torch.empty(steps, rows, dtype=torch.int32)
+            writing.beam = totals.shape[1]
+            writing.parents = parents.data_ptr()
+            writing.totals = totals.data_ptr()
+            writing.floors = choice.beam.floors.data_ptr()
+        _is_finite(self._library.handle.rg_write(ctypes.byref(writing)))
+        written = writing.written
+        return Written(
+            chosen[:written],
+            log_probs[:written],
+            None if parents is None else parents[:written],
+            bool(writing.scored),
+        )
+
+    def _begin(self, rows: int, place: int, ids: torch.Tensor | None) -> None:
+        """Write what a run needs for so many rows."""
         fewest = min(self._rows_given.values(), default=rows)
         if ids is not None:
             fewest = min(fewest, ids.numel())
@@ -357,12 +527,15 @@ class Program:
         struct.place = place
         if ids is not None:
             struct.ids = ids.data_ptr()
-        code = self._library.handle.rg_run(self._address)
-        if code == BAD_ID:
-            raise IndexError("an id is not in the table")
-        if code and code != NOT_FINITE:
-            raise refusal(code)
-        return not code
+
+
+def _is_finite(code: int) -> bool:
+    """Whether a run has finished; False where a number was not finite."""
+    if code == BAD_ID:
+        raise IndexError("an id is not in the table")
+    if code and code != NOT_FINITE:
+        raise refusal(code)
+    return not code
 
 
 def _is_read(weight: torch.Tensor) -> bool:

@@ -186,6 +186,7 @@ STRUCTS = (
     library.CVisible,
     program.COperation,
     program.CProgram,
+    program.CWriting,
 )
 
 

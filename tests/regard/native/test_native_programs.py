@@ -13,9 +13,13 @@ from regard.backends.native.bands import EVERY_KEY_BEFORE
 from regard.backends.native.library import Library
 from regard.backends.native.program import (
     MOST_ROWS,
+    MOST_STEPS,
     Attending,
+    Beam,
+    Choice,
     HeadSizes,
     Program,
+    Written,
 )
 from regard.errors import RegardError
 from regard.positions import Rotary
@@ -313,3 +317,137 @@ def test_what_does_not_fit_is_refused_before_anything_is_computed(native: Librar
         program.run(1, 3)  # there is no room for a fourth entry
     with pytest.raises(RegardError, match="a size is below 1"):
         program.run(2, 0)  # the text has one row
+
+
+class RandomPairs:
+    """A program whose logits depend on the last id and its position alone: (1.5 · table[id] + vector) weightᵀ."""
+
+    def __init__(self, draw: random.Random, native: Library) -> None:
+        dim = draw.choice(SIZES)
+        self.vocab_size = draw.choice((7, 13, 47, 131))
+        self.table = torch.randn(self.vocab_size, dim)
+        self.weight = torch.randn(self.vocab_size, dim)
+        self.vectors = torch.randn(11, dim) if draw.random() < 0.7 else None
+        self.program = Program(native)
+        x = self.program.buffer(dim)
+        self.logits = self.program.buffer(self.vocab_size)
+        self.program.embed(self.table, 1.5, x)
+        self.program.project(x, self.logits, self.weight, None)
+        assert self.program.finish()
+
+    def log_probs(self, last_id: int, step: int, never: list[int]) -> torch.Tensor:
+        x = 1.5 * self.table[last_id].double()
+        if self.vectors is not None:
+            x = x + self.vectors[step].double()
+        logits = self.weight.double() @ x
+        logits[never] = -torch.inf
+        return logits.log_softmax(0)
+
+    def write(self, ids: list[int], steps: int, **choice: Any) -> Written:
+        logits = torch.empty(len(ids), self.vocab_size)
+        self.program.give(self.logits, logits)
+        options = {"never": torch.tensor([], dtype=torch.int64), "end": None} | choice
+        vectors = None if self.vectors is None else self.vectors[:steps].contiguous()
+        return self.program.write(
+            self.logits, torch.tensor(ids), 0, Choice(steps, **options), vectors
+        )
+
+
+def test_the_likeliest_ids_are_written_until_a_text_may_end(native: Library) -> None:
+    draw = random.Random(8)
+    ended = 0
+    for _ in range(60):
+        pairs = RandomPairs(draw, native)
+        ids = [draw.randrange(pairs.vocab_size) for _ in range(draw.choice([1, 2, 5]))]
+        never = draw.sample(range(pairs.vocab_size), 3)
+        end = draw.randrange(pairs.vocab_size)
+        steps = draw.randint(1, 11)
+        written = pairs.write(ids, steps, never=torch.tensor(never), end=end)
+        last_ids = ids
+        for step, (found, log_probs) in enumerate(written.steps()):
+            expected = [pairs.log_probs(last, step, never).max(0) for last in last_ids]
+            assert found == [int(best.indices) for best in expected]
+            values = torch.stack([best.values for best in expected])
+            assert_close(torch.tensor(log_probs), values)
+            last_ids = found
+            assert end not in found
+        count = len(written.ids)
+        assert written.is_scored == (count < steps)
+        if written.is_scored:
+            ended += 1
+            likeliest = [int(pairs.log_probs(last, count, never).argmax()) for last in last_ids]
+            assert end in likeliest
+    assert 5 < ended < 55
+
+
+def test_a_beam_is_written_as_the_formula_has_it(native: Library) -> None:
+    draw = random.Random(9)
+    steps_written = 0
+    for _ in range(60):
+        pairs = RandomPairs(draw, native)
+        texts, beam = draw.choice([(1, 2), (1, 5), (3, 4)])
+        ids = [draw.randrange(pairs.vocab_size) for _ in range(texts * beam)]
+        totals = -torch.rand(texts, beam, dtype=torch.float64).sort().values
+        floors = [draw.choice([-math.inf, -4.0]) for _ in range(texts)]
+        rows = Beam(totals, torch.tensor(floors, dtype=torch.float64))
+        end = draw.randrange(pairs.vocab_size)
+        steps = draw.randint(1, 11)
+        written = pairs.write(ids, steps, end=end, beam=rows)
+        assert torch.equal(rows.totals, totals)  # the caller's own
+        assert written.parents is not None
+        last_ids = ids
+        before = totals.tolist()
+        for step in range(len(written.ids) + written.is_scored):
+            best: list[list[tuple[float, int, int, float]]] = []
+            for text in range(texts):
+                candidates: list[tuple[float, int, int, float]] = []
+                for number, total in enumerate(before[text]):
+                    row = text * beam + number
+                    log_probs = pairs.log_probs(last_ids[row], step, []).tolist()
+                    for next_id, log_prob in enumerate(log_probs):
+                        candidates.append((total + log_prob, row, next_id, log_prob))
+                best.append(sorted(candidates, reverse=True)[:beam])
+            if step == len(written.ids):  # it is left to the search
+                ends = [next_id == end for of_text in best for _, _, next_id, _ in of_text]
+                falls = [
+                    of_text[0][0] <= floor for of_text, floor in zip(best, floors, strict=True)
+                ]
+                assert any(ends) or any(falls)
+                break
+            assert all(of_text[0][0] > floor for of_text, floor in zip(best, floors, strict=True))
+            expected = [candidate for of_text in best for candidate in of_text]
+            assert written.ids[step].tolist() == [next_id for _, _, next_id, _ in expected]
+            assert written.parents[step].tolist() == [row for _, row, _, _ in expected]
+            of_ids = torch.tensor([log_prob for *_, log_prob in expected], dtype=torch.float64)
+            assert_close(written.log_probs[step], of_ids)
+            last_ids = written.ids[step].tolist()
+            before = [[total for total, *_ in of_text] for of_text in best]
+            steps_written += 1
+    assert steps_written > 60
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_nothing_is_chosen_from_logits_that_are_not_finite(native: Library, number: float) -> None:
+    pairs = RandomPairs(random.Random(10), native)
+    [[first], [second]] = pairs.write([3], 2).ids.tolist()
+    assert len({3, first, second}) == 3
+    pairs.table[first] = number
+    for beam in (None, Beam(torch.zeros(1, 1).double(), torch.tensor([-math.inf]).double())):
+        written = pairs.write([3], 9, beam=beam)
+        assert written.ids.tolist() == [[first]]
+        assert written.is_scored
+
+
+def test_writing_that_does_not_fit_is_refused(native: Library) -> None:
+    pairs = RandomPairs(random.Random(11), native)
+    assert pairs.write([1, 2], 3).ids.shape == (3, 2)
+    with pytest.raises(IndexError):
+        pairs.write([pairs.vocab_size, 0], 3)
+    with pytest.raises(IndexError):
+        pairs.write([1, 2], 3, never=torch.tensor([-1]))
+    pairs.vectors = None
+    with pytest.raises(RegardError):
+        pairs.write([1, 2], MOST_STEPS + 1)
+    three = Beam(torch.zeros(1, 3).double(), torch.zeros(1).double())
+    with pytest.raises(RegardError):
+        pairs.write([1, 2], 3, beam=three)

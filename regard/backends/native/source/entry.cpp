@@ -310,12 +310,12 @@ bool has_kernel() { return instructions() != NONE; }
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
 PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
-PUBLIC void rg_sizes(int32_t sizes[12]) {
+PUBLIC void rg_sizes(int32_t sizes[13]) {
   sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
   sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients), sizes[5] = sizeof(rg_statistics);
   sizes[6] = sizeof(rg_recurrence), sizes[7] = sizeof(rg_recurrence_gradients);
   sizes[8] = sizeof(rg_lists), sizes[9] = sizeof(rg_visible);
-  sizes[10] = sizeof(rg_operation), sizes[11] = sizeof(rg_program);
+  sizes[10] = sizeof(rg_operation), sizes[11] = sizeof(rg_program), sizes[12] = sizeof(rg_writing);
 }
 PUBLIC void rg_use_threads(void *function) { __atomic_store_n(&given_parallel, (decltype(&GOMP_parallel))function, __ATOMIC_RELAXED); }
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }

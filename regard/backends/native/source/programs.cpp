@@ -3,6 +3,7 @@
 #include "processor.h"
 #include "programs.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -146,6 +147,189 @@ int run(const rg_program &p, float *const *memory) {
   }
   return RG_OK;
 }
+
+int check_sizes(const rg_program &p) {
+  if (!has_kernel()) return RG_NO_KERNEL;
+  if (p.operations < 1 || !p.operation || p.buffers < 1 || p.buffers > RG_MOST_BUFFERS || !p.width || !p.given) return RG_BAD_OPTIONS;
+  if (p.rows < 1 || p.rows > RG_MOST_PROGRAM_ROWS || p.place < 0 || p.place == INT32_MAX) return RG_BAD_SIZES;
+  for (int32_t i = 0; i < p.buffers; i++)
+    if (p.width[i] < 1 || p.width[i] > 1 << 24) return RG_BAD_SIZES;
+  return RG_OK;
+}
+
+// The memory of the buffers of a program whose sizes were checked: what was given, and the rest of its own.
+struct Buffers {
+  float *memory[RG_MOST_BUFFERS];
+  float *own;
+
+  explicit Buffers(const rg_program &p) {
+    int64_t numbers = 0;
+    for (int32_t i = 0; i < p.buffers; i++)
+      if (!p.given[i]) numbers += (int64_t)p.rows * p.width[i];
+    own = (float *)malloc((size_t)(numbers + 1) * sizeof(float));
+    float *next = own;
+    for (int32_t i = 0; own && i < p.buffers; i++) {
+      memory[i] = p.given[i] ? (float *)p.given[i] : next;
+      if (!p.given[i]) next += (int64_t)p.rows * p.width[i];
+    }
+  }
+  ~Buffers() { free(own); }
+  Buffers(const Buffers &) = delete;
+  Buffers &operator=(const Buffers &) = delete;
+};
+
+int check_writing(const rg_writing &w) {
+  if (!w.program || !w.ids || !w.log_probs || (w.nevers && !w.never)) return RG_BAD_OPTIONS;
+  const rg_program &p = *w.program;
+  if (int wrong = check_sizes(p)) return wrong;
+  if (!has_buffer(p, w.logits)) return RG_BAD_OPTIONS;
+  if (w.beam < 1 || p.rows % w.beam || (w.beam > 1 && !(w.parents && w.totals && w.floors))) return RG_BAD_OPTIONS;
+  if (w.steps < 1 || w.steps > RG_MOST_STEPS || w.nevers < 0 || p.place > INT32_MAX - w.steps) return RG_BAD_SIZES;
+  for (int32_t i = 0; i < w.nevers; i++)
+    if (w.never[i] < 0 || w.never[i] >= p.width[w.logits]) return RG_BAD_ID;
+  return RG_OK;
+}
+
+// The continuation of a row by an id. `log_prob` is that of the id, `total` that of the whole text.
+struct Candidate {
+  int32_t row;
+  int64_t id;
+  double log_prob, total;
+};
+
+// The likeliest id of each row, the first of equally likely ones. Returns false where an id ends its text.
+bool choose_likeliest(const rg_writing &w, const float *logits, const float *log_sum_exp) {
+  const int32_t rows = w.program->rows, count = w.program->width[w.logits];
+  for (int32_t row = 0; row < rows; row++, logits += count) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < count; i++)
+      if (logits[i] > logits[best]) best = i;
+    if (best == w.end) return false;
+    const int64_t at = (int64_t)w.written * rows + row;
+    w.ids[at] = best;
+    w.log_probs[at] = logits[best] - log_sum_exp[row];
+  }
+  return true;
+}
+
+// Insert a candidate among at most `most` that are sorted by their totals; of equal ones the earlier comes first.
+void insert(Candidate *sorted, int32_t &held, int32_t most, const Candidate &candidate) {
+  int32_t place = held < most ? held++ : most - 1;
+  for (; place > 0 && sorted[place - 1].total < candidate.total; place--) sorted[place] = sorted[place - 1];
+  sorted[place] = candidate;
+}
+
+// The likeliest continuations of the rows of a text, from `first` on, each of which takes one row. Returns false where one of them
+// could end the text, or there are too few.
+bool choose_in_beam(const rg_writing &w, int32_t first, const float *logits, const float *log_sum_exp) {
+  const int32_t rows = w.program->rows, count = w.program->width[w.logits], most = w.beam;
+  Candidate sorted[RG_MOST_PROGRAM_ROWS];
+  int32_t held = 0;
+  for (int32_t row = first; row < first + w.beam; row++) {
+    const float *const of_row = logits + (int64_t)row * count;
+    float least = -INFINITY;  // a little below the logit whose total would be that of the last candidate
+    for (int32_t i = 0; i < count; i++) {
+      if (of_row[i] < least) continue;
+      const double log_prob = (double)of_row[i] - (double)log_sum_exp[row], total = w.totals[row] + log_prob;
+      if (held == most && !(total > sorted[most - 1].total)) continue;
+      insert(sorted, held, most, {row, i, log_prob, total});
+      if (held < most) continue;
+      const double last = sorted[most - 1].total - w.totals[row] + (double)log_sum_exp[row];
+      least = (float)(last - 1e-3 - 1e-6 * fabs(last));
+    }
+  }
+  if (held < most) return false;
+  for (int32_t rank = 0; rank < held; rank++) {
+    const Candidate &c = sorted[rank];
+    if (!isfinite(c.total) || c.id == w.end) return false;
+    const int64_t at = (int64_t)w.written * rows + first + rank;
+    w.ids[at] = c.id;
+    w.log_probs[at] = c.log_prob;
+    w.parents[at] = c.row;
+  }
+  return true;
+}
+
+// Choose the ids of a step. Returns false where somebody else has to choose: a text or its search may end, or a score is not
+// finite.
+bool choose(const rg_writing &w, float *logits) {
+  const int32_t rows = w.program->rows, count = w.program->width[w.logits];
+  float log_sum_exp[RG_MOST_PROGRAM_ROWS];
+  for (int32_t row = 0; row < rows; row++)
+    for (int32_t i = 0; i < w.nevers; i++) logits[(int64_t)row * count + w.never[i]] = -INFINITY;
+  log_sum_exps(logits, rows, count, log_sum_exp);
+  for (int32_t row = 0; row < rows; row++)
+    if (!isfinite(log_sum_exp[row])) return false;
+  if (w.beam == 1) return choose_likeliest(w, logits, log_sum_exp);
+  for (int32_t first = 0; first < rows; first += w.beam)
+    if (!choose_in_beam(w, first, logits, log_sum_exp)) return false;
+  double totals[RG_MOST_PROGRAM_ROWS];
+  for (int32_t row = 0; row < rows; row++) {
+    const int64_t at = (int64_t)w.written * rows + row;
+    totals[row] = w.totals[w.parents[at]] + w.log_probs[at];
+    if (row % w.beam == 0 && totals[row] <= w.floors[row / w.beam]) return false;
+  }
+  memcpy(w.totals, totals, (size_t)rows * sizeof *totals);
+  return true;
+}
+
+// The entries of a row, before and at `place`: to or from a block of memory.
+void copy_entries(const rg_tensor &text, int32_t row, int32_t heads, int32_t dim, int32_t place, float *block, bool back) {
+  for (int32_t head = 0; head < heads; head++)
+    for (int32_t entry = 0; entry <= place; entry++, block += dim) {
+      float *const numbers = (float *)text.data + row * text.batch + head * text.head + entry * text.row;
+      memcpy(back ? numbers : block, back ? block : numbers, (size_t)dim * sizeof(float));
+    }
+}
+
+// Let each row have the entries of its parent.
+int follow_parents(const rg_program &p, const int32_t *parents) {
+  for (int32_t i = 0; i < p.operations; i++) {
+    const rg_operation &o = p.operation[i];
+    if (o.kind != RG_ATTEND || o.back < 0) continue;
+    const rg_call &c = *o.call;
+    const rg_tensor texts[] = {c.k, c.v};
+    const int32_t dims[] = {c.head_dim, c.v_dim};
+    for (int32_t t = 0; t < 2; t++) {
+      const int64_t numbers = (int64_t)c.kv_heads * (p.place + 1) * dims[t];
+      float *const blocks = (float *)malloc((size_t)(p.rows * numbers) * sizeof(float));
+      if (!blocks) return RG_NO_MEMORY;
+      for (int32_t row = 0; row < p.rows; row++)
+        if (parents[row] != row) copy_entries(texts[t], parents[row], c.kv_heads, dims[t], p.place, blocks + row * numbers, false);
+      for (int32_t row = 0; row < p.rows; row++)
+        if (parents[row] != row) copy_entries(texts[t], row, c.kv_heads, dims[t], p.place, blocks + row * numbers, true);
+      free(blocks);
+    }
+  }
+  return RG_OK;
+}
+
+// Write steps with a copy of the program, whose operations are a copy too.
+int write(rg_writing &w, rg_program &p, rg_operation *operations) {
+  const Buffers buffers(p);
+  if (!buffers.own) return RG_NO_MEMORY;
+  p.operation = operations;
+  while (w.written < w.steps) {
+    for (int32_t i = 0; w.vectors && i < p.operations; i++) {
+      rg_operation &o = operations[i];
+      if (o.kind == RG_EMBED) o.bias = w.vectors + (int64_t)w.written * p.width[o.into];
+    }
+    if (int wrong = run(p, buffers.memory)) return wrong;
+    if (!choose(w, buffers.memory[w.logits])) {
+      w.scored = 1;
+      return RG_OK;
+    }
+    const int64_t first = (int64_t)w.written * p.rows;
+    if (w.beam > 1)
+      if (int wrong = follow_parents(p, w.parents + first)) return wrong;
+    w.written++;
+    p.place++;
+    p.ids = w.ids + first;
+    if (p.cos) p.cos += p.rotated;
+    if (p.sin) p.sin += p.rotated;
+  }
+  return RG_OK;
+}
 }  // namespace
 
 void project_columns(const rg_operation &p, int32_t rows, const float *x, int32_t in, float *y, int32_t out, int32_t first, int32_t end) {
@@ -166,25 +350,26 @@ void rotate_head(const float *x, float *y, int32_t dim, const float *cos, const 
   }
 }
 
-extern "C" __attribute__((visibility("default"))) int32_t rg_run(const rg_program *program) {
+#define PUBLIC __attribute__((visibility("default")))
+extern "C" {
+PUBLIC int32_t rg_run(const rg_program *program) {
   if (!program) return RG_BAD_OPTIONS;
-  const rg_program &p = *program;
-  if (!has_kernel()) return RG_NO_KERNEL;
-  if (p.operations < 1 || !p.operation || p.buffers < 1 || p.buffers > RG_MOST_BUFFERS || !p.width || !p.given) return RG_BAD_OPTIONS;
-  if (p.rows < 1 || p.rows > RG_MOST_PROGRAM_ROWS || p.place < 0 || p.place == INT32_MAX) return RG_BAD_SIZES;
-  int64_t numbers = 0;
-  for (int32_t i = 0; i < p.buffers; i++) {
-    if (p.width[i] < 1 || p.width[i] > 1 << 24) return RG_BAD_SIZES;
-    if (!p.given[i]) numbers += (int64_t)p.rows * p.width[i];
-  }
-  float *const own = (float *)malloc((size_t)(numbers + 1) * sizeof(float)), *next = own;
-  if (!own) return RG_NO_MEMORY;
-  float *memory[RG_MOST_BUFFERS];
-  for (int32_t i = 0; i < p.buffers; i++) {
-    memory[i] = p.given[i] ? (float *)p.given[i] : next;
-    if (!p.given[i]) next += (int64_t)p.rows * p.width[i];
-  }
-  const int code = run(p, memory);
-  free(own);
+  if (int wrong = check_sizes(*program)) return wrong;
+  const Buffers buffers(*program);
+  return buffers.own ? run(*program, buffers.memory) : RG_NO_MEMORY;
+}
+
+PUBLIC int32_t rg_write(rg_writing *writing) {
+  if (!writing) return RG_BAD_OPTIONS;
+  writing->written = writing->scored = 0;
+  if (int wrong = check_writing(*writing)) return wrong;
+  rg_program program = *writing->program;
+  const size_t size = (size_t)program.operations * sizeof(rg_operation);
+  rg_operation *const operations = (rg_operation *)malloc(size);
+  if (!operations) return RG_NO_MEMORY;
+  memcpy(operations, program.operation, size);
+  const int code = write(*writing, program, operations);
+  free(operations);
   return code;
+}
 }

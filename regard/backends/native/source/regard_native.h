@@ -168,6 +168,7 @@ int32_t rg_recur_back(const rg_recurrence *, const rg_recurrence_gradients *);
 // A program: the layers of a network over a few rows, float32, as operations one after the other on buffers (rows, width).
 #define RG_MOST_BUFFERS 16
 #define RG_MOST_PROGRAM_ROWS 64
+#define RG_MOST_STEPS 1024  // of a text that a program continues by itself
 
 enum {
   RG_EMBED = 0,     // into = row `ids` of the table weight (.., width) · number, plus bias (width)
@@ -209,6 +210,29 @@ typedef struct {
 // RG_OK, or what was wrong. After RG_NOT_FINITE buffers and entry `place` hold unfinished numbers.
 int32_t rg_run(const rg_program *);
 
+// Texts that a program continues by itself: in each step with the likeliest id of each row, or as a beam search does, with the
+// likeliest continuations of the `beam` neighbouring rows of each text.
+typedef struct {
+  const rg_program *program;      // of the first step: its cos and sin have a row (rotated) for each step
+  const float *vectors;           // [steps][width of the embedding]: its bias in each step; NULL: that of the operation
+  int32_t logits;                 // the buffer of the scores
+  int32_t steps;                  // the most
+  int32_t beam;                   // 1: the likeliest id of each row
+  int32_t nevers;
+  const int64_t *never;           // [nevers]: ids that are not chosen
+  int64_t end;                    // the id that ends a text, or -1
+  int64_t *ids;                   // [steps][rows]: those that were chosen
+  double *log_probs;              // [steps][rows]
+  int32_t *parents;               // [steps][rows], of a beam: the row that each row continues
+  double *totals;                 // [rows], of a beam: the log-probability of each row, the likeliest of a text first
+  const double *floors;           // [rows / beam], of a beam: no step is written in which the likeliest total falls so far
+  int32_t written;                // steps that were written; the last ids are in no text yet
+  int32_t scored;                 // whether the buffer has the scores of one step more, which is not written
+} rg_writing;
+
+// RG_OK, or what was wrong in the step after those that were written.
+int32_t rg_write(rg_writing *);
+
 int32_t rg_version(void);
 const char *rg_sources(void);               // the digest of the sources that it was built from
 void rg_use_threads(void *function);         // the address of GOMP_parallel, where its name is not visible
@@ -216,8 +240,9 @@ int32_t rg_has_threads(void);               // whether an OpenMP library with th
 int32_t rg_instructions(void);              // 0: none that fits this processor, 1: no own instructions, 2: AVX2,
                                             // 3: AVX-512, 4: AVX-512 with BF16, 5: NEON
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
-void rg_sizes(int32_t sizes[12]);           // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
-                                            // statistics, recurrence and its gradients, lists, visible, operation, program
+void rg_sizes(int32_t sizes[13]);           // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
+                                            // statistics, recurrence and its gradients, lists, visible, operation, program,
+                                            // writing
 // Write the schedules of a call, and return how many words of bits they need. Nothing is complete if that is more than `words`:
 // give more room then. -1: a size is below 1, an array is missing, or a number is farther than 2^62 from 0.
 int64_t rg_lower(const rg_visible *);
