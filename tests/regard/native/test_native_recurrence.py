@@ -2,6 +2,8 @@
 
 import ctypes
 import itertools
+import mmap
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
@@ -15,7 +17,7 @@ from regard.backends.native.recurrence import RecurrenceKernel
 from regard.backends.recurrence import PLAIN, RecurrenceInputs, Rule, ScanEngine, scan
 from regard.errors import RegardError
 
-from .calls import AVX2, BEST, threads
+from .calls import AVX2, AVX512, BEST, threads
 
 UNIT = 1e-3  # added to the square of a length before vectors are brought to length 1
 
@@ -87,7 +89,18 @@ def draw_log_decay(sizes: RecurrenceSizes, decays: int, dtype: torch.dtype) -> t
 
 
 def in_float64(inputs: RecurrenceInputs) -> RecurrenceInputs:
-    return RecurrenceInputs(*(None if x is None else x.double() for x in inputs))
+    return changed(inputs, torch.Tensor.double)
+
+
+def changed(
+    inputs: RecurrenceInputs, change: Callable[[torch.Tensor], torch.Tensor]
+) -> RecurrenceInputs:
+    return RecurrenceInputs(*(None if x is None else change(x) for x in inputs))
+
+
+def halved(inputs: RecurrenceInputs) -> RecurrenceInputs:
+    """The same with q, k and v in bfloat16."""
+    return inputs._replace(q=inputs.q.bfloat16(), k=inputs.k.bfloat16(), v=inputs.v.bfloat16())
 
 
 def results(engine: ScanEngine, rule: Rule, inputs: RecurrenceInputs) -> list[torch.Tensor]:
@@ -96,7 +109,7 @@ def results(engine: ScanEngine, rule: Rule, inputs: RecurrenceInputs) -> list[to
     generator = torch.Generator().manual_seed(5)
     grads = []
     for x in (output, memory):
-        grad = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+        grad = torch.randn(x.shape, generator=generator).bfloat16()  # the same numbers in any dtype
         grads.append(grad.to(x.dtype))
     gradients = engine.backward(rule, inputs, saved, grads)
     return [output, memory, *(x for x in gradients if x is not None)]
@@ -113,19 +126,23 @@ def test_values_and_gradients_are_those_of_plain_operations(native, instructions
 
 def test_a_step_is_the_first_position_of_a_text(native):
     kernel = RecurrenceKernel(native)
-    for heads, memory in itertools.product(HEADS, MEMORIES):
-        rule, inputs = draw_inputs(RecurrenceSizes(heads, 1, 33, 75), memory)
+    wide_group = HeadCounts(8, 2, 2)
+    for heads, memory, v_dim in itertools.product((*HEADS, wide_group), MEMORIES, (3, 75, 150)):
+        rule, inputs = draw_inputs(RecurrenceSizes(heads, 1, 33, v_dim), memory)
         step = kernel.forward(rule, inputs, False)[:2]
         first_chunk = kernel.forward(rule, inputs, True)[:2]
         torch.testing.assert_close(step, first_chunk, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("in_half", [False, True])
 @pytest.mark.parametrize("memory", MEMORIES)
-def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native, memory):
+def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native, memory, in_half):
     kernel = RecurrenceKernel(native)
-    rule, inputs = draw_inputs(RecurrenceSizes(HeadCounts(2, 2, 4), 3 * CHUNK + 5, 40, 24), memory)
+    rule, inputs = draw_inputs(RecurrenceSizes(HeadCounts(2, 2, 4), 3 * CHUNK + 5, 43, 24), memory)
+    if in_half:
+        inputs = halved(inputs)
     expected = results(kernel, rule, inputs)
-    for count, instructions in ((3, BEST), (1, AVX2)):
+    for count, instructions in ((3, BEST), (1, AVX512), (1, AVX2)):
         native.handle.rg_use_instructions(instructions)
         with threads(count):
             found = results(kernel, rule, inputs)
@@ -136,6 +153,93 @@ def test_bits_depend_on_neither_threads_nor_instructions_nor_what_follows(native
     end = inputs.part(slice(2 * CHUNK, None), after)
     rest, _, _ = kernel.forward(rule, end, False)
     assert torch.equal(torch.cat((output, rest), 2), expected[0])
+
+
+def memory_bound(inputs: RecurrenceInputs, rule: Rule) -> torch.Tensor:
+    """How far rounding the memory before each chunk to bfloat16 may move the outputs of a call in float64."""
+    bounds = []
+    memory = inputs.memory
+    heads = max(inputs.q.shape[1], inputs.v.shape[1])
+    for first in range(0, inputs.v.shape[2], CHUNK):
+        chunk = inputs.part(slice(first, first + CHUNK), memory)
+        q = chunk.q.abs().repeat_interleave(heads // chunk.q.shape[1], 1)
+        read = q @ memory.abs().repeat_interleave(heads // memory.shape[1], 1)
+        bounds.append(2**-8 * rule.scale * read)
+        _, memory = scan(PLAIN, rule, chunk)
+    return torch.cat(bounds, 2)
+
+
+BFLOAT16_CASES = [
+    *itertools.product(SHORT, MEMORIES),
+    (RecurrenceSizes(HeadCounts(3, 3, 3), 131, 61, 37), MEMORIES[0]),
+    (RecurrenceSizes(HeadCounts(6, 2, 2), 67, 128, 128), MEMORIES[0]),
+    (RecurrenceSizes(HeadCounts(2, 2, 6), 97, 131, 67), MEMORIES[3]),
+]
+
+
+def test_bfloat16_rounds_the_memory_that_queries_read_and_the_output_alone(native):
+    for case in BFLOAT16_CASES:
+        rule, inputs = draw_inputs(*case)
+        half = halved(inputs)
+        wide = in_float64(half)
+        found, after, *gradients = results(RecurrenceKernel(native), rule, half)
+        expected, exact_after, *exact_gradients = results(PLAIN, rule, wide)
+        assert found.dtype == torch.bfloat16
+        bound = memory_bound(wide, rule) + 2**-8 * expected.abs() + 2e-5 * expected.abs().max()
+        assert ((found - expected).abs() <= bound).all(), case
+        # The memory after it and the gradients are those of float32; gradients of q, k and v are rounded once.
+        assert (after - exact_after).abs().max() <= 2e-5 * exact_after.abs().max(), case
+        for x, exact in zip(gradients, exact_gradients, strict=True):
+            rounding = 2**-8 * exact.abs() if x.dtype == torch.bfloat16 else 0
+            assert ((x - exact).abs() <= rounding + 2e-5 * exact.abs().max()).all(), case
+
+
+def at_the_end_of_pages(x: torch.Tensor) -> torch.Tensor:
+    """A copy whose last number ends where memory may not be read any more."""
+    size = x.numel() * x.element_size()
+    page = mmap.PAGESIZE
+    whole = -(-size // page) * page
+    pages = mmap.mmap(-1, whole + page)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(pages))
+    no_access = 0
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + whole), page, no_access) == 0
+    copy = torch.frombuffer(pages, dtype=x.dtype, count=x.numel(), offset=whole - size).reshape(
+        x.shape
+    )
+    return copy.copy_(x)
+
+
+@pytest.mark.parametrize("length", [1, 2, 37])
+@pytest.mark.parametrize("in_half", [False, True])
+def test_nothing_is_read_behind_a_tensor(native, instructions, length, in_half):
+    kernel = RecurrenceKernel(native)
+    for memory, dims in itertools.product(MEMORIES, [(5, 3), (33, 75), (64, 16)]):
+        rule, inputs = draw_inputs(RecurrenceSizes(HeadCounts(2, 2, 4), length, *dims), memory)
+        if in_half:
+            inputs = halved(inputs)
+        expected = kernel.forward(rule, inputs, False)[:2]
+        found = kernel.forward(rule, changed(inputs, at_the_end_of_pages), False)[:2]
+        assert all(map(torch.equal, found, expected))
+
+
+@pytest.mark.parametrize("in_half", [False, True])
+def test_views_have_the_bits_of_dense_tensors(native, in_half):
+    kernel = RecurrenceKernel(native)
+    for memory, length in itertools.product(MEMORIES, (1, 41)):
+        rule, inputs = draw_inputs(RecurrenceSizes(HeadCounts(2, 2, 4), length, 31, 29), memory)
+        if in_half:
+            inputs = halved(inputs)
+        expected = kernel.forward(rule, inputs, False)[:2]
+
+        def as_part(x: torch.Tensor) -> torch.Tensor:
+            """The same numbers between others, beginning at an odd place, with positions before heads."""
+            room = x.new_full((*x.shape[:1], x.shape[2], x.shape[1], x.shape[3] + 4), torch.nan)
+            part = room.transpose(1, 2)[..., 1:-3]
+            return part.copy_(x)
+
+        q, k, v = map(as_part, inputs[:3])
+        found = kernel.forward(rule, inputs._replace(q=q, k=k, v=v), False)[:2]
+        assert all(map(torch.equal, found, expected))
 
 
 def of_length_1(x: torch.Tensor) -> torch.Tensor:
@@ -156,7 +260,8 @@ def test_half_precision_is_read_as_it_is_and_vectors_are_brought_to_length_1(nat
         unit_inputs = wide._replace(q=of_length_1(wide.q), k=of_length_1(wide.k))
         expected, expected_after = scan(PLAIN, rule, unit_inputs)
         assert found.dtype == torch.bfloat16
-        torch.testing.assert_close(found.double(), expected, rtol=2**-7, atol=1e-3)
+        bound = memory_bound(unit_inputs, rule) + 2**-8 * expected.abs() + 1e-4
+        assert ((found - expected).abs() <= bound).all()
         torch.testing.assert_close(after.double(), expected_after, rtol=1e-4, atol=1e-4)
 
         learning = [None if x is None else x.clone().requires_grad_() for x in half]

@@ -65,6 +65,12 @@ bool multiplies_halves(const rg_call &c) {
   return c.q.type == RG_BFLOAT16 && c.k.type == RG_BFLOAT16 && c.v.type == RG_BFLOAT16 && !c.precise;
 }
 
+// The same of a recurrence, but for single steps, in which products of the memory alone take time, and for decays of channels,
+// which keys are multiplied by before they meet.
+bool multiplies_halves(const rg_recurrence &c) {
+  return c.q.type == RG_BFLOAT16 && c.k.type == RG_BFLOAT16 && c.out.type == RG_BFLOAT16 && c.length > 1 && c.decays < 2;
+}
+
 #define KERNEL_FOR(c, function)                                \
   ((c).q.type == RG_FLOAT64 ? wide::function                   \
    : multiplies_halves(c)   ? BFLOAT16_KERNEL(function)        \
@@ -338,8 +344,7 @@ PUBLIC int32_t rg_forward(const rg_call *c) {
 PUBLIC int32_t rg_recur(const rg_recurrence *c) {
   if (int wrong = check(c)) return wrong;
   const rg_recurrence own = alone(*c);
-  if (c->q.type == RG_FLOAT64) return wide::recur(&own);
-  return FLOAT32_KERNEL(recur)(&own);
+  return KERNEL_FOR(own, recur)(&own);
 }
 PUBLIC int32_t rg_recur_back(const rg_recurrence *c, const rg_recurrence_gradients *g) {
   if (int wrong = check(c)) return wrong;

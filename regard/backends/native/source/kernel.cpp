@@ -16,9 +16,9 @@
 #include "backward.h"
 #include "tasks.h"
 #include "received.h"
+#include "recurrence.h"
 #if !defined(RG_BF16)
 #include "listed.h"
-#include "recurrence.h"
 #include "recurrence_back.h"
 #endif
 
@@ -38,8 +38,8 @@ int backward(const rg_call *c, const rg_gradients *g) {
   const Flushing flushing;
   return backward_all(*c, *g);
 }
-#if !defined(RG_BF16)
 int recur(const rg_recurrence *c) { return recur_all(*c); }
+#if !defined(RG_BF16)
 int recur_back(const rg_recurrence *c, const rg_recurrence_gradients *g) { return recur_back_all(*c, *g); }
 #endif
 }  // namespace RG_SPACE

@@ -8,6 +8,11 @@
 // legal. With a decay for each channel, pairs across the middle m of a block have e_ij = e_im e_mj, and the halves follow;
 // blocks of DIRECT positions are computed pair by pair. Every sum has one order, whatever the threads and registers.
 //
+// The namespaces with -DRG_BF16 compute calls whose q, k and outputs are bfloat16 and whose keys have one decay or none. Products
+// of q and k with k are made from their words (words.h), which loses nothing: lengths, scale and decays are multiplied in
+// afterwards. So is (e_i0 S)' q_i, for which S is rounded to bfloat16, as the weights of softmax are. The memory itself, the
+// system and u stay float32, so that no rounding is passed on from chunk to chunk.
+//
 // Matrices lie row by row, an odd number of cache lines apart, so that their rows do not share a set of the cache.
 #pragma once
 #include "tasks.h"
@@ -18,13 +23,15 @@ constexpr int SOLVED = 6;  // rows of the system that are solved together, with 
 constexpr int RC = RG_CHUNK, RS = RC + LINE;  // positions of a chunk; row length of matrices (RC, RC)
 constexpr int DIRECT = 16;                    // positions of a block whose pairs with a decay for each channel are computed one by one
 constexpr int RM = W == 16 ? 8 : 6;           // rows of a tile
+constexpr int STEP_ROWS = 16;                 // rows of a memory that a step reads together, since wide ones lie pages apart
 
 // c[M][N registers] = weight[i] c + s (a b); a[i * ai + k * ak], b[k * bk + column]. No weight: c is overwritten.
-template <int M, int N = NV>
+// WORDS: a and b are words of bfloat16 numbers.
+template <int M, int N = NV, bool WORDS = false>
 static __attribute__((noinline)) void small_product(int m, int K, const real *a, long ai, long ak, const real *b, long bk, real *c,
                                             long ci, const real *weight, long wi, real s) {
   if constexpr (M > 1)
-    if (m < M) return small_product<M - 1, N>(m, K, a, ai, ak, b, bk, c, ci, weight, wi, s);
+    if (m < M) return small_product<M - 1, N, WORDS>(m, K, a, ai, ak, b, bk, c, ci, weight, wi, s);
   vf x[M][N];
 #pragma GCC unroll 8
   for (int i = 0; i < M; i++)
@@ -36,9 +43,9 @@ static __attribute__((noinline)) void small_product(int m, int K, const real *a,
     for (int j = 0; j < N; j++) y[j] = load(b + j * W);
 #pragma GCC unroll 8
     for (int i = 0; i < M; i++) {
-      const vf t = all(a[i * ai]);
+      const vf t = WORDS ? everywhere(a + i * ai) : all(a[i * ai]);
 #pragma GCC unroll 4
-      for (int j = 0; j < N; j++) x[i][j] = madd(t, y[j], x[i][j]);
+      for (int j = 0; j < N; j++) x[i][j] = WORDS ? step(t, y[j], x[i][j]) : madd(t, y[j], x[i][j]);
     }
   }
 #pragma GCC unroll 8
@@ -51,24 +58,26 @@ static __attribute__((noinline)) void small_product(int m, int K, const real *a,
 }
 
 // The same for so many columns, which are whole registers, or for all of a tile where there are more.
-template <int N = NV>
+template <bool WORDS, int N = NV>
 static auto small_product_of(int columns) {
   if constexpr (N > 1)
-    if (columns <= (N - 1) * W) return small_product_of<N - 1>(columns);
-  return small_product<RM, N>;
+    if (columns <= (N - 1) * W) return small_product_of<WORDS, N - 1>(columns);
+  return small_product<RM, N, WORDS>;
 }
 
 static const real ONE = 1;
 enum Shape { WHOLE, LOWER, UPPER };  // of the left factor: its inner axis ends, or begins, at the diagonal
 
 // The same for `columns` columns and all rows from `from` on; columns are whole registers.
+template <bool WORDS = false>
 static void multiply(int m, int K, int columns, const real *a, long ai, long ak, const real *b, long bk, real *c, long ci,
                      const real *weight = nullptr, long wi = 0, real s = 1, Shape shape = WHOLE, int from = 0) {
   for (int j = 0; j < columns; j += NR)
     for (int i = from; i < m; i += RM) {
       const int begin = shape == UPPER ? i : 0, end = shape == LOWER ? std::min(K, i + RM) : K;
-      small_product_of(columns - j)(m - i, end - begin, a + i * ai + begin * ak, ai, ak, b + begin * bk + j, bk, c + i * ci + j, ci,
-                                    weight ? weight + i * wi : nullptr, wi, s);
+      const auto tile = small_product_of<WORDS>(columns - j);
+      tile(m - i, end - begin, a + i * ai + begin * ak, ai, ak, b + begin * bk + j, bk, c + i * ci + j, ci,
+           weight ? weight + i * wi : nullptr, wi, s);
     }
 }
 
@@ -87,9 +96,11 @@ static void in_panels(const real *x, long stride, int m, int n, real *panels) {
 struct Extent {  // sizes of one call
   int d, e;     // head_dim, v_dim
   int dp, ep;   // head_dim as whole tiles, v_dim as whole registers
+  int wp;       // words of dp numbers
   long ds, es;  // strides of rows of head_dim and v_dim numbers
+  long ws;      // stride of rows of wp words
   explicit Extent(const rg_recurrence &c)
-      : d(c.head_dim), e(c.v_dim), dp(up(d, NR)), ep(up(e, W)), ds(odd_lines(dp)), es(odd_lines(ep)) {}
+      : d(c.head_dim), e(c.v_dim), dp(up(d, NR)), ep(up(e, W)), wp(words(dp)), ds(odd_lines(dp)), es(odd_lines(ep)), ws(odd_lines(wp)) {}
   static long odd_lines(int n) { return (up(n, LINE) / LINE | 1) * LINE; }
 };
 
@@ -99,11 +110,12 @@ static void prefetch_rows(const rg_recurrence &c, const rg_tensor &x, int batch,
     for (int byte = 0; byte < n * WIDTH_OF[x.type]; byte += 64) __builtin_prefetch(at(x, batch, head, i) + byte, 0, 2);
 }
 
-// A query or key of n numbers, times a factor and brought to length 1 if the call wants that; `padded` numbers are written.
-static void read_vector(const rg_recurrence &c, const rg_tensor &x, int batch, int head, int row, real factor, real *to, int padded) {
+// A query or key of n numbers, times a factor and brought to length 1 if the call wants that; `padded` numbers are written. Returns
+// the length by which they were divided.
+static real read_vector(const rg_recurrence &c, const rg_tensor &x, int batch, int head, int row, real factor, real *to, int padded) {
   const int n = c.head_dim;
   read_row(x.type, at(x, batch, head, row), n, factor, to, padded);
-  if (c.unit == 0) return;
+  if (c.unit == 0) return 1;
   typedef double eight __attribute__((vector_size(8 * sizeof(double))));
   typedef real eight_reals __attribute__((vector_size(8 * sizeof(real)), aligned(sizeof(real)), may_alias));
   eight sums{};
@@ -118,6 +130,7 @@ static void read_vector(const rg_recurrence &c, const rg_tensor &x, int batch, i
   const real length = (real)std::sqrt(squares / ((double)factor * factor) + c.unit);
   for (i = 0; i + W <= n; i += W) store(to + i, load(to + i) / all(length));
   for (; i < n; i++) to[i] /= length;
+  return length;
 }
 
 // What a chunk needs beside the memory, for one value head.
@@ -126,7 +139,8 @@ struct Chunk {
   const Extent z;
   int batch, head, row, m;  // value head, first position, positions
   real *k, *kg, *kd;           // keys: as they are, times e_i0 (decayed from the start), times e_nj (decayed to the end)
-  real *kt;                    // keys as panels
+  real *kw;                    // keys as words, not brought to any length; k itself where words are numbers
+  real *kt;                    // these as panels
   real *log;                   // log decays by channel
   real *whole;                 // e_n0, the decay of the memory over the chunk: one number, or one for each channel
   real *kk, *system;           // of a delta rule: N_ij, and N_ij b_j
@@ -136,16 +150,18 @@ struct Chunk {
   real *from_start, *to_end;   // by channel: e_i0 and e_nj
   alignas(64) real first[RC], last[RC];  // e_i0 and e_nj where a key has one decay
   alignas(64) real b[RC];      // strengths
+  alignas(64) real of_key[RC];  // what the words of a key are still to be multiplied by
 
-  bool by_channel() const { return c.decays == 2; }
+  bool by_channel() const { return !HALF && c.decays == 2; }
   int key_head() const { return head / (c.kv_heads / c.key_heads); }
   int group() const { return std::max(1, c.heads / c.kv_heads); }
   int query_head(int j) const { return c.heads < c.kv_heads ? head / (c.kv_heads / c.heads) : head * group() + j; }
 
-  static size_t numbers(const Extent &z) { return RC * (size_t)(12 * z.ds + 2 * z.dp + 3 * RS) + z.dp + 1024; }
+  static size_t numbers(const Extent &z) { return RC * (size_t)(12 * z.ds + z.ws + 2 * z.dp + 3 * RS) + z.dp + 1024; }
   Chunk(Workspace &w, const rg_recurrence &call) : c(call), z(call) {
     for (real **x : {&k, &kg, &kd, &log, &a, &rise, &fall, &left, &from_start, &to_end}) *x = w.take(RC * z.ds);
     if (!call.decays) kg = kd = k;
+    kw = HALF ? w.take(RC * z.ws) : k;
     right = w.take(2 * RC * z.ds), kt = w.take(RC * z.dp), panel = w.take(RC * z.dp), whole = w.take(z.dp);
     for (real **x : {&kk, &system, &between}) *x = w.take(RC * RS);
   }
@@ -153,10 +169,12 @@ struct Chunk {
   void read(int batch_, int head_, int row_) {
     batch = batch_, head = head_, row = row_, m = std::min(RC, c.length - row);
     for (int i = 0; i < RC; i++) {
-      if (i < m)
-        read_vector(c, c.k, batch, key_head(), row + i, 1, k + i * z.ds, z.dp);
-      else
-        std::memset(k + i * z.ds, 0, z.dp * sizeof(real));
+      if (i < m) {
+        of_key[i] = 1 / read_vector(c, c.k, batch, key_head(), row + i, 1, k + i * z.ds, z.dp);
+        if (HALF) read_words(at(c.k, batch, key_head(), row + i), z.d, kw + i * z.ws, z.wp);
+      } else {
+        std::memset(k + i * z.ds, 0, z.dp * sizeof(real)), of_key[i] = 0;
+      }
       b[i] = i >= m ? 0 : c.strength.data ? *numbers_at<real>(c.strength, batch, head, row + i) : 1;
     }
     by_channel() ? read_channels() : read_head();
@@ -185,8 +203,8 @@ struct Chunk {
         const vf x = load(k + i * z.ds + j);
         store(kg + i * z.ds + j, x * all(first[i])), store(kd + i * z.ds + j, x * all(last[i]));
       }
-    in_panels(k, z.ds, m, z.dp, kt);
-    if (c.delta) pairs(k, kk), write_system();
+    in_panels(kw, z.ws, m, z.wp, kt);
+    if (c.delta) pairs(kw, kk, of_key), write_system();
   }
 
   void read_channels() {
@@ -232,18 +250,19 @@ struct Chunk {
       }
   }
 
-  // row_i e_ij . k_j for j <= i, 0 for other j
-  void pairs(const real *rows, real *to) {
+  // row_i e_ij . k_j for j <= i, 0 for other j. Rows of words are multiplied by their factors.
+  void pairs(const real *rows, real *to, const real *factor = nullptr) {
     if (by_channel()) {
       pairs_by_channel(rows, to);
     } else {
       for (int p = 0; p < m; p += NR)
-        multiply(m, z.dp, NR, rows, z.ds, 1, kt + (long)p * z.dp, NR, to + p, RS, nullptr, 0, 1, WHOLE, p);
+        multiply<HALF>(m, z.wp, NR, rows, z.ws, 1, kt + (long)p * z.wp, NR, to + p, RS, nullptr, 0, 1, WHOLE, p);
     }
     for (int i = 0; i < m; i++)
       for (int j = 0; j < RC; j += W) {
         real *p = to + i * RS + j;
-        const vf x = j > i ? vf{} : first_lanes(load(p), i - j + 1);
+        vf x = j > i ? vf{} : first_lanes(load(p), i - j + 1);
+        if (HALF) x *= all(factor[i]) * load(of_key + j);
         store(p, by_channel() || j > i ? x : x * load(between + i * RS + j));
       }
   }
@@ -323,17 +342,34 @@ struct Chunk {
       if (back && end < m)
         small_product<RM, N>(n, m - end, system + end * RS + i, 1, RS, rows + end * z.es, z.es, own, z.es, &ONE, 0, -1);
       if (!back && i) small_product<RM, N>(n, i, system + i * RS, RS, 1, rows, z.es, own, z.es, &ONE, 0, -1);
-      for (int step = 0; step < n; step++) {
-        const int r = back ? end - 1 - step : i + step;
-        vf y[N];
-        for (int j = 0; j < N; j++) y[j] = load(rows + r * z.es + j * W);
-        for (int t = back ? r + 1 : i; t < (back ? end : r); t++) {
-          const vf w = all(back ? -system[t * RS + r] : -system[r * RS + t]);
-          for (int j = 0; j < N; j++) y[j] = madd(w, load(rows + t * z.es + j * W), y[j]);
-        }
-        for (int j = 0; j < N; j++) store(rows + r * z.es + j * W, y[j]);
+      back ? solve_rows<N, true>(n, i, own) : solve_rows<N, false>(n, i, own);
+    }
+  }
+  // The same for n rows from row i on, whose equations have nothing of other rows left.
+  template <int N, bool BACK, int M = SOLVED>
+  void solve_rows(int n, int i, real *rows) const {
+    if constexpr (M > 1)
+      if (n < M) return solve_rows<N, BACK, M - 1>(n, i, rows);
+    vf x[M][N];
+#pragma GCC unroll 8
+    for (int r = 0; r < M; r++)
+#pragma GCC unroll 4
+      for (int j = 0; j < N; j++) x[r][j] = load(rows + r * z.es + j * W);
+    const real *own = system + i * RS + i;
+#pragma GCC unroll 8
+    for (int step = 0; step < M; step++) {
+      const int r = BACK ? M - 1 - step : step;
+#pragma GCC unroll 8
+      for (int t = BACK ? r + 1 : 0; t < (BACK ? M : r); t++) {
+        const vf w = all(BACK ? -own[t * RS + r] : -own[r * RS + t]);
+#pragma GCC unroll 4
+        for (int j = 0; j < N; j++) x[r][j] = madd(w, x[t][j], x[r][j]);
       }
     }
+#pragma GCC unroll 8
+    for (int r = 0; r < M; r++)
+#pragma GCC unroll 4
+      for (int j = 0; j < N; j++) store(rows + r * z.es + j * W, x[r][j]);
   }
 
   void read_values(const rg_tensor &x, int of_head, real *to) const {
@@ -345,6 +381,14 @@ struct Chunk {
         read_vector(c, c.q, batch, query_head(j), row + i, (real)c.scale, to + i * z.ds, z.dp);
       else
         std::memset(to + i * z.ds, 0, z.dp * sizeof(real));
+  }
+  // The same as words, and what each is still to be multiplied by; `room` has place for one query.
+  void read_query_words(int j, real *to, real *factor, real *room) const {
+    for (int i = 0; i < m; i++) {
+      read_words(at(c.q, batch, query_head(j), row + i), z.d, to + i * z.ws, z.wp);
+      factor[i] = (real)c.scale;
+      if (c.unit) factor[i] /= read_vector(c, c.q, batch, query_head(j), row + i, 1, room, z.dp);
+    }
   }
   // u_j = b_j x_j
   void strengthened(const real *x, real *u) const {
@@ -363,13 +407,25 @@ static void close_memory(const Extent &z, const real *from, real *to) {
   for (int i = 0; i < z.d; i++) std::memcpy(to + (long)i * z.e, from + i * z.es, z.e * sizeof(real));
 }
 
+// What queries read: the words of a memory, whose rows are rounded in pairs, or where words are numbers the memory itself.
+static const real *memory_words(const Extent &z, const real *s, real *room) {
+  if (!HALF) return s;
+  for (int i = 0; i < z.dp; i += 2)
+    for (int j = 0; j < z.ep; j += W) {
+      const real *pair = s + i * z.es + j;
+      store_row_pairs(room + i / PAIR * z.es + j, (int)z.es, load(pair), load(pair + z.es));
+    }
+  return room;
+}
+
 static bool recur_head(const rg_recurrence &c, int batch, int head) {
   const Extent z(c);
   Workspace &w = workspace();
-  if (!w.reserve(sizeof(real) * (Chunk::numbers(z) + z.dp * z.es + RC * (3 * z.ds + 3 * z.es + RS) + 4096))) return false;
+  if (!w.reserve(sizeof(real) * (Chunk::numbers(z) + (z.dp + z.wp) * z.es + RC * (3 * z.ds + 3 * z.es + RS) + 4096))) return false;
   Chunk k(w, c);
   real *s = w.take(z.dp * z.es), *x = w.take(RC * z.es), *u = w.take(RC * z.es), *o = w.take(RC * z.es);
-  real *q = w.take(RC * z.ds), *qg = w.take(RC * z.ds), *pairs = w.take(RC * RS);
+  real *q = w.take(RC * z.ds), *qg = w.take(RC * z.ds), *pairs = w.take(RC * RS), *room = w.take(z.wp * z.es);
+  alignas(64) real factor[RC];  // of the words of each query; then of what it reads from the memory
   const long unit = (long)batch * c.kv_heads + head, chunks = (c.length + RC - 1) / RC;
   open_memory(z, (const real *)c.before + unit * z.d * z.e, s);
   for (int t = 0; t < chunks; t++) {
@@ -386,14 +442,16 @@ static bool recur_head(const rg_recurrence &c, int batch, int head) {
     }
     k.strengthened(x, u);
     prefetch_rows(c, c.v, batch, head, k.row + RC, z.e);
+    const real *memory = memory_words(z, s, room);
     for (int j = 0; j < k.group(); j++) {
       const int out = c.heads < c.kv_heads ? head : k.query_head(j);
-      k.read_queries(j, q);
+      HALF ? k.read_query_words(j, q, factor, qg) : k.read_queries(j, q);
       prefetch_rows(c, c.q, batch, k.query_head(j), k.row + RC, z.d), prefetch_rows(c, c.out, batch, out, k.row, z.e);
-      k.pairs(q, pairs);
-      if (c.decays) k.decayed(q, qg);
-      multiply(k.m, z.dp, z.ep, c.decays ? qg : q, z.ds, 1, s, z.es, o, z.es);
-      multiply(k.m, k.m, z.ep, pairs, RS, 1, u, z.es, o, z.es, &ONE, 0, 1, LOWER);
+      k.pairs(q, pairs, factor);
+      if (!HALF && c.decays) k.decayed(q, qg);
+      for (int i = 0; HALF && i < k.m; i++) factor[i] *= k.first[i];
+      multiply<HALF>(k.m, z.wp, z.ep, HALF || !c.decays ? q : qg, z.ws, 1, memory, z.es, o, z.es);
+      multiply(k.m, k.m, z.ep, pairs, RS, 1, u, z.es, o, z.es, HALF ? factor : &ONE, HALF, 1, LOWER);
       for (int i = 0; i < k.m; i++)
         write_row(c.out.type, (char *)at(c.out, batch, out, k.row + i), z.e, o + i * z.es, 1);
     }
@@ -403,23 +461,26 @@ static bool recur_head(const rg_recurrence &c, int batch, int head) {
   return true;
 }
 
-// One position: the memory is read from memory once and written once.
+// One position:
 //   r = (a S)' k,  u = b (v - r),  o = (a S)' q + (q . k) u,  S' = a S + k u'
+// S is read row by row, as it lies in memory, once for the sums and, from the cache, once to be written. Each number of r and
+// o is one sum over the rows in order.
 struct Step {
   const rg_recurrence &c;
-  const int batch, head, d = c.head_dim, e = c.v_dim, group = std::max(1, c.heads / c.kv_heads);
+  const int batch, head, d = c.head_dim, e = c.v_dim, ep = up(e, W), group = std::max(1, c.heads / c.kv_heads);
   const real *s;
-  real *to, *k, *q, *a, *ak, *aq, *u, *o, b, qk = 0;
+  real *to, *k, *q, *a, *ak, *aq, *u, *r, *o, b, qk = 0;  // o: (group, ep)
 
   static size_t numbers(const rg_recurrence &c) {
-    return (size_t)c.head_dim * (4 + std::max(1, c.heads / c.kv_heads)) + 2 * (size_t)c.v_dim;
+    const size_t group = std::max(1, c.heads / c.kv_heads);
+    return c.head_dim * (4 + group) + up(c.v_dim, W) * (2 + group);
   }
   Step(const rg_recurrence &call, int batch_, int head_, real *room) : c(call), batch(batch_), head(head_) {
     const long unit = (long)batch * c.kv_heads + head;
     s = (const real *)c.before + unit * d * e, to = (real *)c.after + unit * d * e;
-    k = room, a = k + d, ak = a + d, aq = ak + d, q = aq + d, u = q + (long)group * d, o = u + e;
+    u = room, r = u + ep, o = r + ep, k = o + (long)group * ep, a = k + d, ak = a + d, aq = ak + d, q = aq + d;
     read_vector(c, c.k, batch, head / (c.kv_heads / c.key_heads), 0, 1, k, d);
-    read_row(c.v.type, at(c.v, batch, head, 0), e, 1, u, e);
+    read_row(c.v.type, at(c.v, batch, head, 0), e, 1, u, ep);
     for (int j = 0; j < group; j++)
       read_vector(c, c.q, batch, c.heads < c.kv_heads ? head / (c.kv_heads / c.heads) : head * group + j, 0, (real)c.scale,
                   q + (long)j * d, d);
@@ -428,59 +489,70 @@ struct Step {
     const real same = log && c.decays == 1 ? decay(all(log[0]))[0] : 1;
     for (int i = 0; i < d; i++) {
       a[i] = c.decays == 2 ? decay(all(log[i]))[0] : same;
-      ak[i] = c.delta ? a[i] * k[i] : 0, aq[i] = a[i] * q[i], qk = std::fma(q[i], k[i], qk);
+      ak[i] = a[i] * k[i], aq[i] = a[i] * q[i], qk = std::fma(q[i], k[i], qk);
     }
+    std::memset(r, 0, (1 + group) * (size_t)ep * sizeof(real));
   }
 
+  real *out_of(int j) const { return o + (long)j * ep; }
+
+  // sums[t] += x[t][i] * row i of a memory, over rows [from, end), for two vectors x, in N registers of columns from `col` on.
+  struct Sums {
+    const real *x[2];
+    real *to[2];
+  };
   template <int N>
-  void columns(int col) const {
-    vf r[N], y[N];
-    for (int t = 0; t < N; t++) r[t] = y[t] = vf{};
-    for (int i = 0; i < d; i++) {
-      const vf of_k = all(ak[i]), of_q = all(aq[i]);
+  void add_block(const real *memory, const Sums &sums, int from, int end, int col) const {
+    const int last = std::min(W, e - col - (N - 1) * W);  // columns of the last register
+    vf y[2][N];
+#pragma GCC unroll 8
+    for (int t = 0; t < N; t++) y[0][t] = load(sums.to[0] + col + t * W), y[1][t] = load(sums.to[1] + col + t * W);
+    const auto add = [&](int i, auto whole) {
+      const vf x0 = all(sums.x[0][i]), x1 = all(sums.x[1][i]);
+      const real *row = memory + (long)i * e + col;
 #pragma GCC unroll 8
       for (int t = 0; t < N; t++) {
-        const vf x = load(s + (long)i * e + col + t * W);
-        r[t] = madd(x, of_k, r[t]), y[t] = madd(x, of_q, y[t]);
+        const vf z = whole() || t < N - 1 ? load(row + t * W) : load_some(row + t * W, last);
+        y[0][t] = madd(z, x0, y[0][t]), y[1][t] = madd(z, x1, y[1][t]);
       }
-    }
+    };
+    if (last == W)
+      for (int i = from; i < end; i++) add(i, std::true_type());
+    else
+      for (int i = from; i < end; i++) add(i, std::false_type());
 #pragma GCC unroll 8
-    for (int t = 0; t < N; t++) {
-      r[t] = all(b) * (load(u + col + t * W) - r[t]);
-      store(o + col + t * W, madd(all(qk), r[t], y[t]));
+    for (int t = 0; t < N; t++) store(sums.to[0] + col + t * W, y[0][t]), store(sums.to[1] + col + t * W, y[1][t]);
+  }
+  template <int N>
+  void add_columns(const real *memory, const Sums &sums, int from, int end, int col) const {
+    for (; col + (N - 1) * W < e; col += N * W) add_block<N>(memory, sums, from, end, col);
+    if constexpr (N > 1) add_columns<N / 2>(memory, sums, from, end, col);
+  }
+  void add(const real *memory, const Sums &sums) const {
+    constexpr int N = VECTOR_REGISTERS / 4;
+    const int rows = e > N * W ? STEP_ROWS : d;
+    for (int i = 0; i < d; i += rows) add_columns<N>(memory, sums, i, std::min(d, i + rows), 0);
+  }
+
+  void run() const {
+    add(s, {{ak, aq}, {r, o}});
+    for (int j = 0; j < ep; j += W) {
+      const vf x = all(b) * (load(u + j) - (c.delta ? load(r + j) : vf{}));
+      store(u + j, x), store(o + j, madd(all(qk), x, load(o + j)));
     }
     for (int i = 0; i < d; i++) {
       const vf of_s = all(a[i]), of_k = all(k[i]);
-#pragma GCC unroll 8
-      for (int t = 0; t < N; t++) {
-        const long place = (long)i * e + col + t * W;
-        store(to + place, madd(of_k, r[t], of_s * load(s + place)));
-      }
+      const long row = (long)i * e;
+      int j = 0;
+      for (; j + W <= e; j += W) store(to + row + j, madd(of_k, load(u + j), of_s * load(s + row + j)));
+      if (j < e) store_some(to + row + j, madd(of_k, load(u + j), of_s * load_some(s + row + j, e - j)), e - j);
     }
-  }
-  void column(int col) const {
-    real r = 0, y = 0;
-    for (int i = 0; i < d; i++) {
-      const real x = s[(long)i * e + col];
-      r = std::fma(x, ak[i], r), y = std::fma(x, aq[i], y);
+    for (int j = 1; j < group; j += 2) {  // the other queries of the group read what was written; one of them perhaps twice
+      const int next = std::min(j + 1, group - 1);
+      add(to, {{q + (long)j * d, q + (long)next * d}, {out_of(j), next == j ? r : out_of(next)}});
     }
-    r = b * (u[col] - r), o[col] = std::fma(qk, r, y);
-    for (int i = 0; i < d; i++) to[(long)i * e + col] = std::fma(k[i], r, a[i] * s[(long)i * e + col]);
-  }
-  void run() const {
-    constexpr int N = VECTOR_REGISTERS / 4;  // registers of columns at a time
-    int col = 0;
-    for (; col + N * W <= e; col += N * W) columns<N>(col);
-    for (; col + W <= e; col += W) columns<1>(col);
-    for (; col < e; col++) column(col);
-    for (int j = 0; j < group; j++) {
-      for (int at_ = 0; j && at_ < e; at_++) {  // the other queries of the group read what was written
-        real y = 0;
-        for (int i = 0; i < d; i++) y = std::fma(q[(long)j * d + i], to[(long)i * e + at_], y);
-        o[at_] = y;
-      }
-      write_row(c.out.type, (char *)at(c.out, batch, c.heads < c.kv_heads ? head : head * group + j, 0), e, o, 1);
-    }
+    for (int j = 0; j < group; j++)
+      write_row(c.out.type, (char *)at(c.out, batch, c.heads < c.kv_heads ? head : head * group + j, 0), e, out_of(j), 1);
   }
 };
 

@@ -151,6 +151,10 @@ static inline void read_words(const char *row, int n, real *out, int padded) {
   }
 #endif
 }
+#else
+// Where words are numbers, code that is shared with bfloat16 calls neither.
+static inline void read_words(const char *, int, real *, int) {}
+static inline void store_row_pairs(real *, int, vf, vf) {}
 #endif
 }  // namespace
 }  // namespace RG_SPACE
