@@ -76,9 +76,11 @@ SETTINGS = TranslationTraining.Config(
     validate_every=700,
 )
 BEFORE = (
-    "On an idle machine this takes about five minutes, on a busy one much longer. Ctrl-C stops it and keeps what was",
-    "learned; the same command continues. A quick look, with a worse model: regard demo --steps 600 --out DIR",
-    "The model reads ids: numbers for words and pieces of words. Each step of the training reads some sentences.",
+    "On an idle machine this takes about five minutes. On a busy one it takes much longer; begin it there with "
+    "OMP_NUM_THREADS=1. Ctrl-C stops it and keeps what was learned; the same command continues.",
+    "A quick look, with a worse model: regard demo --steps 600 --out DIR",
+    "The model reads ids: numbers for words and pieces of words. Each step of the training reads some sentences; the "
+    "loss falls while it learns.",
 )
 PICTURES = "pictures"
 EXPLAINED = 150  # test sentences for the lens and the routes
@@ -104,19 +106,21 @@ def demo(
 ) -> None:
     """Train a translator here, and see what its pronouns depend on."""
     show = note if as_json else out
+    say = note if as_json else partial(out_text, indent="   ")
     check_run_folder(run)
     settings = _settings(run, steps, seed)
-    show(
+    tell = note if as_json else out_text
+    tell(
         'What does "it" refer to? English has one word for all nouns; German has es, er and sie, by the noun\'s gender.'
     )
     show("")
     data = load_translation_data(settings.data, seed=settings.seed, twins=settings.twins)
-    show(
-        f"1. Training on {len(data.train):,} sentences that a grammar writes; the noun pairs of the {len(data.test)} "
-        f"test sentences are new."
+    tell(
+        f"1. Training on {len(data.train):,} sentences that a grammar writes; the two nouns of a test sentence occur "
+        f"together in none of them"
     )
     for line in BEFORE:
-        show(f"   {line}")
+        say(line)
     trained = _train(run, settings, data)
     if trained.stopped == "interrupted":
         raise StoppedError(

@@ -13,7 +13,7 @@ from typing import Any
 from regard.arguments import count_of
 from regard.storage.files import replace_file
 from regard_lab.cli.app import in_quotes
-from regard_lab.cli.view import open_run
+from regard_lab.cli.view import OpenedTranslator, open_run
 from regard_lab.decoding import Evaluation, Translator
 from regard_lab.seeing.explorer import to_page
 from regard_lab.seeing.lens_study import view_pronoun
@@ -21,7 +21,7 @@ from regard_lab.seeing.looks import words_away
 from regard_lab.seeing.pronoun_pair import PronounTranslation, changed_words, draw_pair
 from regard_lab.seeing.referents import Agreement, HeadChoice
 from regard_lab.teaching import read_report
-from regard_lab.text.pronouns import ARTICLE_SENTENCES, PronounSentence
+from regard_lab.text.pronouns import ARTICLE_SENTENCES, PRONOUNS, PronounSentence
 from regard_lab.text.pronouns.frames import FRAMES
 from regard_lab.text.pronouns.lexicon import ATTRIBUTES, DRAWBACKS, NOUNS
 from regard_lab.text.pronouns.sentences import noun_phrase
@@ -40,7 +40,7 @@ SHOWN = {  # what the pictures show, by the pattern of their names
     "article-[0-9]-used.png": "which words the pronouns of these sentences depend on",
     "every-head.png": "all heads, in the last of these sentences",
 }
-COLUMN = 66  # of a line, in which the meaning of a pronoun begins, beside its sentence
+COLUMN = 60  # of a line, in which the meaning of a pronoun begins: the line then fits 80 columns, indented
 
 
 @dataclass(frozen=True)
@@ -142,8 +142,14 @@ def _dependence(one: PronounTranslation) -> str:
 
 
 def write_page(run: Path, sentence: PronounSentence) -> Path:
-    """Write the page that holds the model, with this sentence in it."""
+    """Write the page that holds the model, with this sentence in it, whose pronoun is compared with the others."""
     opened = open_run(run)
+    assert isinstance(opened, OpenedTranslator), "the demo trains a translator"
+    (translation,) = opened.translator.translate([sentence.source])
+    asked = opened.pronoun(translation.text, translation.ids)
+    if asked:
+        others = tuple(pronoun for pronoun in PRONOUNS if pronoun != asked["of"])
+        opened = replace(opened, asked={**asked, "instead_of": others, "place": None})
     exploration = opened.play(sentence.source, None)
     path = run / PAGE
     to_page(replace(exploration, walk=opened.walk(sentence.source))).save(path)
@@ -213,7 +219,7 @@ def _from_here(path: Path) -> Path:
 
 
 def score_lines(result: Evaluation, report: PronounReport, agreement: float | None) -> list[str]:
-    """The scores in plain words; the names and signatures of the field come last."""
+    """The scores in plain words; those of the field come last."""
     scores = result.scores
     exact = round(scores.exact_match * scores.count)
     lines = [
@@ -232,8 +238,8 @@ def score_lines(result: Evaluation, report: PronounReport, agreement: float | No
     if report.head is not None and found is not None:
         lines += _lines_on_attention(report.head, found)
     lines.append(
-        f"BLEU {scores.bleu:.2f}, chrF {scores.chrf:.2f}, perplexity {result.perplexity:.3f} per id "
-        f"({scores.bleu_signature}; {scores.chrf_signature})"
+        f"BLEU {scores.bleu:.2f} and chrF {scores.chrf:.2f} of 100 (signatures: --json), perplexity "
+        f"{result.perplexity:.3f} per id"
     )
     return lines
 

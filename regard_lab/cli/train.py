@@ -58,7 +58,7 @@ RESUME = (
 )
 SIZE = f"Size of the model: {', '.join(SIZES)}. [default: from the data]"
 FIRST = "preparing the first step"  # until it is done
-STOPPING = "stopping: after this step the run is saved; press Ctrl-C again to end without"
+STOPPING = "stopping: after this step the run is saved; press Ctrl-C again to end without saving"
 LEAST_BAR = 5  # characters
 WIDEST_BAR = 40
 QUIET_STEPS = 100  # the least number of steps between two lines without a progress bar

@@ -42,6 +42,7 @@ from regard_lab.seeing.lenses.explaining import check_options
 from regard_lab.seeing.maps import check_attends
 from regard_lab.text.cleaning import tidy, tidy_target
 from regard_lab.text.pronouns import PRONOUNS, pronoun_of
+from regard_lab.text.pronouns.lexicon import words_of_a_kind
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.text.translation_data import PRONOUNS as PRONOUN_TASK
 from regard_lab.training.recipes.classification import CLASSES_FILE
@@ -334,6 +335,7 @@ class OpenedTranslator(OpenedRun):
             precision=precision,
             asked=first,
             pronouns=PRONOUNS if self.writes_pronouns else (),
+            alike=words_of_a_kind() if self.writes_pronouns else (),
         )
 
     def _first_question(self, text: str, ids: Sequence[int]) -> dict[str, Any]:

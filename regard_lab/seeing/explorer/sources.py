@@ -285,6 +285,7 @@ def explore_model(
     precision: str | None = None,
     asked: dict[str, Any] | None = None,
     pronouns: Sequence[str] = (),
+    alike: Sequence[Sequence[str]] = (),
 ) -> Exploration:
     """A page that contains a model and computes: what it shows first, without any weights.
 
@@ -294,6 +295,8 @@ def explore_model(
         target_ids: what a translator writes then.
         asked: the written word that is shown first: its `word`, its `place`, and the `others` it is compared with.
         pronouns: words of which one that is written once is shown first, compared with the others.
+        alike: for each kind, words of which an experiment puts one in the place of another; where there are none, it
+            takes those of the training with near embeddings.
     """
     causal = isinstance(model, LanguageModel)
     says = ""
@@ -320,6 +323,7 @@ def explore_model(
         "patterns": patterns,
         "asked": asked and {**asked, "source": title},
         "pronouns": list(pronouns),
+        "alike": [list(words) for words in alike],
         "kinds": kinds,
     }
     embedded = embed(model, tokeniser, words, classes=classes, precision=precision)

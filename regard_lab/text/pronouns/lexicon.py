@@ -295,6 +295,22 @@ ATTRIBUTES = tuple(
 
 
 @cache
+def words_of_a_kind() -> tuple[tuple[str, ...], ...]:
+    """English words that can stand in the place of each other: the adjectives of each class of nouns, then its nouns.
+
+    >>> words_of_a_kind()[2][:3]
+    ('slippery', 'bumpy', 'steep')
+    """
+    kinds: list[tuple[str, ...]] = []
+    for words in (DRAWBACKS, NOUNS):
+        of_sense: dict[str, list[str]] = {}
+        for word in words:
+            of_sense.setdefault(word.sense, []).append(word.english)
+        kinds += map(tuple, of_sense.values())
+    return tuple(kinds)
+
+
+@cache
 def telling_drawbacks(referent: Sense, other: Sense) -> tuple[Drawback, ...]:
     """The drawbacks that fit the class of one noun and not that of the other.
 

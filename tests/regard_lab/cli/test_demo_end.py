@@ -85,6 +85,12 @@ def test_the_pair_says_what_each_pronoun_means_and_what_erasing_the_changed_word
     assert "and at street (weight 0.80) while *sie* was written." in text
 
 
+def test_each_sentence_stands_on_one_line_of_80_columns_beside_what_its_pronoun_means() -> None:
+    lines = [line for line in pair_lines(pair({}), (0, 0)) if " = " in line]
+    assert len(lines) == 2
+    assert all(len(line) <= 80 - 3 for line in lines)  # the demo indents by 3
+
+
 def test_a_head_that_looks_elsewhere_is_not_mentioned() -> None:
     assert "looked most" not in "\n".join(pair_lines(pair({"animal": 0.8}), (1, 2)))
 
@@ -133,6 +139,8 @@ def test_a_head_is_compared_with_a_rule_that_has_no_model() -> None:
     assert "That is no better than a rule without a model: the word 2 words back" in text
     assert "is right in 45.0 %, a random word in 7.0 %." in text
     assert "That is better than a rule" in lines_on_attention(0.46)
+    assert "BLEU 99.00 and chrF 99.50 of 100" in text
+    assert "nrefs" not in text
 
 
 def test_each_picture_is_named_with_what_it_shows() -> None:

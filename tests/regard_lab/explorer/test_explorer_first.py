@@ -153,6 +153,72 @@ def experiments_on(page, place, word):
     return page.locator(".try span").all_inner_texts()
 
 
+KINDS = (
+    ("animal", "street", "cross", "because", "it", "was", "too", "tired", "the", "The"),
+    ("wide", "steep"),
+    ("road",),
+)
+# The model answers as it does, but no head matters, and "road" changes the word that is asked about.
+ROAD = """(place) => {
+    const {engine} = regard;
+    const ask = engine.ask.bind(engine);
+    window.tried = [];
+    engine.ask = async (what, given) => {
+        if (what !== "run" || !given.against) return ask(what, given);
+        if (!given.off?.length) tried.push(given.source);
+        const changes = !given.off?.length && given.source.includes("road");
+        const answer = await ask(what, {...given, off: [], source: changes ? given.plain : given.source});
+        if (!changes) return answer;
+        const target = answer.texts.target.map((word, at) => at === place ? "anders" : word);
+        return {...answer, texts: {...answer.texts, target}, probabilities: target.map(() => 1)};
+    };
+}"""
+
+
+def test_where_no_head_matters_two_words_are_replaced_by_words_of_their_kind(browser, page_of):
+    with open_model(browser, page_of, certain_translator(), alike=KINDS) as opened:
+        page = opened.page
+        target = page.locator(".written .t").all_inner_texts()
+        place = int(page.locator(".written .chosen").get_attribute("data-at")) - 1
+        page.evaluate(ROAD.replace("given.plain", repr(SOURCE)), place)
+        titles = experiments_on(page, place, target[place]) and page.locator(".try strong")
+        replacing = [title for title in titles.all_inner_texts() if title.endswith("→ “road”")]
+        assert len(replacing) == 2
+        assert (
+            page.locator(".try button", has_text=f"“{target[place]}” becomes “anders”").count() == 2
+        )
+        assert titles.all_inner_texts()[2].startswith("Erase “")
+        tried = {word for text in page.evaluate("tried") for word in re.findall("[a-z]+", text)}
+        assert "steep" not in tried  # of another kind only the first word is tried
+
+
+READS_NUMBERS = """() => new Promise((done) => setTimeout(() =>
+    done([...document.querySelectorAll(".given .n")].some((one) => one.textContent)), 500))"""
+
+
+def test_on_a_phone_the_ring_around_a_word_and_the_legend_of_its_numbers_are_whole(
+    browser, page_of
+):
+    with open_model(browser, page_of, certain_translator(), screen=PHONE) as opened:
+        page = opened.page
+        ring = """(word) => {
+            word.focus({focusVisible: true});
+            const {outlineOffset, outlineWidth} = getComputedStyle(word);
+            return word.getBoundingClientRect().left - parseFloat(outlineOffset) - parseFloat(outlineWidth);
+        }"""
+        for line in (".given", ".written"):
+            assert page.locator(f"{line} .w").first.evaluate(ring) >= 0
+        note = page.locator(".cap .note").first
+        for word in page.locator(".written .w").all():  # until one depends on a word
+            word.tap()
+            if page.evaluate(READS_NUMBERS):
+                break
+        assert "numbers: probability of" in note.inner_text()
+        assert note.evaluate(
+            "(one) => one.scrollHeight <= one.clientHeight + 1 && one.scrollWidth <= one.clientWidth"
+        )
+
+
 @torch.no_grad()
 def test_the_experiments_are_the_word_and_the_head_whose_absence_moves_the_prediction_most(
     translating,

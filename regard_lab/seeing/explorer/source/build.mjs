@@ -46,15 +46,21 @@ function variables(colours) {
 // Where a line's end is no space: before the end of a tag, and of an element that ends a line.
 const NO_SPACE = /\n(\/?>|<\/(?:p|div|section|h\d|button|t[dhr]|table|tbody|thead)>)/g;
 
+// Values of attributes that HTML reads without quotes too. Scripts are formatted with spaces around "=".
+const QUOTED = /="([\w-]+)"(?=[\s>])/g;
+
 /**
- * Lines of scripts without their indentation: the templates of HTML are not minified otherwise, and
- * HTML reads a line's end and its indentation as one space.
+ * Scripts whose templates are smaller, because they are not minified otherwise: without indentation,
+ * since HTML reads a line's end and its indentation as one space, and without needless quotes.
  */
-const unindented = {
-  name: "unindented",
+const smaller = {
+  name: "smaller",
   setup({onLoad}) {
     onLoad({filter: /source\/[^/]*\.js$/}, ({path}) => ({
-      contents: readFileSync(path, "utf8").replace(/\n\s+/g, "\n").replace(NO_SPACE, "$1"),
+      contents: readFileSync(path, "utf8")
+        .replace(/\n\s+/g, "\n")
+        .replace(NO_SPACE, "$1")
+        .replace(QUOTED, "=$1"),
     }));
   },
 };
@@ -75,7 +81,7 @@ for (const [entry, outfile] of [
     absWorkingDir: new URL(".", here).pathname,
     ...input(entry),
     bundle: true,
-    plugins: [unindented],
+    plugins: [smaller],
     minify: true,
     format: entry.startsWith("engine") ? "iife" : "esm",
     target: ["chrome110", "firefox113", "safari16.4"],

@@ -12,7 +12,7 @@ import {differences, exchanged, followed, readOf} from "./wordpairs.js";
 
 const SURE = 0.98; // the least probability of a word of a translation that is worth showing
 const COUNT = 3; // experiments that are shown
-const LITTLE = 2; // words that differ: the one that was replaced, and the one that is asked about
+const LITTLE = 3; // words that differ: the one that was replaced, its article, and the one asked about
 const LONG = 4; // letters of a word that says what a text is about
 const PLACES = 2; // words that are replaced
 const RUNS = 2; // places where a translation may differ after one word was replaced
@@ -74,13 +74,16 @@ export async function search(app, kind, stops) {
       : await ofPrediction(app, origin, kind, values, stops);
   if (!about || stops()) return [];
   const order = about.falls.sort(([, one], [, other]) => one - other);
-  const swap = await replaced(app, origin, about, order.slice(0, PLACES), stops);
+  const places = order.slice(0, PLACES);
+  const swap = await replaced(app, origin, about, places, stops);
   const off = stops() ? null : await switched(app, origin, about, stops);
-  const others = [swap, off].filter(Boolean);
+  const left = swap && about.whole && !off ? places.filter(([at]) => at !== swap.at) : [];
+  const second = await replaced(app, origin, about, left, stops);
+  const swaps = [swap, second?.flips && second].filter(Boolean);
   const erased = order
-    .slice(0, COUNT - others.length)
+    .slice(0, COUNT - swaps.length - (off ? 1 : 0))
     .map(([at, p]) => erasure(app, origin, about, at, p));
-  return [swap, ...erased, off].filter(Boolean);
+  return [...swaps, ...erased, off].filter(Boolean);
 }
 
 /**
@@ -170,7 +173,7 @@ async function replaced(app, origin, about, order, stops) {
       const p = about.p(answer);
       const cost = about.cost(answer);
       const now = about.now(answer);
-      const one = {p, text, word, other, now, rank: [now === about.word ? 1 : 0, cost, p]};
+      const one = {p, text, at, word, other, now, rank: [now === about.word ? 1 : 0, cost, p]};
       if (cost < Infinity && (!most || before(one.rank, most.rank))) most = one;
       if (about.whole && most && most.now !== about.word && most.rank[1] <= LITTLE)
         return swap(app, origin, about, most);
@@ -180,10 +183,14 @@ async function replaced(app, origin, about, order, stops) {
 }
 
 /**
- * Words to put in the place of one: those near it in the model's table, then those near the other
- * words of the text, the closest first, because what is said of one thing stands near its name.
+ * Words to put in the place of one: those of its kind, then the first of each kind. Where the page
+ * names no kinds, those near it in the model's table, then those near the other words of the text,
+ * the closest first, because what is said of one thing stands near its name.
  */
 async function candidates(app, words, place) {
+  const {alike = []} = app.origin.header.model;
+  const kind = alike.find((all) => all.includes(words[place]));
+  if (kind) return [...kind, ...alike.map(([first]) => first)];
   const order = words
     .map((word, at) => [word, Math.abs(at - place)])
     .filter(([word]) => /^\p{L}+$/u.test(word) && word.length >= LONG)
@@ -194,8 +201,10 @@ async function candidates(app, words, place) {
   return found;
 }
 
-function swap(app, origin, about, {text, word, other, now, p}) {
+function swap(app, origin, about, {text, at, word, other, now, p}) {
   return {
+    at,
+    flips: now !== about.word,
     title: `“${word}” → “${other}”`,
     says: becomes(about, now, p),
     on: (state) => state.text === text,

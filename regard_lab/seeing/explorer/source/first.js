@@ -289,17 +289,16 @@ function light(app, word) {
   app.light?.();
 }
 
-/** What the numbers above the words are, and what is dotted; on a phone in fewer words. */
+/** What the numbers above the words are, and what is dotted. */
 function legend({by, looks, kind, word, without}, strong, ghosts) {
   if (by === undefined) return "";
-  if (by === "looks")
-    return html`numbers: share of attention <span class="long">of ${looks.says}</span>`;
+  if (by === "looks") return `numbers: share of attention of ${looks.says}`;
   const before = html`dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on before`;
   const dots = ghosts.length ? before : "";
   if (!without || !strong.some((one) => one > 0)) return dots;
   const numbers = kind === "vectors" ? "cosine of the vector of" : "probability of";
-  return html`<span class="long">numbers: ${numbers}</span> ${quoted(word, true)} without
-    ${ghosts.length ? "it;" : "that word"} ${dots}`;
+  return html`numbers: ${numbers} ${quoted(word, true)} without
+  ${ghosts.length ? "it;" : "that word"} ${dots}`;
 }
 
 function below({kind, written, optionsLabel, word, own}) {

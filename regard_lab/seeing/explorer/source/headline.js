@@ -84,7 +84,7 @@ function depending({kind, given, word, own, without}, [at, second], strong) {
     second === undefined
       ? nothing
       : html` <small
-          >Without ${read(second)} it falls to ${probability(without(second).p)}.</small
+          >Without ${read(second)}, it falls to ${probability(without(second).p)}.</small
         >`;
   const falls = html`falls from ${probability(own)} to ${probability(one.p)}.${more}`;
   if (one.instead === word || one.instead === undefined)
@@ -117,7 +117,7 @@ function turning({given, word, without, waits}, [at, second]) {
   const more =
     second === undefined
       ? nothing
-      : html` <small>Without ${quoted(given.words[second])} it is ${cosine(second)}.</small>`;
+      : html` <small>Without ${quoted(given.words[second])}, it is ${cosine(second)}.</small>`;
   return html`Without ${quoted(given.words[at])}, the vector of ${chosen} changes: its cosine with
   the vector before is ${cosine(at)}.${more}`;
 }

@@ -66,12 +66,15 @@ export class Run extends Source {
   }
 
   /**
-   * The words that a written word is compared with, if some were asked for; null for those that the
-   * model finds most probable beside it.
+   * The words that a written word is compared with, if it is one of those that were asked for; null
+   * for those that the model finds most probable beside it.
    */
   others(place) {
-    const asked = this.#asked();
-    return asked?.place === place ? asked.others : null;
+    const {asked} = this.header.model;
+    if (!asked?.others) return null;
+    const all = [asked.word, ...asked.others];
+    const word = this.header.texts.target[place];
+    return all.includes(word) ? all.filter((one) => one !== word) : null;
   }
 
   /** The question with which the page was made, if its word is written of this text. */
