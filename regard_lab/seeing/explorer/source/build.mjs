@@ -46,12 +46,13 @@ function variables(colours) {
 // Where a line's end is no space: before the end of a tag, and of an element that ends a line.
 const NO_SPACE = /\n(\/?>|<\/(?:p|div|section|h\d|button|t[dhr]|table|tbody|thead)>)/g;
 
-// Values of attributes that HTML reads without quotes too. Scripts are formatted with spaces around "=".
+// Values of attributes that HTML reads without quotes too; outside of templates "=" has spaces.
 const QUOTED = /="([\w-]+)"(?=[\s>])/g;
 
 /**
- * Scripts whose templates are smaller, because they are not minified otherwise: without indentation,
- * since HTML reads a line's end and its indentation as one space, and without needless quotes.
+ * Scripts whose templates are smaller, because they are not minified otherwise: without
+ * indentation, since HTML reads a line's end and its indentation as one space, and without needless
+ * quotes.
  */
 const smaller = {
   name: "smaller",

@@ -12,7 +12,7 @@ import {differences, exchanged, followed, readOf} from "./wordpairs.js";
 
 const SURE = 0.98; // the least probability of a word of a translation that is worth showing
 const COUNT = 3; // experiments that are shown
-const LITTLE = 3; // words that differ: the one that was replaced, its article, and the one asked about
+const LITTLE = 3; // words that differ: the replaced one, its article, and the one asked about
 const LONG = 4; // letters of a word that says what a text is about
 const PLACES = 2; // words that are replaced
 const RUNS = 2; // places where a translation may differ after one word was replaced
