@@ -6,7 +6,7 @@ The models are tiny, random and made from configs (hugging_face_families.py in t
 what is compared is in hugging_face_checks.py there. Writes results/pretrained_families_cpu/, of which the page of
 families in the documentation is made. With names, only these families are compared and nothing is written.
 With --every, each architecture that transformers can build small is compared, which takes minutes; a part of them, or
-those of some types, are added to what the report has. See tests/regard/integrations/hugging_face_sweep.py.
+those of some types, take the place of theirs in the report. See tests/regard/integrations/hugging_face_sweep.py.
 """
 
 import json
@@ -14,6 +14,7 @@ import platform
 import sys
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -26,6 +27,7 @@ from hugging_face_families import BY_NAME  # noqa: E402
 
 from benchmarks.report import options  # noqa: E402
 
+ROWS_AT_ONCE = 20  # that are compared before they are written
 OUT = HERE / "results" / "pretrained_families_cpu"
 
 
@@ -66,15 +68,21 @@ def every(chosen: list[str]) -> int:
     part, slash, parts = (chosen or ["1/1"])[0].partition("/")
     if slash:
         kinds = known[int(part) - 1 :: int(parts)]
-    for kind in kinds:
+    for number, kind in enumerate(kinds, start=1):
         rows[kind] = sweep.row(kind)
         wrong += rows[kind]["status"] == sweep.WRONG
         print(f"{kind}: {rows[kind]['status']}", flush=True)
-    if chosen and sweep.REPORT.exists():
+        if number % ROWS_AT_ONCE == 0 or number == len(kinds):
+            write_rows(rows, known)
+    return int(bool(wrong))
+
+
+def write_rows(rows: dict[str, dict[str, Any]], known: list[str]) -> None:
+    """Write rows in place of those of the report; a run that is stopped has written what it compared."""
+    if sweep.REPORT.exists():
         rows = sweep.committed() | rows
     listed = [rows[kind] for kind in known if kind in rows]
     write(sweep.REPORT, "python benchmarks/pretrained_families.py --every", architectures=listed)
-    return int(bool(wrong))
 
 
 def write(path: Path, command: str, **content: object) -> None:

@@ -155,17 +155,42 @@ def architectures_compared() -> str:
     versions = compared["versions"]
     counts = Counter(row["status"] for row in rows)
     largest = max(row.get("far", 0.0) for row in rows)
+    reasons = [row["reason"] for row in rows if row["status"] == "refused"]
+    without = sum("has no attention layer" in reason for reason in reasons)
     return (
         f"transformers {versions['transformers']} lists {len(rows)} architectures. {counts['not built']} "
         f"could not be built small, since their configs do not fit together or a package is missing. Of the others "
         f"{counts['equal']} give the numbers of their eager attention, and {counts['equal, parts outside']} more do so "
-        f"with parts that stay outside; {counts['refused']} are refused; {counts['not compared']} are attached and "
-        f"were not compared, because no inputs here fit them. The largest difference is "
+        f"with parts that stay outside; {counts['refused'] - without} are refused for the reasons below, and {without} "
+        f"are refused because they have no attention layer; {counts['not compared']} are attached and were not "
+        f"compared, because no inputs here fit them. The largest difference is "
         f"{largest:.0e} of the norm of an output; at most 1e-4 counts as equal. Each "
         f"model got four rows of fourteen ids, one of them padded and one with another last word, or images, sounds or "
-        f"others. "
+        f"others. {_gradients_compared(rows)} "
         f"torch {versions['torch']}."
     )
+
+
+def _gradients_compared(rows: list[dict[str, Any]]) -> str:
+    """In how many architectures gradients were compared, with what result."""
+    compared = [row for row in rows if "gradients" in row]
+    rounded = [row for row in compared if "gradients in double" in row]
+    largest = max(row["gradients"] for row in compared if row not in rounded)
+    sentence = (
+        f"In {len(compared)} of them gradients were compared too: those of the outputs, each times a random number, "
+        f"added, by every parameter, by inputs that are numbers, and by the embeddings of ids. In "
+        f"{len(compared) - len(rounded)} they differ by at most {largest:.0e} of their norm, or of a thousandth of the "
+        f"largest one in the model (float32)"
+    )
+    if rounded:
+        names = ", ".join(row["type"] for row in rounded)
+        farther = max(row["gradients"] for row in rounded)
+        in_double = max(row["gradients in double"] for row in rounded)
+        sentence += (
+            f"; in {names} by up to {farther:.0e}, which is rounding: in float64 they differ by at "
+            f"most {in_double:.0e}"
+        )
+    return sentence + "."
 
 
 def atoms() -> str:

@@ -234,8 +234,11 @@ class _Comparison:
             wanted_form.reset(form)
 
     def _outputs_of_sdpa(self) -> Outputs | None:
-        """The outputs of the model with PyTorch's attention; None if it has none or does not run with it."""
-        if not self.part._supports_sdpa:
+        """The outputs of the model with PyTorch's attention; None if no part has that, or it does not run with it.
+
+        Grounding DINO has none, but its text encoder does, and is loaded with it.
+        """
+        if not any(part._supports_sdpa for part in models_inside(self.part)):
             return None
         try:
             with self._own_attention("sdpa"):

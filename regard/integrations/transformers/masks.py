@@ -48,6 +48,9 @@ NO_WEIGHTS = (
     "the model was asked for output_attentions=True, and regard's attention stores no weights; leave it out and "
     "collect them with: with observe(model, 'weights') as observed: ..."
 )
+# The setting of models that halve a sequence between layers, as Informer does. A mask fits the first layer alone, so
+# these models run only where eager attention gets none, because it would hide no pair.
+SHORTENS = "distil"
 # Types of models whose own code computed with a mask, as `attach` sees; graphs give it numbers.
 COMPUTING: set[str] = set()
 _collector: Any = getattr(output_capturing, "_active_collector", None)
@@ -366,8 +369,9 @@ def regard_mask(
         device, dtype: where the mask would be, and the dtype of its numbers.
 
     Returns:
-        A `PatternMask`. Inside torch.compile a `TracedMask`, or the tensor or None that eager attention would get
-        where the graph cannot know the mask.
+        A `PatternMask`; None for a model that halves its sequence, where the mask would hide no pair. Inside
+        torch.compile a `TracedMask`, or the tensor or None that eager attention would get where the graph cannot know
+        the mask.
 
     Raises:
         UnsupportedError: the model was asked for output_attentions=True.
@@ -386,6 +390,10 @@ def regard_mask(
     shared = shared_now()
     config = others.get("config")
     model_type = getattr(config, "model_type", None)
+    if getattr(config, SHORTENS, False) and shared is None:
+        # Eager attention gets causal masks in any case.
+        if theirs.sdpa_mask(**arguments, **others | {"allow_is_causal_skip": False}) is None:
+            return None
     if torch.compiler.is_compiling():
         if model_type in COMPUTING:
             return theirs.eager_mask(**arguments, **others, dtype=dtype)

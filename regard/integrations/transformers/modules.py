@@ -106,6 +106,8 @@ REASONS: dict[str | tuple[str, ...], str] = {
     ("LongT5", "PegasusX"): "its windows are blocks in its own code",
     ("Reformer", "LSH"): "its attention sorts by hashes in its own code",
     "XLNet": "its two streams of attention are its own code",
+    "Autoformer": "it correlates whole series by Fourier transforms, and has no softmax over pairs of queries and keys",
+    "InformerProbSparse": "it draws keys at random to choose its queries, in its own code",
     "Funnel": "its pooled relative attention is its own code",
     "MultiheadAttention": "it is PyTorch's own layer, which calls no registered attention",
 }
@@ -226,7 +228,21 @@ def layer_names(model: nn.Module, layers: Any) -> tuple[str, ...]:
     if isinstance(layers, str | int):
         layers = [layers]
     chosen = a_list("layers", layers, (str, int), "names or numbers")
+    for layer in chosen:
+        _refuse_recurrent(model, layer)
     return tuple(dict.fromkeys(_layer_name(layer, names) for layer in chosen))
+
+
+def _refuse_recurrent(model: nn.Module, layer: str | int) -> None:
+    """Raise for the name of a recurrent layer, which `explain` lists beside those of attention in hybrid models."""
+    module = dict(model.named_modules()).get(layer) if isinstance(layer, str) else None
+    kind = type(module).__name__
+    if module is None or not (MIXERS.search(kind) and is_recurrent(kind)):
+        return
+    raise ArgumentError(
+        f"{layer!r} is a recurrent or linear layer ({kind}): it has no softmax over pairs of queries "
+        f"and keys, and so no weights; leave it out"
+    )
 
 
 def _layer_name(layer: str | int, names: tuple[str, ...]) -> str:

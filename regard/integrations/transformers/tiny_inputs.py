@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ PADDED = 2  # padded ids of the second row
 FRAMES = 64  # of features of sound
 SAMPLES = 4000  # of sound without features
 MEL_BINS = 80
+MORE_MEL_BINS = 128  # of encoders that name no number, such as Gemma 4's
 IMAGE_SIZE = (64, 64)  # height and width
 SOUND_CONFIGS = (
     "encoder_config",
@@ -60,8 +61,14 @@ def tiny_inputs(
         yield words | {"visual_feats": drawn(rows, 5, size)} | places | beside
     if "input_ids" in takes:
         yield words | beside
+        if "bbox" in takes:  # of words on a page: left, top, right and bottom
+            yield words | {"bbox": drawn(rows, length, 4).sigmoid()} | beside
         if "pixel_values" in takes:
             yield {name: ids[:MEDIA_ROWS] for name, ids in words.items()} | pixels | beside
+    if "prompt_masks" in takes:  # an image under another one whose mask is known
+        size = (image_size[0] // 2, image_size[1])
+        names = ("pixel_values", "prompt_pixel_values", "prompt_masks")
+        yield {name: drawn(MEDIA_ROWS, channels, *size) for name in names} | beside
     if "pixel_values" in takes:
         yield pixels | beside
         video_frames = _setting(config, "num_frames") or 2
@@ -84,6 +91,27 @@ def tiny_inputs(
         frames = 2 * (_setting(config, "max_source_positions") or FRAMES // 2)
         yield {"input_features": drawn(MEDIA_ROWS, bins, frames)} | beside
         yield {"input_features": drawn(MEDIA_ROWS, frames, bins)} | beside
+        yield {"input_features": drawn(MEDIA_ROWS, frames, MORE_MEL_BINS)} | beside
+    if "audio_mel" in takes:
+        bins = _setting(config, "input_feat_size") or MORE_MEL_BINS
+        padded = torch.zeros(MEDIA_ROWS, FRAMES, dtype=torch.bool, device=part.device)
+        yield {"audio_mel": drawn(MEDIA_ROWS, FRAMES, bins), "audio_mel_mask": padded}
+    if "past_time_features" in takes:
+        yield _series(config, drawn) | beside
+
+
+def _series(config: Any, drawn: Callable[..., torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Numbers of the past and of the future, with what is known of each time."""
+    past = config.context_length + max(config.lags_sequence)
+    future = config.prediction_length
+    values = drawn(MEDIA_ROWS, past)
+    return {
+        "past_values": values,
+        "past_time_features": drawn(MEDIA_ROWS, past, config.num_time_features),
+        "past_observed_mask": torch.ones_like(values),
+        "future_values": drawn(MEDIA_ROWS, future),
+        "future_time_features": drawn(MEDIA_ROWS, future, config.num_time_features),
+    }
 
 
 def _words(

@@ -54,6 +54,10 @@ class _Following(TorchFunctionMode):
         self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Any = None
     ) -> Any:
         kwargs = kwargs or {}
+        if func is torch.einsum and len(args) == 2 and isinstance(args[1], list | tuple):
+            args = (args[0], *args[1])
+        if func is functional.scaled_dot_product_attention:
+            return _attend_by_sdpa(self, *args, **kwargs)
         if func in _PRODUCTS and not any(isinstance(x, _Noted) for x in args):
             scores = _scores_of(self, func, args, kwargs)
             if scores is not None:
@@ -110,6 +114,8 @@ class _NotedScores(_Noted):
 
     def set(self, other: _NotedScores) -> _NotedScores:
         """Note what other scores have noted, and nothing else."""
+        self.q = other.q
+        self.k = other.k
         self.factor = other.factor
         self.terms = [*other.terms]
         self.masks = [*other.masks]
@@ -134,7 +140,8 @@ class _NotedScores(_Noted):
         if func in ATTRIBUTES:
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **kwargs)
-        if any(isinstance(x, _NotedWeights) for x in args):
+        noted = _noted_in([*args, *kwargs.values()])
+        if any(isinstance(x, _NotedWeights) for x in noted):
             return _NotedWeights.__torch_function__(func, types, args, kwargs)
         rule = _RULES.get(func)
         result = NotImplemented
@@ -142,14 +149,27 @@ class _NotedScores(_Noted):
             result = rule(*args, **kwargs)
         if result is not NotImplemented:
             return result
-        scores = next(x for x in (*args, *kwargs.values()) if isinstance(x, _NotedScores))
+        scores = next(x for x in noted if isinstance(x, _NotedScores))
         if scores.zeroed is not None:
             raise _NotPlainError(f"its code takes masked scores for {_name(func)}")
         scores.following.opened = _name(func)
         return func(*map(_opened, args), **{name: _opened(x) for name, x in kwargs.items()})
 
 
+def _noted_in(values: Iterable[Any]) -> list[_Noted]:
+    """The scores and weights among values, also inside of lists, as `torch.cat` gets them."""
+    noted: list[_Noted] = []
+    for x in values:
+        if isinstance(x, list | tuple):
+            noted += _noted_in(x)
+        elif isinstance(x, _Noted):
+            noted.append(x)
+    return noted
+
+
 def _opened(x: Any) -> Any:
+    if type(x) in (list, tuple):
+        return type(x)(map(_opened, x))
     return x.numbers() if isinstance(x, _NotedScores) else x
 
 
@@ -297,6 +317,43 @@ def _attend_einsum(equation: Any, *operands: Any) -> Any:
     return output.permute([made.index(axis) for axis in result])
 
 
+def _attend_by_sdpa(
+    following: _Following,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attn_mask: Any = None,
+    dropout_p: float = 0.0,
+    is_causal: bool = False,
+    *,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+) -> torch.Tensor:
+    """A call of PyTorch's attention, computed by regard."""
+    # PyTorch aligns the first query with the first key, and regard the last ones.
+    is_aligned = query.shape[-2] == key.shape[-2]
+    if query.dim() != 4 or (is_causal and not is_aligned):
+        raise _NotPlainError(
+            f"its code calls scaled_dot_product_attention on {query.dim()} axes, {query.shape[-2]} queries and "
+            f"{key.shape[-2]} keys"
+        )
+    if attn_mask is not None and not isinstance(attn_mask, PatternMask):
+        attn_mask = attn_mask[(None,) * (4 - attn_mask.dim())]
+    following.calls += 1
+    with torch._C.DisableTorchFunction():
+        output, _ = regard_attention(
+            following.module,
+            query,
+            key,
+            value,
+            attn_mask,
+            scaling=query.shape[-1] ** -0.5 if scale is None else scale,
+            dropout=dropout_p,
+            is_causal=is_causal,
+        )
+    return _changeable(output.transpose(1, 2))
+
+
 def _attend_by_heads(weights: _NotedWeights, v: torch.Tensor) -> torch.Tensor:
     """The output of attention, (batch, heads, n, v_dim)."""
     scores = weights.scores
@@ -325,7 +382,12 @@ def _attend_by_heads(weights: _NotedWeights, v: torch.Tensor) -> torch.Tensor:
             is_causal=False,
             position_bias=bias,
         )
-    return output.transpose(1, 2)
+    return _changeable(output.transpose(1, 2))
+
+
+def _changeable(output: torch.Tensor) -> torch.Tensor:
+    """An output that code may change in place: a product keeps its factors for gradients, and regard its output."""
+    return output.clone() if output.requires_grad else output
 
 
 def _batch_and_heads(scores: _NotedScores, weights: _NotedWeights) -> tuple[int, int]:
@@ -419,6 +481,8 @@ def _divide(scores: Any, number: Any, **others: Any) -> Any:
 def _add(scores: Any, term: Any, **others: Any) -> Any:
     if not isinstance(scores, _NotedScores):
         scores, term = term, scores
+    if isinstance(term, _NotedScores) and not others:
+        return _add_scores(scores, term)
     if others or isinstance(term, _Noted):
         return NotImplemented
     if not isinstance(term, torch.Tensor):
@@ -433,6 +497,21 @@ def _add(scores: Any, term: Any, **others: Any) -> Any:
         added.masks.append((scores.zeroed, tuple(scores.shape)))
         added.zeroed = None
     added.terms.append((term, tuple(scores.shape), 1.0))
+    return added
+
+
+def _add_scores(scores: _NotedScores, others: _NotedScores) -> Any:
+    """The sum of two products, such as those of words and of their places: one product of longer queries and keys."""
+    if scores.zeroed is not None or others.zeroed is not None or scores.leads != others.leads:
+        return NotImplemented
+    if scores.q.shape[:-1] != others.q.shape[:-1] or scores.k.shape[:-1] != others.k.shape[:-1]:
+        return NotImplemented
+    added = scores.like()
+    added.q = torch.cat((scores.factor * scores.q, others.factor * others.q), -1)
+    added.k = torch.cat((scores.k, others.k), -1)
+    added.factor = 1.0
+    added.terms += others.terms
+    added.masks += others.masks
     return added
 
 
@@ -466,7 +545,7 @@ def _where(condition: Any, scores: Any, value: Any) -> Any:
     return _fill(scores, ~condition, value)
 
 
-def _at_least(scores: Any, lowest: Any, **others: Any) -> Any:
+def _at_least(scores: Any, lowest: Any = None, **others: Any) -> Any:
     """The larger of scores and a number that none of them is below."""
     number = _number(lowest)
     if others or not isinstance(scores, _NotedScores) or number is None:
@@ -503,6 +582,19 @@ def _dropped(weights: Any, p: float = 0.5, training: bool = True, inplace: bool 
     if weights.dropout:
         return NotImplemented
     return _NotedWeights(weights.scores, p, weights.shape, weights.kind)
+
+
+def _empty(weights: Any, masked: Any, value: Any) -> Any:
+    """Weights set to 0 where their scores are hidden already: only rows without a key change, and regard's are 0."""
+    if not isinstance(weights, _NotedWeights) or isinstance(masked, _Noted) or _number(value) != 0:
+        return NotImplemented
+    scores = weights.scores
+    if masked.dtype != torch.bool or weights.dropout or not _fits(masked, scores):
+        return NotImplemented
+    for allowed, at in scores.masks:
+        if at == tuple(weights.shape) and not bool((masked & allowed).any()):
+            return weights
+    return NotImplemented
 
 
 # --- what code does with either ---
@@ -583,6 +675,7 @@ _RULES_OF_WEIGHTS: dict[Any, Callable[..., Any]] = {
     **_OF_BOTH,
     functional.dropout: _dropped,
     torch.dropout: _dropped,
+    **dict.fromkeys((torch.masked_fill, _T.masked_fill, _T.masked_fill_), _empty),
 }
 
 

@@ -15,6 +15,7 @@ from transformers_versions import CACHE
 
 import regard as rg
 from regard.integrations.transformers import attach, detach, explain, observe
+from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
 QUICK = (
     "Mistral",
@@ -55,6 +56,48 @@ def test_the_report_of_architectures_holds_none_that_is_wrong():
     statuses = [row["status"] for row in sweep.committed().values()]
     assert sweep.WRONG not in statuses
     assert sum(status in (sweep.EQUAL, sweep.PARTLY) for status in statuses) >= 300
+
+
+def test_the_report_compares_gradients_and_its_refusals_have_reasons():
+    rows = sweep.committed().values()
+    compared = [row for row in rows if row.get("gradients", 1.0) <= sweep.GRADIENTS]
+    assert len(compared) >= 320
+    in_double = [row["gradients in double"] for row in rows if "gradients in double" in row]
+    assert max(in_double, default=0.0) <= sweep.DOUBLE
+    refused = [row["reason"] for row in rows if row["status"] == sweep.REFUSED]
+    with_attention = [reason for reason in refused if "has no attention layer" not in reason]
+    assert len(with_attention) <= 40
+    assert [reason for reason in with_attention if "no tiny input reaches it" in reason] == []
+
+
+@pytest.mark.parametrize(
+    "kind", ["bros", "cpmant", "cvt", "data2vec-vision", "levit", "lilt", "sew-d"]
+)
+def test_models_that_need_inputs_of_their_own_are_proven_plain(kind):
+    row = sweep.row(kind)
+    assert (row["status"], row["outside"]) == (sweep.EQUAL, [])
+    assert row["gradients"] <= sweep.GRADIENTS
+
+
+@pytest.mark.parametrize("attention", ["prob", "full"])
+@pytest.mark.parametrize("distil", [True, False])
+def test_informer_halves_its_sequence_with_and_without_gradients(distil, attention):
+    """Its encoder gets no mask from eager attention, and a mask of the first layer would fit no other."""
+    config = sweep.small.small("informer")
+    config.distil = distil
+    config.attention_type = attention
+    config.encoder_layers = 3
+    torch.manual_seed(0)
+    model = tf.InformerModel(config).eval()
+    model.set_attn_implementation("eager")
+    (inputs,) = tiny_inputs(model)
+    expected = sweep.outputs_of(model, inputs)
+    gradients = sweep.gradients_of(model, inputs, expected)
+    attach(model)
+    for name, output in sweep.outputs_of(model, inputs).items():
+        torch.testing.assert_close(output, expected[name], rtol=1e-5, atol=1e-5)
+    ours = sweep.gradients_of(model, inputs, expected)
+    assert checks.relative(ours, gradients) <= sweep.GRADIENTS
 
 
 @pytest.mark.parametrize("kind", ["mpt", "deberta", "deberta-v2", "wavlm", "trocr"])

@@ -187,3 +187,19 @@ def test_the_memory_of_other_texts_is_refused():
     call = recurring.RecurrentCall(Retention(), x, x, x, {}, memory, scale=1.0)
     with pytest.raises(rg.ShapeError, match=r"memory \(2, .* of 3 batch rows needs \(3, "):
         recurring.compute_recurrence(call, keeps_memory=True)
+
+
+@pytest.mark.parametrize("kind", ["qwen3_next", "bamba"])
+def test_weights_of_a_hybrid_are_those_of_its_softmax_layers_and_the_others_say_so(kind):
+    model = attach(built(kind))
+    recurrent, softmax = (call.layer for call in explain(model, {"input_ids": IDS}).calls)
+    with observe(model, "weights") as observed:
+        model(input_ids=IDS)
+    assert [call.layer for call in observed.calls] == [softmax]
+    rows = observed[softmax][0].weights.sum(-1)
+    torch.testing.assert_close(rows, torch.ones_like(rows))
+    with (
+        pytest.raises(rg.ArgumentError, match="it has no softmax over pairs of queries and keys"),
+        observe(model, "weights", layers=recurrent),
+    ):
+        model(input_ids=IDS)

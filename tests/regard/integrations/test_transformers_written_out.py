@@ -148,6 +148,26 @@ def test_gradients_are_those_of_the_models_own_code(kind):
     assert checks.relative(gradients(ours), gradients(theirs)) <= checks.GRADIENTS
 
 
+@pytest.mark.parametrize("heads", [1, 4])
+def test_code_may_change_the_output_of_attention_in_place(heads):
+    """As Nystromformer does; gradients need the output as it was."""
+
+    def combine(q, k, v):
+        q, k, v = (x.transpose(1, 2).flatten(2).unflatten(2, (heads, -1)) for x in (q, k, v))
+        q, k, v = (x.transpose(1, 2) for x in (q, k, v))
+        output = torch.softmax(q @ k.mT, -1) @ v
+        output += 2 * v
+        return output.transpose(1, 2).flatten(2).unflatten(2, (4, -1)).transpose(1, 2)
+
+    torch.manual_seed(0)
+    own = Own(32, combine)
+    hidden = torch.randn(2, 9, 32)
+    expected = torch.autograd.grad(own(hidden)[0].square().sum(), own.query.weight)[0]
+    exchange_written_out([own])
+    gradient = torch.autograd.grad(own(hidden)[0].square().sum(), own.query.weight)[0]
+    assert float((gradient - expected).norm() / expected.norm()) <= NEAR
+
+
 def test_weights_are_dropped_at_the_models_rate_while_it_trains():
     _, model = models("gpt_neo")
     model = copy.deepcopy(model).train()
@@ -238,6 +258,29 @@ def zeroed(q, k, v, hidden):
     return scores.softmax(-1) @ v
 
 
+def summed_in_place(q, k, v):
+    scores = q @ k.mT
+    scores += v @ k.mT
+    return scores
+
+
+def emptied(q, k, masked):
+    """Weights that are set to zero at some pairs, of scores that are hidden at others or at the same."""
+    scores = (q @ k.mT).masked_fill(~some_pairs(q), -1e9)
+    return torch.softmax(scores, -1).masked_fill(masked, 0.0)
+
+
+def shifted(product):
+    """The numbers of a product, each at the next key."""
+    return torch.cat((torch.zeros_like(product[..., :1]), product[..., :-1]), -1)
+
+
+def fewer_queries(q, k, v):
+    """PyTorch aligns the first query with the first key."""
+    output = torch.nn.functional.scaled_dot_product_attention(q[..., 1:, :], k, v, is_causal=True)
+    return torch.cat((output, output[..., :1, :]), -2)
+
+
 CODE = {
     "plain": (lambda q, k, v: torch.softmax(q @ k.mT / 2, -1) @ v, None),
     "scaled after a bias": (
@@ -269,6 +312,46 @@ CODE = {
             torch.bmm(q.flatten(0, 1), k.flatten(0, 1).mT).mul_(0.5).softmax(-1), v.flatten(0, 1)
         ).view(q.shape),
         None,
+    ),
+    "the sum of two products": (
+        lambda q, k, v: torch.softmax((q @ k.mT) / 2 + (v @ q.mT) * 0.3 + by_head(q), -1) @ v,
+        None,
+    ),
+    "a sum with a product in place": (
+        lambda q, k, v: summed_in_place(q, k, v).softmax(-1) @ v,
+        None,
+    ),
+    "hidden, and emptied after the softmax": (
+        lambda q, k, v: emptied(q, k, ~some_pairs(q)) @ v,
+        None,
+    ),
+    "emptied where nothing was hidden": (
+        lambda q, k, v: emptied(q, k, some_pairs(q)) @ v,
+        "its code takes its weights for masked_fill",
+    ),
+    "an equation of a list": (
+        lambda q, k, v: torch.einsum(
+            "bhnm,bhmd->bhnd", [torch.einsum("bhnd,bhmd->bhnm", [q, k]).softmax(-1), v]
+        ),
+        None,
+    ),
+    "a product that is padded, and added": (
+        lambda q, k, v: torch.softmax(q @ k.mT + shifted(v @ k.mT), -1) @ v,
+        None,
+    ),
+    "PyTorch's attention": (
+        lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(
+            q, k, v, attn_mask=by_head(q), scale=0.3
+        ),
+        None,
+    ),
+    "PyTorch's causal attention": (
+        lambda q, k, v: torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True),
+        None,
+    ),
+    "PyTorch's causal attention of fewer queries": (
+        lambda q, k, v: fewer_queries(q, k, v),
+        "its code calls scaled_dot_product_attention on 4 axes",
     ),
     "one minus weights": (
         lambda q, k, v: (1 - torch.softmax(q @ k.mT, -1)) @ v,
