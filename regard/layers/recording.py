@@ -115,6 +115,11 @@ def record_attention(
                 "; record PyTorch's layers by replaced_attention(want=...) of "
                 "regard.integrations.torch"
             )
+        if any(kind.__module__.startswith("transformers.") for kind in type(model).__mro__):
+            way_out = (
+                "; for a model of transformers, call attach(model) and collect weights with: "
+                "with observe(model, 'weights') as observed: ... (regard.integrations.transformers)"
+            )
         raise ArgumentError(
             f"{type(model).__name__} has no MultiHeadAttention inside, so there is nothing to record{way_out}"
         )

@@ -203,3 +203,8 @@ def test_weights_of_a_hybrid_are_those_of_its_softmax_layers_and_the_others_say_
         observe(model, "weights", layers=recurrent),
     ):
         model(input_ids=IDS)
+    with (
+        pytest.raises(rg.ArgumentError, match=r"so there is nothing to record; .* observe"),
+        rg.record_attention(model),
+    ):
+        model(input_ids=IDS)
