@@ -36,8 +36,9 @@ TOLERANCE = 1e-4
 CAUSAL = 1e-4
 # Relative to the norm of one gradient, or to 1e-3 of the largest.
 GRADIENTS = 1e-4
-# The same in float64, of models whose gradients differ by more in float32: rounding alone is far below it.
-DOUBLE = 1e-9
+# The same in float64, of models whose gradients differ by more in float32: what is rounding falls with the precision.
+# Not to 1e-16, since some models round to float32 on their way, as for their softmax.
+DOUBLE = 1e-6
 REPLACED = ("longformer", "led", "big_bird")
 EQUAL = "equal"
 PARTLY = "equal, parts outside"
