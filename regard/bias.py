@@ -40,6 +40,12 @@ class Bias(Described):
         """
         raise NotImplementedError(f"{type(self).__name__} does not define by_distance")
 
+    def in_range(
+        self, lowest: int, highest: int, heads: int, device: torch.device | str
+    ) -> torch.Tensor:
+        """The bias at every distance from `lowest` to `highest`, (heads or 1, distances)."""
+        return self.by_distance(torch.arange(lowest, highest + 1, device=device), heads)
+
     @property
     def learns(self) -> bool:
         """Whether it has parameters that need a gradient."""
@@ -298,6 +304,25 @@ class GridRelative(nn.Module, Bias):
 
     def by_distance(self, distances: torch.Tensor, heads: int) -> torch.Tensor:
         return self._at_offsets(self.offsets(distances))
+
+    @property
+    def _farthest(self) -> int:
+        """The largest distance that has an offset of the table."""
+        back = self.pattern.reach().back
+        assert back is not None
+        return back
+
+    def in_range(
+        self, lowest: int, highest: int, heads: int, device: torch.device | str
+    ) -> torch.Tensor:
+        # Only few distances of a large grid have an offset of the table; the numbers of the others are 0.
+        far = self._farthest
+        first = max(lowest, -far)
+        end = min(highest, far) + 1
+        if first >= end:
+            return super().in_range(lowest, highest, heads, device)
+        near = super().in_range(first, end - 1, heads, device)
+        return torch.nn.functional.pad(near, (first - lowest, highest + 1 - end))
 
     def on(self, shape: tuple[int, ...]) -> GridRelative:
         """The same bias, with the same parameter, for images of another shape."""

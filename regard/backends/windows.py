@@ -1,9 +1,8 @@
 """The windows backend: windows that divide an image or a video, each computed by itself.
 
-The positions of a window do not follow each other, so windows are copied to places where they do, and become batch rows
-of smaller calls without a mask: one call for windows in the middle, and one for each size of those at the edges. The
-native kernel computes them, or fused calls where it is missing. Time grows with the kept pairs, and memory with the
-positions.
+The native kernel computes them in one call: it copies a window, whose positions do not follow each other, to the core's
+cache. Where it is missing, windows become batch rows of fused calls without a mask: one call for windows in the middle,
+and one for each size of those at the edges. Time grows with the kept pairs, and memory with the positions.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from regard.backends.limits import (
     refusal_by,
     where,
 )
-from regard.backends.native import kernel_of
+from regard.backends.native import offer_of_windows
 from regard.backends.schedule import strictly
 from regard.backends.sinks import with_sinks
 from regard.core.backend import Cost, Offer, Operands, Refusal, Relative
@@ -67,6 +66,11 @@ class Windows(Limited):
     )
 
     def offer(self, problem: Problem) -> Offer | Refusal:
+        grid = problem.pattern.divided_grid()
+        positions = [_positions(grid, groups) for groups in product(*grid.axes)]
+        offer = offer_of_windows(problem, positions)
+        if offer is not None:
+            return strictly(problem, offer)
         parts = _parts_of(problem)
         if isinstance(parts, Refusal):
             return parts
@@ -156,17 +160,23 @@ class WindowPart:
     cost: Cost
 
 
+def _positions(grid: DividedGrid, groups: tuple[EqualWindows, ...]) -> torch.Tensor:
+    """The positions of the windows of one size, (windows, cells)."""
+    positions = torch.zeros(1, 1, dtype=torch.int64, device="cpu")
+    for size, group in zip(grid.shape, groups, strict=True):
+        steps = torch.arange(group.count * group.size, device="cpu") + group.first
+        of_axis = steps.view(group.count, group.size)
+        joined = positions[:, None, :, None] * size + of_axis[:, None]
+        positions = joined.flatten(2).flatten(0, 1)
+    return positions
+
+
 def _parts_of(problem: Problem) -> list[WindowPart] | Refusal:
-    """The windows of each size with what computes them, or the reason why neither kernel nor fused calls can."""
+    """The windows of each size with what computes them, or the reason why fused calls cannot."""
     grid = problem.pattern.divided_grid()
     wide = torch.promote_types(problem.dtype, torch.float32)
     parts = []
     for groups in product(*grid.axes):
-        windows = WindowsOfOneSize(problem, grid, groups)
-        kernel = kernel_of(windows.problem)
-        if kernel is not None:
-            parts.append(WindowPart(windows, *kernel))
-            continue
         windows = WindowsOfOneSize(replace(problem, dtype=wide, storage=wide), grid, groups)
         refusal = refusal_by(flash.LIMITS, windows.problem)
         if refusal is not None:

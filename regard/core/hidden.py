@@ -248,8 +248,7 @@ def _prepared_bias(
     starts = start.tolist() if isinstance(start, torch.Tensor) else [start]
     lowest = grid.keys.start - (max(starts, default=0) + max(0, problem.q_len - 1))
     highest = max(lowest, grid.keys.stop - 1 - min(starts, default=0))
-    distances = torch.arange(lowest, highest + 1, device=grid.device)
-    return Relative(bias.by_distance(distances, problem.heads), lowest)
+    return Relative(bias.in_range(lowest, highest, problem.heads, grid.device), lowest)
 
 
 def prepared_sink(sink: float | torch.Tensor, q: torch.Tensor) -> torch.Tensor:

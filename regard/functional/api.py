@@ -105,21 +105,22 @@ def attention(
     if foreign:
         refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
     if layout is not HEADS_FIRST and checked_layout(layout) != HEADS_FIRST:
-        options = {
-            "pattern": pattern,
-            "mechanism": mechanism,
-            "bias": bias,
-            "sink": sink,
-            "softcap": softcap,
-            "scale": scale,
-            "dropout": dropout,
-            "dropout_seed": dropout_seed,
-            "q_start": q_start,
-            "backend": backend,
-            "strict": strict,
-            "precise": precise,
-            "parameters": parameters,
-        }
+        # In the order of _REPEATED_OPTIONS.
+        options = (
+            pattern,
+            mechanism,
+            bias,
+            parameters,
+            dropout_seed,
+            sink,
+            q_start,
+            softcap,
+            scale,
+            dropout,
+            strict,
+            backend,
+            precise,
+        )
         return _output_in_layout(layout, q, k, v, options)
     is_unknown = False
     if not torch.compiler.is_compiling() and REPEATED.repeat is not None:
@@ -186,18 +187,43 @@ def attention(
     return _output_of_new(call) if output is None else output
 
 
+# The options of a call in the order in which a repeated one is looked up.
+_REPEATED_OPTIONS = (
+    "pattern",
+    "mechanism",
+    "bias",
+    "parameters",
+    "dropout_seed",
+    "sink",
+    "q_start",
+    "softcap",
+    "scale",
+    "dropout",
+    "strict",
+    "backend",
+    "precise",
+)
+
+
 def _output_in_layout(
     layout: str,
     q: torch.Tensor,
     k: torch.Tensor | Stored,
     v: torch.Tensor | Stored,
-    options: dict[str, Any],
+    options: tuple[Any, ...],
 ) -> torch.Tensor:
     """The output of a call whose heads are not before the length of q, k and v, in the order of q's axes."""
+    heads_first = swapped(q), swapped(k), swapped(v)
+    # A small call would take some percent longer if it entered `attention` again before it is looked up.
+    if not torch.compiler.is_compiling() and REPEATED.repeat is not None:
+        repeated = REPEATED.repeat(*heads_first, *options)
+        if repeated is not None and repeated is not UNKNOWN:
+            return repeated.transpose(1, 2)
+    by_name: dict[str, Any] = dict(zip(_REPEATED_OPTIONS, options, strict=True))
     try:
-        output = attention(swapped(q), swapped(k), swapped(v), **options)
+        output = attention(*heads_first, **by_name)
     except ShapeError as error:
-        raise refusal_as_given(error, layout, q, k, v, options["mechanism"]) from None
+        raise refusal_as_given(error, layout, q, k, v, by_name["mechanism"]) from None
     return swapped(output)
 
 

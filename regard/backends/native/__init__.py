@@ -4,6 +4,6 @@ An output row depends on its query and the keys that it may look at alone: it ha
 number of threads, and computed at once or continued with a cache of the same dtype.
 """
 
-from regard.backends.native.backend import Native, kernel_of
+from regard.backends.native.backend import Native, kernel_of, offer_of_windows
 
-__all__ = ["Native", "kernel_of"]
+__all__ = ["Native", "kernel_of", "offer_of_windows"]

@@ -24,7 +24,7 @@ from regard.backends.native import recurrence as native_recurrence
 from regard.backends.native.bands import RowBand, row_band_of
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import lists_to_lower, lists_to_read
+from regard.backends.native.lowering import Windows, lists_to_lower, lists_to_read
 from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import (
@@ -186,6 +186,20 @@ def kernel_of(problem: Problem) -> tuple[Calls, Cost] | None:
     return Differentiated(kernel), _cost(kernel)
 
 
+def offer_of_windows(problem: Problem, positions: list[torch.Tensor]) -> Offer | None:
+    """The kernel for a call whose positions look at their own window; None where it does not compute this problem.
+
+    Args:
+        problem: without dropout and statistics of weights; a bias is one by distance.
+        positions: of windows of one size, for each size, as `Windows` takes them.
+    """
+    library = load()
+    if isinstance(library, str) or refusal_by(LIMITS, problem) is not None:
+        return None
+    kernel = Kernel(library, problem, Windows(positions))
+    return Offer(_cost(kernel), kernel.run)
+
+
 def _reads_stored(problem: Problem) -> bool:
     """Whether the kernel reads keys and values as they are stored; float64 it reads beside queries of float64 alone."""
     return problem.storage != torch.float64 or problem.dtype == torch.float64
@@ -216,6 +230,8 @@ def _pairs(kernel: Kernel) -> PairsOfTiles:
     tile = kernel.library.tile
     pattern = problem.pattern
     lines = problem.batch * problem.heads
+    if kernel.windows is not None:
+        return PairsOfTiles(kernel.windows.pairs * lines, False)
     if kernel.band is not None:
         estimate = pairs_of_long_band(problem, *tile)
         if estimate is not None:

@@ -23,7 +23,7 @@ from regard.backends.native.filling import (
     output_layout,
 )
 from regard.backends.native.library import MOST_TOP, CStatistics, Library
-from regard.backends.native.lowering import Lowered, lists_to_read, lower
+from regard.backends.native.lowering import Lowered, Windows, lists_to_read, lower
 from regard.backends.native.row_keys import RowSchedules
 from regard.backends.statistics.second_pass import (
     compute_statistics,
@@ -161,11 +161,15 @@ def _reads_weights_again(want: Any) -> bool:
 
 
 class Kernel:
-    """The kernel for one problem."""
+    """The kernel for one problem.
 
-    def __init__(self, library: Library, problem: Problem) -> None:
+    windows: those into which its pattern divides the positions, if the kernel is to read them.
+    """
+
+    def __init__(self, library: Library, problem: Problem, windows: Windows | None = None) -> None:
         self.library = library
         self.problem = problem
+        self.windows = windows
         self.accumulation_dtype = accumulation_dtype(problem.dtype)
         self._output_layout = output_layout(problem)
         # Whether calls differ only in q, k and v, and in a bias by distance where its numbers are not kept.
@@ -267,7 +271,7 @@ class Kernel:
         try:
             kernel_call = self._spare.pop()
         except IndexError:
-            kernel_call = KernelCall(self.problem)
+            kernel_call = self._new_call()
         struct = kernel_call.struct
         layout = None
         if self._is_plain and type(k) is torch.Tensor and type(v) is torch.Tensor:
@@ -322,7 +326,7 @@ class Kernel:
         if not q.stride(3) == k.stride(3) == v.stride(3) == 1:  # the kernel reads copies
             return None
 
-        kernel_call = KernelCall(self.problem)
+        kernel_call = self._new_call()
         output = torch.empty_strided(*self._output_layout, dtype=q.dtype, device="cpu")
         kernel_call.fill(operands, self._lower(operands), output, None)
         for tensor_struct in kernel_call.tensors:
@@ -351,7 +355,7 @@ class Kernel:
         grads = [_room_for(x) for x in inputs[:3]]
         grad_bias = self._bias_gradient(operands)
 
-        kernel_call = KernelCall(self.problem)
+        kernel_call = self._new_call()
         lowered = self._lower(operands, backward=True)
         output = dense(saved.output)
         kernel_call.fill(operands, lowered, output, log_sum_exp, saved.row_sums)
@@ -363,6 +367,13 @@ class Kernel:
         if grad_bias is not None:
             grads.append(_reduce_bias_gradient(grad_bias, operands))
         return _in_dtypes_of(inputs, grads)
+
+    def _new_call(self) -> KernelCall:
+        """A struct for calls of this problem."""
+        kernel_call = KernelCall(self.problem)
+        if self.windows is not None:
+            kernel_call.struct.windows = self.windows.address
+        return kernel_call
 
     def _both_passes(self, operands: Operands) -> BothPasses | None:
         """What computes both passes of such calls without Python; None where they differ in more than their tensors."""
@@ -381,7 +392,7 @@ class Kernel:
         known = self._kept_passes.get((keys, start))
         if known is not None:
             return known
-        kernel_call = KernelCall(self.problem)
+        kernel_call = self._new_call()
         row_keys = _row_keys(operands)
         if row_keys is None:
             kernel_call.write_schedules(self._lower(operands))
@@ -393,6 +404,8 @@ class Kernel:
 
         Keys of batch rows are written into the room of an earlier call, if there is one.
         """
+        if self.windows is not None:
+            return self.windows.lowered
         keys = operands.grid.keys
         start = operands.grid.q_start
         if operands.pattern is not None:

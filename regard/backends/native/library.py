@@ -17,7 +17,7 @@ import torch
 from regard.backends.native.build import LIBRARY, digest
 from regard.errors import RegardError
 
-VERSION = 9  # RG_VERSION in regard_native.h
+VERSION = 10  # RG_VERSION in regard_native.h
 MOST_ROWS = 192  # RG_MOST_ROWS
 SPAN = 2048  # RG_SPAN
 ROWS_OF_BITS = 64  # RG_ROWS_OF_BITS
@@ -155,6 +155,16 @@ class CLists(Structure):
     ]
 
 
+class CWindows(Structure):
+    """rg_windows."""
+
+    _fields_ = [
+        ("windows", c_int32),
+        ("first", c_void_p),
+        ("cell", c_void_p),
+    ]
+
+
 class CCall(Structure):
     """rg_call."""
 
@@ -176,6 +186,7 @@ class CCall(Structure):
         ("start", c_void_p),
         ("bias", CBias),
         ("lists", c_void_p),
+        ("windows", c_void_p),
         ("schedules", c_int32),
         ("schedule", c_void_p),
         ("schedule_of", c_void_p),

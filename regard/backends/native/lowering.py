@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from regard.backends.native.bands import RowBand, entry_of, row_band_of, row_band_of_problem
-from regard.backends.native.library import MOST_ROWS, CLists, CSchedule
+from regard.backends.native.library import MOST_ROWS, CLists, CSchedule, CWindows
 from regard.backends.schedule import SHARED_ROWS, Arrays, Schedule
 from regard.core.problem import Problem
 from regard.patterns import Pattern
@@ -64,6 +64,26 @@ class Lowered:
             _, tensors_of_lists = self.lists
             total += sum(x.nbytes for x in tensors_of_lists)
         return total
+
+
+class Windows:
+    """Windows that divide the positions of a call, in place of schedules.
+
+    Args:
+        positions: of windows of one size, int64 (windows, cells), for each size. Windows of equal distances follow
+            each other, since the kernel keeps the numbers of a bias for the next window of the same distances.
+    """
+
+    def __init__(self, positions: list[torch.Tensor]) -> None:
+        sizes = [torch.full((len(x),), x.shape[1], device="cpu") for x in positions]
+        counts = torch.cat(sizes)
+        first = torch.nn.functional.pad(counts.cumsum(0), (1, 0)).int()
+        cells = torch.cat([x.flatten() for x in positions]).int()
+        self._arrays = first, cells  # the struct points at them
+        self._struct = CWindows(windows=len(counts), first=first.data_ptr(), cell=cells.data_ptr())
+        self.address = ctypes.addressof(self._struct)
+        self.pairs = int(counts.square().sum())  # of one batch row and head
+        self.lowered = Lowered([], None)
 
 
 def _struct_of(arrays: Arrays, origin: int) -> CSchedule:

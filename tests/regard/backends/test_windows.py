@@ -14,7 +14,8 @@ from measuring import Largest
 
 import regard as rg
 from regard import patterns as p
-from regard.bias import GridRelative
+from regard.backends import windows
+from regard.bias import ALiBi, GridRelative
 from regard.testing.oracle import answer
 
 PRIMES = (2, 3, 5, 7, 11, 13)
@@ -148,6 +149,15 @@ def assert_is_right(case: WindowCase) -> None:
         )
 
 
+def test_fused_calls_compute_the_same_where_the_kernel_is_missing(monkeypatch, fresh_plans):
+    monkeypatch.setattr(windows, "offer_of_windows", lambda *_: None)
+    for number in range(60):
+        case = WindowCase(number)
+        case.has_bias = False  # fused calls give it no gradient,
+        case.softcap = None  # and have no softcap
+        assert_is_right(case)
+
+
 @pytest.mark.parametrize("first", range(0, 300, 50))
 def test_300_drawn_images_and_videos_have_the_oracles_values_and_gradients(first):
     for number in range(first, first + 50):
@@ -191,6 +201,53 @@ def test_no_tensor_of_pairs_of_an_image_is_made_forward_or_backward():
     with Largest() as largest:
         rg.attention(q, k, v, pattern=pattern, bias=bias).square().sum().backward()
     assert q.numel() <= largest.held < CELLS * CELLS / 10
+
+
+@pytest.mark.parametrize(
+    ("shape", "window", "heads"),
+    [
+        ((31, 29), (29, 28), 1),  # row blocks of a window, and several parts of its backward pass
+        ((17, 13), (17, 13), 3),
+        ((19, 11), (5, 3), 6),  # grouped heads
+    ],
+)
+def test_windows_of_any_size_have_the_values_and_gradients_of_the_reference(shape, window, heads):
+    cells = prod(shape)
+    q = torch.randn(2, heads, cells, 5, dtype=torch.float64, requires_grad=True)
+    k, v = (torch.randn(2, 1, cells, 5, dtype=torch.float64, requires_grad=True) for _ in range(2))
+    pattern = p.ImageWindows(shape, window, shift=2)
+    results = []
+    for backend in ("windows", "reference"):
+        output = rg.attention(q, k, v, pattern=pattern, bias=ALiBi(), backend=backend)
+        gradients = torch.autograd.grad(output.sin().sum(), (q, k, v))
+        results.append((output, *gradients))
+    torch.testing.assert_close(*results)
+
+
+def test_threads_change_no_bit_of_values_and_gradients():
+    q, k, v = (torch.randn(2, 3, 19 * 17, 8, requires_grad=True) for _ in range(3))
+    pattern = p.ImageWindows((19, 17), 5, shift=2)
+    bias = GridRelative(3, (19, 17), 5)
+    threads = torch.get_num_threads()
+    results = []
+    try:
+        for count in (1, 3):
+            torch.set_num_threads(count)
+            output = rg.attention(q, k, v, pattern=pattern, bias=bias, backend="windows")
+            inputs = (q, k, v, bias.weight)
+            gradients = torch.autograd.grad(output.square().sum(), inputs)
+            results.append((output, *gradients))
+    finally:
+        torch.set_num_threads(threads)
+    assert all(map(torch.equal, *results))
+
+
+def test_the_numbers_of_a_grid_are_those_of_every_distance():
+    bias = GridRelative(2, (7, 11), (3, 5))
+    for lowest, highest in ((-76, 76), (-3, 40), (30, 60), (-26, 26), (-70, -20)):
+        distances = torch.arange(lowest, highest + 1)
+        found = bias.in_range(lowest, highest, 2, "cpu")
+        assert torch.equal(found, bias.by_distance(distances, 2))
 
 
 def test_the_log_sum_exp_and_its_gradient_are_those_of_the_reference():

@@ -173,6 +173,64 @@ def test_schedules_that_do_not_exist_are_refused(native):
         call.compute(native)
 
 
+class WindowedCall(SoundCall):
+    """A call of five windows, for a test to damage."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = torch.arange(0, 301, 60, dtype=torch.int32)
+        self.cells = torch.arange(299, -1, -1, dtype=torch.int32)
+        self.windows = library.CWindows(
+            windows=5, first=self.first.data_ptr(), cell=self.cells.data_ptr()
+        )
+        self.set(windows=ctypes.addressof(self.windows), statistics=None)
+
+    def set_first(self, window: int, place: int) -> None:
+        self.first[window] = place
+
+    def set_cell(self, place: int, cell: int) -> None:
+        self.cells[place] = cell
+
+
+DAMAGES_OF_WINDOWS: dict[str, tuple[int, Callable[[WindowedCall], object]]] = {
+    "no window": (3, lambda call: setattr(call.windows, "windows", 0)),
+    "more windows than positions": (3, lambda call: setattr(call.windows, "windows", 2**31 - 1)),
+    "no positions": (3, lambda call: setattr(call.windows, "cell", None)),
+    "a first position that is not 0": (3, lambda call: call.set_first(0, 1)),
+    "an empty window": (3, lambda call: call.set_first(2, 60)),
+    "a window behind the last position": (3, lambda call: call.set_first(4, 400)),
+    "positions without a window": (3, lambda call: call.set_first(5, 299)),
+    "a position before the first": (3, lambda call: call.set_cell(7, -1)),
+    "a position behind the last": (3, lambda call: call.set_cell(7, 300)),
+    "fewer keys than queries": (7, lambda call: call.set(keys=299)),
+    "keys from another one on": (7, lambda call: call.set(first_key=1)),
+    "dropout": (7, lambda call: call.set(dropout=0.5)),
+    "statistics": (7, lambda call: call.set(statistics=call.statistics.address)),
+    "int8 values": (7, lambda call: setattr(call.struct.v, "type", 3)),
+}
+
+
+def test_a_call_of_windows_is_computed(native):
+    call = WindowedCall()
+    call.compute(native)
+    windows = 299 - torch.arange(300).view(5, 60)
+    for cells in windows:
+        expected = rg.attention(Q[:, :, cells], K[:, :, cells], K[:, :, cells])
+        torch.testing.assert_close(call.output[:, :, cells], expected)
+
+
+@pytest.mark.parametrize("name", DAMAGES_OF_WINDOWS)
+def test_damaged_windows_are_refused_and_nothing_is_written(native, name):
+    code, damage = DAMAGES_OF_WINDOWS[name]
+    call = WindowedCall()
+    damage(call)
+    with pytest.raises(RegardError, match="native kernel refused a call") as refusal:
+        call.compute(native)
+    assert library._WRONG[code] in str(refusal.value)
+    assert (call.output == UNWRITTEN).all()
+    assert (call.sums == UNWRITTEN).all()
+
+
 STRUCTS = (
     library.CSchedule,
     library.CTensor,
@@ -187,6 +245,7 @@ STRUCTS = (
     program.COperation,
     program.CProgram,
     program.CWriting,
+    library.CWindows,
 )
 
 

@@ -153,6 +153,18 @@ int check_lists(const rg_lists &l, const rg_call &c) {
   return plain && c.k.type == c.q.type && c.v.type == c.q.type && (c.q.type == RG_FLOAT32 || c.q.type == RG_FLOAT64) ? RG_OK : RG_BAD_OPTIONS;
 }
 
+int check_windows(const rg_windows &x, const rg_call &c) {
+  if (!x.first || !x.cell || x.windows < 1 || x.windows > c.q_len || x.first[0] != 0) return RG_BAD_BLOCKS;
+  for (int32_t w = 0; w < x.windows; w++)
+    if (x.first[w + 1] <= x.first[w] || x.first[w + 1] > c.q_len) return RG_BAD_BLOCKS;
+  if (x.first[x.windows] != c.q_len) return RG_BAD_BLOCKS;
+  for (int32_t i = 0; i < c.q_len; i++)
+    if (x.cell[i] < 0 || x.cell[i] >= c.q_len) return RG_BAD_BLOCKS;
+  const bool by_distance = !c.bias.data || (c.bias.row == -1 && c.bias.key == 1);
+  const bool plain = !c.lists && !c.dropout && !c.statistics && c.k.type != RG_INT8 && c.v.type != RG_INT8;
+  return plain && by_distance && c.first_key == 0 && c.keys == c.q_len ? RG_OK : RG_BAD_OPTIONS;
+}
+
 // The types of queries and outputs: float64 alone, or any of the others.
 int float_types(const rg_call &c) {
   return c.q.type == RG_FLOAT64 ? 1 << RG_FLOAT64 : 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16;
@@ -182,14 +194,17 @@ int check(const rg_call *call) {
   if (c.heads % c.kv_heads || c.first_key < 0 || (int64_t)c.first_key + c.keys > INT32_MAX - RG_SPAN) return RG_BAD_SIZES;
   if (c.head_dim > 1 << 16 || c.v_dim > 1 << 16) return RG_BAD_SIZES;
   if (c.threads < 1) return RG_BAD_OPTIONS;
-  if (c.lists) {
+  if (c.windows) {
+    if (int wrong = check_windows(*c.windows, c)) return wrong;
+  } else if (c.lists) {
     if (int wrong = check_lists(*c.lists, c)) return wrong;
   } else if (c.schedules < 1 || !c.schedule) {
     return RG_BAD_OPTIONS;
   }
-  for (int s = 0; s < c.schedules && !c.lists; s++)
+  const bool by_schedule = !c.lists && !c.windows;
+  for (int s = 0; s < c.schedules && by_schedule; s++)
     if (int wrong = check_schedule(c.schedule[s], c)) return wrong;
-  if (c.schedule_of && !c.lists)
+  if (c.schedule_of && by_schedule)
     for (int64_t i = 0; i < (int64_t)c.batch * c.heads; i++)
       if (c.schedule_of[i] < 0 || c.schedule_of[i] >= c.schedules) return RG_BAD_OPTIONS;
   const int floats = float_types(c), any = 1 << RG_FLOAT32 | 1 << RG_BFLOAT16 | 1 << RG_FLOAT16 | 1 << RG_INT8 | floats;
@@ -316,12 +331,13 @@ bool has_kernel() { return instructions() != NONE; }
 extern "C" {
 PUBLIC int32_t rg_version(void) { return RG_VERSION; }
 PUBLIC const char *rg_sources(void) { return RG_SOURCES; }
-PUBLIC void rg_sizes(int32_t sizes[13]) {
+PUBLIC void rg_sizes(int32_t sizes[14]) {
   sizes[0] = sizeof(rg_schedule), sizes[1] = sizeof(rg_tensor), sizes[2] = sizeof(rg_bias);
   sizes[3] = sizeof(rg_call), sizes[4] = sizeof(rg_gradients), sizes[5] = sizeof(rg_statistics);
   sizes[6] = sizeof(rg_recurrence), sizes[7] = sizeof(rg_recurrence_gradients);
   sizes[8] = sizeof(rg_lists), sizes[9] = sizeof(rg_visible);
   sizes[10] = sizeof(rg_operation), sizes[11] = sizeof(rg_program), sizes[12] = sizeof(rg_writing);
+  sizes[13] = sizeof(rg_windows);
 }
 PUBLIC void rg_use_threads(void *function) { __atomic_store_n(&given_parallel, (decltype(&GOMP_parallel))function, __ATOMIC_RELAXED); }
 PUBLIC int32_t rg_has_threads(void) { return HAS_THREADS; }

@@ -17,6 +17,7 @@
 #include "tasks.h"
 #include "received.h"
 #include "recurrence.h"
+#include "windows.h"
 #if !defined(RG_BF16)
 #include "listed.h"
 #include "recurrence_back.h"
@@ -28,6 +29,7 @@ int forward(const rg_call *c) {
   if (c->lists) return forward_listed(*c);
 #endif
   const Flushing flushing;
+  if (c->windows) return forward_windows(*c);
   const int failed = forward_all(*c);
   return failed ? failed : receive_all(*c);
 }
@@ -36,6 +38,7 @@ int backward(const rg_call *c, const rg_gradients *g) {
   if (c->lists) return backward_listed(*c, *g);
 #endif
   const Flushing flushing;
+  if (c->windows) return backward_windows(*c, *g);
   return backward_all(*c, *g);
 }
 int recur(const rg_recurrence *c) { return recur_all(*c); }

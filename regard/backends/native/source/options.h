@@ -50,9 +50,15 @@ struct Bias {  // of one row: the numbers of the keys from first_key on
     } else if (skip >= 0 && skip + n <= keys) {
       for (int j = 0; j < n; j += W) store(s + j, sum(load(s + j), load(row + skip + j)));
     } else {
-      for (long j = std::max(0L, -skip); j < std::min<long>(n, keys - skip); j++)
-        s[j] = sum(all(s[j]), all(row[skip + j]))[0];
+      for (int j = 0; j < n; j += W) add_register(skip + j, s + j);
     }
+  }
+
+  // The same for one register, the keys of which begin `skip` keys after the first one.
+  void add_register(long skip, real *s) const {
+    const int begin = (int)std::max(0L, -skip), end = (int)std::min<long>(W, keys - skip);
+    if (begin == 0 && end > 0) return store(s, sum(load(s), end < W ? load_some(row + skip, end) : load(row + skip)));
+    for (int j = begin; j < end; j++) s[j] = sum(all(s[j]), all(row[skip + j]))[0];
   }
 
   static vf sum(vf score, vf bias) {

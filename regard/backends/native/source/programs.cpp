@@ -68,6 +68,7 @@ struct Attending {
     schedule.block = block;
     schedule.run = run;
     call.lists = nullptr;
+    call.windows = nullptr;
     call.schedules = 1;
     call.schedule = &schedule;
     call.schedule_of = nullptr;

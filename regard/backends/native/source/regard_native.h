@@ -8,7 +8,7 @@
 extern "C" {
 #endif
 
-#define RG_VERSION 9
+#define RG_VERSION 10
 #define RG_MOST_ROWS 192  // of a row block
 #define RG_ROWS_OF_BITS 64  // of a row block that `rg_lower` writes for a batch row with hidden keys between others
 #define RG_MOST_TOP 512   // of the largest weights of a row
@@ -108,6 +108,14 @@ typedef struct {
   const int32_t *lo, *hi;         // [bounds][q_len]: row r may look at the keys lo[r] <= key < hi[r]
 } rg_lists;
 
+// Windows in place of schedules: a position may look at those of its own window. Window w has the positions cell[first[w]] ..
+// cell[first[w + 1] - 1], and every position has a window.
+typedef struct {
+  int32_t windows;
+  const int32_t *first;           // [windows + 1], ascending from 0 to q_len
+  const int32_t *cell;            // [q_len]
+} rg_windows;
+
 typedef struct {
   int32_t batch, heads, kv_heads, q_len, head_dim, v_dim;
   int32_t first_key, keys;        // k and v hold the keys first_key <= key < first_key + keys
@@ -119,6 +127,8 @@ typedef struct {
   const int64_t *start;           // [batch]: positions of the first queries; read for dropout and distances
   rg_bias bias;
   const rg_lists *lists;          // NULL: schedules. With them there is no softcap, bias, dropout or statistic, and all types are that of q
+  const rg_windows *windows;      // NULL: schedules. With them keys are as many as queries, a bias is a table by distance, and there
+                                  // is no list, int8, dropout or statistic
   int32_t schedules;
   const rg_schedule *schedule;    // [schedules]
   const int32_t *schedule_of;     // [batch][heads]: which schedule; NULL: the first for all
@@ -240,9 +250,9 @@ int32_t rg_has_threads(void);               // whether an OpenMP library with th
 int32_t rg_instructions(void);              // 0: none that fits this processor, 1: no own instructions, 2: AVX2,
                                             // 3: AVX-512, 4: AVX-512 with BF16, 5: NEON
 int32_t rg_use_instructions(int32_t);       // choose fewer than the processor has, for tests; 0 chooses again
-void rg_sizes(int32_t sizes[13]);           // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
+void rg_sizes(int32_t sizes[14]);           // of the structs in this file in bytes: schedule, tensor, bias, call, gradients,
                                             // statistics, recurrence and its gradients, lists, visible, operation, program,
-                                            // writing
+                                            // writing, windows
 // Write the schedules of a call, and return how many words of bits they need. Nothing is complete if that is more than `words`:
 // give more room then. -1: a size is below 1, an array is missing, or a number is farther than 2^62 from 0.
 int64_t rg_lower(const rg_visible *);
