@@ -104,7 +104,8 @@ def attention(
     """
     if foreign:
         refuse_keywords("attention", foreign, OPTIONS, OF_CALLS)
-    if layout is not HEADS_FIRST and checked_layout(layout) != HEADS_FIRST:
+    is_length_first = layout is LENGTH_FIRST  # mostly; a call of few tokens notices the function
+    if is_length_first or (layout is not HEADS_FIRST and checked_layout(layout) != HEADS_FIRST):
         # In the order of _REPEATED_OPTIONS.
         options = (
             pattern,
@@ -213,12 +214,16 @@ def _output_in_layout(
     options: tuple[Any, ...],
 ) -> torch.Tensor:
     """The output of a call whose heads are not before the length of q, k and v, in the order of q's axes."""
-    heads_first = swapped(q), swapped(k), swapped(v)
-    # A small call would take some percent longer if it entered `attention` again before it is looked up.
-    if not torch.compiler.is_compiling() and REPEATED.repeat is not None:
-        repeated = REPEATED.repeat(*heads_first, *options)
-        if repeated is not None and repeated is not UNKNOWN:
-            return repeated.transpose(1, 2)
+    # A call of few tokens would take some percent longer if it entered `swapped` for each tensor, and `attention` again
+    # before it is looked up.
+    if type(q) is type(k) is type(v) is torch.Tensor and q.dim() == k.dim() == v.dim() == 4:
+        heads_first = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)
+        if not torch.compiler.is_compiling() and REPEATED.repeat is not None:
+            repeated = REPEATED.repeat(*heads_first, *options)
+            if repeated is not None and repeated is not UNKNOWN:
+                return repeated.transpose(1, 2)
+    else:
+        heads_first = swapped(q), swapped(k), swapped(v)
     by_name: dict[str, Any] = dict(zip(_REPEATED_OPTIONS, options, strict=True))
     try:
         output = attention(*heads_first, **by_name)

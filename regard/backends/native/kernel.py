@@ -271,7 +271,7 @@ class Kernel:
         try:
             kernel_call = self._spare.pop()
         except IndexError:
-            kernel_call = self._new_call()
+            kernel_call = KernelCall(self.problem)
         struct = kernel_call.struct
         layout = None
         if self._is_plain and type(k) is torch.Tensor and type(v) is torch.Tensor:
@@ -326,7 +326,7 @@ class Kernel:
         if not q.stride(3) == k.stride(3) == v.stride(3) == 1:  # the kernel reads copies
             return None
 
-        kernel_call = self._new_call()
+        kernel_call = KernelCall(self.problem)
         output = torch.empty_strided(*self._output_layout, dtype=q.dtype, device="cpu")
         kernel_call.fill(operands, self._lower(operands), output, None)
         for tensor_struct in kernel_call.tensors:
@@ -355,7 +355,7 @@ class Kernel:
         grads = [_room_for(x) for x in inputs[:3]]
         grad_bias = self._bias_gradient(operands)
 
-        kernel_call = self._new_call()
+        kernel_call = KernelCall(self.problem)
         lowered = self._lower(operands, backward=True)
         output = dense(saved.output)
         kernel_call.fill(operands, lowered, output, log_sum_exp, saved.row_sums)
@@ -367,13 +367,6 @@ class Kernel:
         if grad_bias is not None:
             grads.append(_reduce_bias_gradient(grad_bias, operands))
         return _in_dtypes_of(inputs, grads)
-
-    def _new_call(self) -> KernelCall:
-        """A struct for calls of this problem."""
-        kernel_call = KernelCall(self.problem)
-        if self.windows is not None:
-            kernel_call.struct.windows = self.windows.address
-        return kernel_call
 
     def _both_passes(self, operands: Operands) -> BothPasses | None:
         """What computes both passes of such calls without Python; None where they differ in more than their tensors."""
@@ -392,7 +385,7 @@ class Kernel:
         known = self._kept_passes.get((keys, start))
         if known is not None:
             return known
-        kernel_call = self._new_call()
+        kernel_call = KernelCall(self.problem)
         row_keys = _row_keys(operands)
         if row_keys is None:
             kernel_call.write_schedules(self._lower(operands))

@@ -32,11 +32,13 @@ class Lowered:
 
     schedules: the different ones, with the origin of their panels. schedule_of: (batch, heads) int32, which schedule;
     None if all batch rows and heads have the first. lists: a CLists in place of schedules, and what it points at.
+    windows: the address of a CWindows likewise.
     """
 
     schedules: list[tuple[Arrays, int]]
     schedule_of: torch.Tensor | None
     lists: tuple[CLists, tuple[torch.Tensor, ...]] | None = None
+    windows: int | None = None
     structs: Any = field(init=False, repr=False)  # the array of rg_schedule
 
     # The structs are made here and not when they are first read, which two threads could do at once.
@@ -81,9 +83,8 @@ class Windows:
         cells = torch.cat([x.flatten() for x in positions]).int()
         self._arrays = first, cells  # the struct points at them
         self._struct = CWindows(windows=len(counts), first=first.data_ptr(), cell=cells.data_ptr())
-        self.address = ctypes.addressof(self._struct)
         self.pairs = int(counts.square().sum())  # of one batch row and head
-        self.lowered = Lowered([], None)
+        self.lowered = Lowered([], None, windows=ctypes.addressof(self._struct))
 
 
 def _struct_of(arrays: Arrays, origin: int) -> CSchedule:

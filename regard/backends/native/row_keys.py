@@ -31,6 +31,7 @@ class RowSchedules:
     """
 
     lists: None = None
+    windows: None = None
 
     def __init__(self, library: Library, problem: Problem) -> None:
         self._library = library
