@@ -139,11 +139,12 @@ class _TextSearch:
     def settling_total(self) -> float:
         """A total at which the likeliest alive hypothesis may settle the search; above it the search goes on."""
         options = self.rules.options
-        if len(self.ended) < options.count:
+        best = self.best()
+        if len(best) < options.count:
             return -math.inf
         # Scores are totals divided by a number of the length alone, so a total of -1 tells that number.
         divisors = [-1 / options.score(-1.0, length) for length in (1, self.max_tokens)]
-        total = self.best()[-1].score * max(divisors)
+        total = best[-1].score * max(divisors)
         return total + 1e-9 * (1 + abs(total))  # more than rounding
 
     def advance(self, candidates: list[Candidate]) -> list[int]:
