@@ -41,6 +41,7 @@ class _Kept(NamedTuple):
 
     parameters: list[nn.Parameter | None]
     settings: list[Any]
+    shapes: list[torch.Size]
     program: DecoderProgram
 
     def is_of(self, parameters: list[nn.Parameter | None], settings: list[Any]) -> bool:
@@ -48,7 +49,7 @@ class _Kept(NamedTuple):
             return False
         if not all(map(operator.is_, parameters, self.parameters)):
             return False
-        return self.program.has_weights()
+        return self.program.has_weights() and self.program.shapes() == self.shapes
 
 
 # The last program of each model; making one takes longer than a few steps.
@@ -87,6 +88,7 @@ class DecoderProgram(TextProgram):
         """The program of a decoder; None where there is no library, or the decoder needs more than a program has."""
         library = library_of_programs()
         if library is None or table.dtype != torch.float32:
+            _KEPT.pop(model, None)  # it would keep the weights of before
             return None
         parameters = modules.parameters()
         settings = [model.config.norm, model.config.dim, *modules.settings()]
@@ -101,12 +103,16 @@ class DecoderProgram(TextProgram):
         compiled = cls(model, table, program)
         if not program.finish():
             return None
-        _KEPT[model] = _Kept(parameters, settings, compiled)
+        _KEPT[model] = _Kept(parameters, settings, compiled.shapes(), compiled)
         return compiled.of_new_texts()
 
     def has_weights(self) -> bool:
         """Whether the weights are where they were when the program was made."""
         return self._program.has_weights()
+
+    def shapes(self) -> list[torch.Size]:
+        """The shapes that the weights have now."""
+        return self._program.shapes()
 
     def of_new_texts(self) -> DecoderProgram:
         """A program of the same decoder that reads nothing yet."""

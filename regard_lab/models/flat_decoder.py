@@ -211,7 +211,7 @@ class FlatDecoder:
     def write(
         self, ids: torch.Tensor, target: FlatTarget, sources: Decoding, choice: Choice
     ) -> Continued | None:
-        """What is written after `ids` (batch,) without a search; None where the next step has to be asked for."""
+        """What is written after `ids` (batch,), greedily or as in a beam; None where a step has to be asked for."""
         if self._program is None:
             return None
         target.make_room()

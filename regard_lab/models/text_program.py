@@ -135,12 +135,18 @@ class TextProgram:
             # Kept as an attribute, since the program reads its memory when it runs.
             self._vector = self._positions(torch.tensor([position])).to(torch.float32)
             program.add_to_rows(self._embedding, self._vector)
-        logits = torch.empty(len(ids), program.width(self._logits))
+        logits = self._new_logits(len(ids))
         program.give(self._logits, logits)
         return logits
 
+    def _new_logits(self, rows: int) -> torch.Tensor:
+        width = self._program.width(self._logits)
+        return torch.empty(rows, width, dtype=torch.float32, device="cpu")
+
     def _may_run(self, ids: torch.Tensor) -> bool:
-        if ids.dtype != torch.int64 or not 1 <= len(ids) <= MOST_ROWS_OF_A_STEP:
+        if ids.dtype != torch.int64 or ids.device.type != "cpu":
+            return False
+        if not 1 <= len(ids) <= MOST_ROWS_OF_A_STEP:
             return False
         return is_unwatched() and self._program.follow_weights()
 
@@ -171,7 +177,7 @@ class TextProgram:
         if self._positions is not None:
             places = torch.arange(position, position + choice.steps)
             vectors = self._positions(places).to(torch.float32).contiguous()
-        logits = torch.empty(len(ids), program.width(self._logits))
+        logits = self._new_logits(len(ids))
         program.give(self._logits, logits)
         written = program.write(self._logits, ids.contiguous(), position, choice, vectors)
         return written, logits

@@ -109,7 +109,7 @@ class Beam(NamedTuple):
     """The hypotheses of a beam search, which are neighbouring rows of a program.
 
     totals: float64 (texts, beam): the log-probability of each row, the likeliest of a text first.
-    floors: float64 (texts,): no step is written in which the likeliest total of a text falls so far.
+    floors: float64 (texts,): a step whose likeliest total of a text is at most this is not written.
     """
 
     totals: torch.Tensor
@@ -408,6 +408,10 @@ class Program:
             other._attendings[number] = attendings[attending] = own
         return other, attendings
 
+    def shapes(self) -> list[torch.Size]:
+        """The shapes that the weights have now."""
+        return [weight.shape for weight in self._weights]
+
     def has_weights(self) -> bool:
         """Whether the weights are where they were."""
         addresses = [(weight.data_ptr(), weight.is_contiguous()) for weight in self._weights]
@@ -484,8 +488,10 @@ class Program:
         rows = len(ids)
         steps = choice.steps
         self._begin(rows, place, ids)
-        chosen = torch.empty(steps, rows, dtype=torch.int64)
-        log_probs = torch.empty(steps, rows, dtype=torch.float64)
+        if not _fits(choice, rows):
+            raise refusal(BAD_SIZES)
+        chosen = torch.empty(steps, rows, dtype=torch.int64, device="cpu")
+        log_probs = torch.empty(steps, rows, dtype=torch.float64, device="cpu")
         writing = CWriting(
             program=ctypes.pointer(self._struct),
             vectors=None if vectors is None else vectors.data_ptr(),
@@ -501,7 +507,7 @@ class Program:
         parents = None
         if choice.beam is not None:
             totals = choice.beam.totals.clone()  # it is changed
-            parents = torch.empty(steps, rows, dtype=torch.int32)
+            parents = torch.empty(steps, rows, dtype=torch.int32, device="cpu")
             writing.beam = totals.shape[1]
             writing.parents = parents.data_ptr()
             writing.totals = totals.data_ptr()
@@ -527,6 +533,19 @@ class Program:
         struct.place = place
         if ids is not None:
             struct.ids = ids.data_ptr()
+
+
+def _fits(choice: Choice, rows: int) -> bool:
+    """Whether the memory of a choice can be read for so many rows."""
+    tensors = [(choice.never, torch.int64)]
+    if choice.beam is not None:
+        totals, floors = choice.beam
+        if totals.dim() != 2 or totals.numel() != rows or floors.shape != totals.shape[:1]:
+            return False
+        tensors += [(totals, torch.float64), (floors, torch.float64)]
+    return all(
+        x.dtype == dtype and x.device.type == "cpu" and x.is_contiguous() for x, dtype in tensors
+    )
 
 
 def _is_finite(code: int) -> bool:

@@ -448,6 +448,24 @@ def test_writing_that_does_not_fit_is_refused(native: Library) -> None:
     pairs.vectors = None
     with pytest.raises(RegardError):
         pairs.write([1, 2], MOST_STEPS + 1)
-    three = Beam(torch.zeros(1, 3).double(), torch.zeros(1).double())
+    floor = torch.zeros(1).double()
+    for beam in (
+        Beam(torch.zeros(1, 3).double(), floor),
+        Beam(torch.zeros(2, 2).double(), floor),
+        Beam(torch.zeros(1, 2), floor),
+        Beam(torch.zeros(1, 2).double(), floor[:0]),
+        Beam(torch.zeros(2, 1).double(), floor),
+    ):
+        with pytest.raises(RegardError):
+            pairs.write([1, 2], 3, beam=beam)
     with pytest.raises(RegardError):
-        pairs.write([1, 2], 3, beam=three)
+        pairs.write([1, 2], 3, never=torch.tensor([1], dtype=torch.int32))
+
+
+def test_a_beam_of_one_row_continues_itself(native: Library) -> None:
+    pairs = RandomPairs(random.Random(12), native)
+    alone = Beam(torch.zeros(2, 1).double(), torch.full((2,), -math.inf).double())
+    written = pairs.write([1, 2], 5, beam=alone)
+    assert written.parents is not None
+    assert written.parents.tolist() == [[0, 1]] * 5
+    assert torch.equal(written.ids, pairs.write([1, 2], 5).ids)

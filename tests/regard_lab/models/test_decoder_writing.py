@@ -258,6 +258,37 @@ def test_a_step_of_its_own_is_asked_for_each_time(written: list[int]) -> None:
     assert texts == search(model, 1)
 
 
+def test_a_step_that_is_put_in_the_place_of_the_class_is_asked_for(
+    written: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = telling_translator()
+    expected = search(model, 1)
+    written.clear()
+    calls: list[int] = []
+    step = TranslationTransformer.step
+
+    def counted(self: Any, *arguments: Any) -> torch.Tensor:
+        calls.append(1)
+        return step(self, *arguments)
+
+    monkeypatch.setattr(TranslationTransformer, "step", counted)
+    assert search(model, 1) == expected
+    assert not written
+    assert len(calls) >= max(len(text.ids) for text in expected)
+
+
+def test_texts_do_not_depend_on_the_dtype_of_new_tensors(written: list[int]) -> None:
+    model = telling_translator()
+    for beam in (1, 3):
+        expected = search(model, beam)
+        torch.set_default_dtype(torch.float64)
+        try:
+            assert search(model, beam) == expected
+        finally:
+            torch.set_default_dtype(torch.float32)
+    assert sum(written) > FIRST_ROOM
+
+
 @pytest.mark.parametrize("look", ["hook", "training", "profiler", "instance"])
 def test_who_looks_inside_sees_each_step(look: str, written: list[int]) -> None:
     model = telling_translator(dropout=0.0)
@@ -303,6 +334,11 @@ def other_memory(model: Any) -> None:
     weight.data = weight.data.flip(0).clone()
 
 
+def fewer_words(model: Any) -> None:
+    weight = model.embedding.weight
+    weight.data = weight.data[:33]  # where it was
+
+
 def other_numbers(model: Any) -> None:
     model.decoder[1].self_attention.to_q.weight.data.mul_(-1)
 
@@ -313,7 +349,15 @@ def other_layer(model: Any) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    [other_pattern, other_epsilon, other_weight, other_memory, other_numbers, other_layer],
+    [
+        other_pattern,
+        other_epsilon,
+        other_weight,
+        other_memory,
+        fewer_words,
+        other_numbers,
+        other_layer,
+    ],
 )
 def test_what_is_changed_between_texts_counts_in_the_next(
     change: Callable[[Any], None], written: list[int], monkeypatch: pytest.MonkeyPatch

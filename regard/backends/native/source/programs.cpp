@@ -184,7 +184,7 @@ int check_writing(const rg_writing &w) {
   const rg_program &p = *w.program;
   if (int wrong = check_sizes(p)) return wrong;
   if (!has_buffer(p, w.logits)) return RG_BAD_OPTIONS;
-  if (w.beam < 1 || p.rows % w.beam || (w.beam > 1 && !(w.parents && w.totals && w.floors))) return RG_BAD_OPTIONS;
+  if (w.beam < 1 || p.rows % w.beam || (w.parents ? !w.totals || !w.floors : w.beam > 1)) return RG_BAD_OPTIONS;
   if (w.steps < 1 || w.steps > RG_MOST_STEPS || w.nevers < 0 || p.place > INT32_MAX - w.steps) return RG_BAD_SIZES;
   for (int32_t i = 0; i < w.nevers; i++)
     if (w.never[i] < 0 || w.never[i] >= p.width[w.logits]) return RG_BAD_ID;
@@ -261,7 +261,7 @@ bool choose(const rg_writing &w, float *logits) {
   log_sum_exps(logits, rows, count, log_sum_exp);
   for (int32_t row = 0; row < rows; row++)
     if (!isfinite(log_sum_exp[row])) return false;
-  if (w.beam == 1) return choose_likeliest(w, logits, log_sum_exp);
+  if (!w.parents) return choose_likeliest(w, logits, log_sum_exp);
   for (int32_t first = 0; first < rows; first += w.beam)
     if (!choose_in_beam(w, first, logits, log_sum_exp)) return false;
   double totals[RG_MOST_PROGRAM_ROWS];
@@ -321,7 +321,7 @@ int write(rg_writing &w, rg_program &p, rg_operation *operations) {
       return RG_OK;
     }
     const int64_t first = (int64_t)w.written * p.rows;
-    if (w.beam > 1)
+    if (w.parents)
       if (int wrong = follow_parents(p, w.parents + first)) return wrong;
     w.written++;
     p.place++;

@@ -227,16 +227,16 @@ typedef struct {
   const float *vectors;           // [steps][width of the embedding]: its bias in each step; NULL: that of the operation
   int32_t logits;                 // the buffer of the scores
   int32_t steps;                  // the most
-  int32_t beam;                   // 1: the likeliest id of each row
+  int32_t beam;                   // rows of each text
   int32_t nevers;
   const int64_t *never;           // [nevers]: ids that are not chosen
   int64_t end;                    // the id that ends a text, or -1
   int64_t *ids;                   // [steps][rows]: those that were chosen
   double *log_probs;              // [steps][rows]
-  int32_t *parents;               // [steps][rows], of a beam: the row that each row continues
+  int32_t *parents;               // [steps][rows], of a beam: the row that each row continues; NULL: the likeliest id of each row
   double *totals;                 // [rows], of a beam: the log-probability of each row, the likeliest of a text first
-  const double *floors;           // [rows / beam], of a beam: no step is written in which the likeliest total falls so far
-  int32_t written;                // steps that were written; the last ids are in no text yet
+  const double *floors;           // [rows / beam], of a beam: a step whose likeliest total is at most this is not written
+  int32_t written;                // steps that were written; unless `scored`, the last ids are in no text yet
   int32_t scored;                 // whether the buffer has the scores of one step more, which is not written
 } rg_writing;
 
