@@ -137,7 +137,7 @@ class _TextSearch:
         return bound <= self.best()[-1].score
 
     def settling_total(self) -> float:
-        """A total at which the likeliest alive hypothesis may settle the search; above it the search goes on."""
+        """While the likeliest alive hypothesis has a larger total than this, the search is not settled."""
         options = self.rules.options
         best = self.best()
         if len(best) < options.count:
@@ -255,7 +255,7 @@ def _go_on(
     searches: list[_TextSearch],
     rules: _Rules,
 ) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Let a model extend the alive hypotheses by itself, as long as none of them ends and no search is settled.
+    """Let a model extend the alive hypotheses itself, as long as none of them ends and no search is settled.
 
     Returns:
         The ids (texts * beam,) that are not appended yet; and the logits of the next step, if all are.

@@ -102,7 +102,7 @@ def continue_texts(
     steps: int,
     beam: Beam | None = None,
 ) -> tuple[Written, torch.Tensor | None] | None:
-    """Let a model append `ids` (batch,) and go on by itself, if it can, before a step in which a text may end.
+    """Let a model append `ids` (batch,) and choose those after them, if it can; it stops before a text may end.
 
     Args:
         model: one with `start` and `step`.

@@ -127,7 +127,7 @@ class PassedModules:
         return [parameter for module in self._modules for parameter in module._parameters.values()]
 
     def settings(self) -> list[tuple[Any, ...]]:
-        """The modules and what they compute, beside their parameters."""
+        """The modules, and the numbers and options by which they compute beside their parameters."""
         return [(module, *_settings_of(module)) for module in self._modules]
 
     def weight_count(self) -> int:

@@ -416,9 +416,10 @@ class TranslationTransformer(TranslationBase):
     def continue_texts(
         self, ids: torch.Tensor, state: TranslationState, choice: Choice
     ) -> tuple[Written, torch.Tensor | None] | None:
-        """Append `ids` (batch,) to the targets and go on by itself, before a step in which a target may end.
+        """Append `ids` (batch,) to the targets, and then the ids that a greedy or a beam search would choose.
 
-        It writes what a greedy or a beam search would choose from the logits of `step`, in less time.
+        It stops before a step in which a target may end, so that the search decides about that step. The ids are those
+        that the search would choose from the logits of `step`, in less time.
 
         Args:
             ids: integers (batch,).

@@ -24,7 +24,7 @@ from regard.backends.native import recurrence as native_recurrence
 from regard.backends.native.bands import RowBand, row_band_of
 from regard.backends.native.kernel import Differentiated, Kernel, with_kernel_statistics
 from regard.backends.native.library import SPAN, Library, load
-from regard.backends.native.lowering import Windows, lists_to_lower, lists_to_read
+from regard.backends.native.lowering import LoweredWindows, lists_to_lower, lists_to_read
 from regard.backends.native.recurrence import cost_of, memory_shape
 from regard.backends.native.steps import steps_of
 from regard.backends.schedule import (
@@ -191,12 +191,12 @@ def offer_of_windows(problem: Problem, positions: list[torch.Tensor]) -> Offer |
 
     Args:
         problem: without dropout and statistics of weights; a bias is one by distance.
-        positions: of windows of one size, for each size, as `Windows` takes them.
+        positions: of windows of one size, for each size, as `LoweredWindows` takes them.
     """
     library = load()
     if isinstance(library, str) or refusal_by(LIMITS, problem) is not None:
         return None
-    kernel = Kernel(library, problem, Windows(positions))
+    kernel = Kernel(library, problem, LoweredWindows(positions))
     return Offer(_cost(kernel), kernel.run)
 
 

@@ -23,7 +23,7 @@ from regard.backends.native.filling import (
     output_layout,
 )
 from regard.backends.native.library import MOST_TOP, CStatistics, Library
-from regard.backends.native.lowering import Lowered, Windows, lists_to_read, lower
+from regard.backends.native.lowering import Lowered, LoweredWindows, lists_to_read, lower
 from regard.backends.native.row_keys import RowSchedules
 from regard.backends.statistics.second_pass import (
     compute_statistics,
@@ -166,7 +166,9 @@ class Kernel:
     windows: those into which its pattern divides the positions, if the kernel is to read them.
     """
 
-    def __init__(self, library: Library, problem: Problem, windows: Windows | None = None) -> None:
+    def __init__(
+        self, library: Library, problem: Problem, windows: LoweredWindows | None = None
+    ) -> None:
         self.library = library
         self.problem = problem
         self.windows = windows

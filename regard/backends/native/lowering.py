@@ -68,7 +68,7 @@ class Lowered:
         return total
 
 
-class Windows:
+class LoweredWindows:
     """Windows that divide the positions of a call, in place of schedules.
 
     Args:

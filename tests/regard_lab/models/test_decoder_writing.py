@@ -14,6 +14,7 @@ from translators import SOURCES, begin, translator
 from regard.backends.native.library import load
 from regard.backends.native.program import Beam, Choice, Program, Written
 from regard.errors import RegardError, ShapeError
+from regard.patterns import CausalWindow
 from regard_lab.decoding import Hypothesis, beam_search, greedy_search
 from regard_lab.decoding.options import SpecialIds
 from regard_lab.models import TranslationTransformer
@@ -314,8 +315,6 @@ def test_who_looks_inside_sees_each_step(look: str, written: list[int]) -> None:
 
 
 def other_pattern(model: Any) -> None:
-    from regard.patterns import CausalWindow
-
     for layer in model.decoder:
         layer.self_attention.pattern = CausalWindow(2)
 
