@@ -69,6 +69,7 @@ FOLDERS = (
     *_of("regard_lab", "test_*.py"),
     "regard",
     "regard_lab",
+    *_of("studies", "test_*.py"),
 )
 # Slow tests that no other run has.
 SLOW = (
