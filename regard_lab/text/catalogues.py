@@ -1,19 +1,13 @@
 """Catalogues of gettext (`.po`, compiled `.mo`): the messages of programs."""
 
-import re
-import shlex
 import struct
-from codecs import BOM_UTF8
 from collections.abc import Iterator
-from importlib import import_module
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 from regard.errors import DataError
-from regard.packages import needed
 from regard_lab.text.lines import open_bytes, plain_path, unpacking
 from regard_lab.text.plurals import UNTRANSLATED, PluralCounts, PluralForms, plural_sides
+from regard_lab.text.po_files import PoMessage, decoded_catalogue, po_messages
 from regard_lab.text.tables import LineFault, TextRow
 
 CATALOGUES = (".mo", ".po")
@@ -21,10 +15,6 @@ MAGIC = 0x950412DE  # of a catalogue, in the byte order of the machine that made
 
 FUZZY = "fuzzy (a guess that nobody has confirmed)"
 OBSOLETE = "obsolete"
-# Line ends to polib; to gettext they are characters like others.
-LINE_ENDS = re.compile("[\x0b\x0c\x1c-\x1e\x85\u2028\u2029]")
-# polib also takes strings without an end
-PO_LINE = re.compile(r'''#.*|(?:msg[a-z_]+(?:\[\d{1,9}\])?\s*)?"(?:[^"\\]|\\.)*"''')
 
 SourceAndTranslation = tuple[str, str]  # a source and its translation
 
@@ -137,75 +127,31 @@ def _rows_of(
         yield TextRow(number, (file, file), sides)
 
 
-def compiling(path: Path) -> str:
-    """The command line that compiles a `.po`.
-
-    >>> compiling(Path("de.po"))
-    'msgfmt de.po -o de.mo'
-    """
-    plain = plain_path(path)
-    return unpacking(path) + shlex.join(["msgfmt", str(plain), "-o", str(plain.with_suffix(".mo"))])
-
-
 def po_rows(path: Path, counts: PluralCounts) -> Iterator[TextRow | LineFault]:
     """The messages of a `.po` file; those that msgfmt leaves out are faults, and `counts` gets the plurals.
 
     Raises:
-        DataError: a file that polib cannot read, or in another encoding than it says.
-        MissingPackageError: polib is not installed.
+        DataError: no catalogue, or in another encoding than it says.
     """
     with open_bytes(path) as file:
-        content = file.read().removeprefix(BOM_UTF8)
-    with needed("polib", f"reading {path}", "files", otherwise=f"compile it by: {compiling(path)}"):
-        polib = import_module("polib")
-
-    messages = _messages(polib, path, content)
-    header = "".join(f"{name}: {value}\n" for name, value in messages.metadata.items())
-    forms = PluralForms.of_header(header)
+        text, _ = decoded_catalogue(path, file.read())
+    messages = po_messages(path, text)
+    header = next((message for message in messages if message.is_header), None)
+    forms = PluralForms.of_header("" if header is None else header.translation)
     for message in messages:
-        pairs = _po_pairs(message, forms)
-        yield from _rows_of(path, message.linenum, pairs, forms, counts)
+        if message is not header:
+            yield from _rows_of(path, message.line, _po_pairs(message, forms), forms, counts)
 
 
-def _po_pairs(message: Any, forms: PluralForms | None) -> list[SourceAndTranslation | str]:
+def _po_pairs(message: PoMessage, forms: PluralForms | None) -> list[SourceAndTranslation | str]:
     """The pairs of a message of a `.po`, or why there is none."""
-    if message.obsolete:
+    if message.is_obsolete:
         return [OBSOLETE]
-    if message.fuzzy:
+    if message.is_fuzzy:
         return [FUZZY]
-    if message.msgid_plural:
-        sources = (message.msgid, message.msgid_plural)
-        return plural_sides(sources, message.msgstr_plural, forms)
-    if not message.msgstr:
+    source = message.source or ""
+    if message.plural is not None:
+        return plural_sides((source, message.plural), message.forms, forms)
+    if not message.translation:
         return [UNTRANSLATED]
-    return [(message.msgid, message.msgstr)]
-
-
-def _messages(polib: ModuleType, path: Path, content: bytes) -> Any:
-    encoding = polib.detect_encoding(content)  # that of its header
-    try:
-        text = LINE_ENDS.sub(" ", content.decode(encoding))
-    except (UnicodeError, LookupError):
-        raise DataError(
-            f"{path} is not in {encoding}, as its header says, or as gettext assumes without one"
-        ) from None
-
-    bad_line = _first_bad_line(text)
-    try:
-        messages = polib.pofile(text + "\n")
-    except OSError as error:
-        bad_line = bad_line or re.sub(r".*line (\d+).*", r"\1", str(error), flags=re.DOTALL)
-    if bad_line is not None:
-        raise DataError(
-            f"{path}, line {bad_line} does not read as a .po; msgfmt says more: {compiling(path)}"
-        )
-    return messages
-
-
-def _first_bad_line(text: str) -> int | None:
-    """The number of the first line that gettext does not read; polib takes some of them."""
-    for number, line in enumerate(text.split("\n"), start=1):
-        stripped = line.strip()
-        if stripped and not PO_LINE.fullmatch(stripped):
-            return number
-    return None
+    return [(source, message.translation)]

@@ -229,3 +229,22 @@ def refuse_packed(path: PathLike, head: bytes) -> None:
     for mark, kind_and_way_out in PACKED.items():
         if head.startswith(mark):
             raise DataError(f"{path} is {kind_and_way_out}")
+
+
+def decoded(path: Path, content: bytes, encoding: str, what_says: str) -> str:
+    """The text of a file that is written back in the same encoding, byte for byte.
+
+    Raises:
+        DataError: the file is not in this encoding, or Python does not know it.
+    """
+    try:
+        text = content.decode(encoding)
+        is_same = text.encode(encoding) == content
+    except (UnicodeError, LookupError):
+        is_same = False
+        text = ""
+    if not is_same:
+        raise DataError(
+            f"{path} is not in {encoding}, as {what_says}; convert it to UTF-8, and let it say so"
+        )
+    return text

@@ -273,7 +273,7 @@ def read_pairs(
     """Read translation pairs from one table or two parallel files.
 
     Formats, by suffix: `.tsv` (source TAB target), `.csv`, `.jsonl` (objects with the strings "source" and "target"),
-    `.mo` and `.po` (catalogues of gettext; the package polib reads `.po`), `.tmx` (translation memories; the path may
+    `.mo` and `.po` (catalogues of gettext), `.tmx` (translation memories; the path may
     name two languages, as in "memory.tmx:en,de"), `.xlf` and `.xliff` (XLIFF 1.2 and 2), or two plain files of any
     other suffix with equally many lines; each also packed as `.gz`. The first line of a `.csv` is a header, that of a
     `.tsv` may be: "source" and "target" name the columns, or the path names two others, as in

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from regard.errors import DataError
 from regard.reprs import Described
 
 HAS_TRANSLATION = "with a translation (--again translates them too)"
@@ -73,22 +72,3 @@ def spliced(text: str, splices: Sequence[Splice]) -> str:
         parts += [text[end : splice.start], splice.text]
         end = splice.stop
     return "".join([*parts, text[end:]])
-
-
-def decoded(path: Path, content: bytes, encoding: str, what_says: str) -> str:
-    """The text of a file that is written back in the same encoding, byte for byte.
-
-    Raises:
-        DataError: the file is not in this encoding, or Python does not know it.
-    """
-    try:
-        text = content.decode(encoding)
-        is_same = text.encode(encoding) == content
-    except (UnicodeError, LookupError):
-        is_same = False
-        text = ""
-    if not is_same:
-        raise DataError(
-            f"{path} is not in {encoding}, as {what_says}; convert it to UTF-8, and let it say so"
-        )
-    return text

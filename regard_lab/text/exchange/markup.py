@@ -12,8 +12,7 @@ from typing import Any
 from xml.parsers.expat import ExpatError, ParserCreate
 
 from regard.errors import DataError
-from regard_lab.text.exchange.document import decoded
-from regard_lab.text.lines import refuse_packed
+from regard_lab.text.lines import decoded, refuse_packed
 from regard_lab.text.placeholders import CLOSING_CODES, CODES, LONE_CODES, OPENING_CODES
 
 TOKEN = re.compile(

@@ -65,11 +65,6 @@ SLOVENIAN = "nplurals=4; plural=(n%100==1 ? 1 : n%100==2 ? 2 : n%100==3 || n%100
 RUSSIAN = "nplurals=3; plural=(n%10==1 && n%100!=11 ? 0 : n%10>=2 && n%10<=4 && (n%100<10 || n%100>=20) ? 1 : 2);"
 
 
-@pytest.fixture
-def polib():
-    return pytest.importorskip("polib", reason="needs pip install 'regard[files]'")
-
-
 @pytest.mark.parametrize(
     ("forms", "form_of_one", "several"),
     [
@@ -82,7 +77,7 @@ def polib():
 )
 @pytest.mark.parametrize(("name", "write"), WRITERS)
 def test_msgid_has_the_form_of_one_and_msgid_plural_the_form_of_most_numbers(
-    polib, tmp_path, name, write, forms, form_of_one, several
+    tmp_path, name, write, forms, form_of_one, several
 ):
     count = int(forms[9])
     translations = [f"form {form}" for form in range(count)]
@@ -105,9 +100,7 @@ def test_msgid_has_the_form_of_one_and_msgid_plural_the_form_of_most_numbers(
 
 
 @pytest.mark.parametrize(("name", "write"), WRITERS)
-def test_forms_that_are_empty_missing_or_of_another_number_are_counted(
-    polib, tmp_path, name, write
-):
+def test_forms_that_are_empty_missing_or_of_another_number_are_counted(tmp_path, name, write):
     path = write(
         tmp_path / name,
         SLOVENIAN,
@@ -127,7 +120,7 @@ def test_forms_that_are_empty_missing_or_of_another_number_are_counted(
 
 @pytest.mark.parametrize(("name", "write"), WRITERS)
 def test_without_a_formula_two_forms_are_read_as_gettext_does_and_the_report_says_so(
-    polib, tmp_path, name, write
+    tmp_path, name, write
 ):
     message = ("a byte", "%s bytes", "ein Byte", "%s Bytes")
     three = ("a file", "%s files", "x", "y", "z")
@@ -163,7 +156,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("forms", HOSTILE)
 @pytest.mark.parametrize(("name", "write"), WRITERS)
-def test_a_formula_that_gives_no_form_is_a_counted_fault(polib, tmp_path, name, write, forms):
+def test_a_formula_that_gives_no_form_is_a_counted_fault(tmp_path, name, write, forms):
     messages = [("a byte", "%s bytes", "x", "y"), ("a bit", "%s bits", "x", "y")]
     path = write(tmp_path / name, forms, *messages)
     with pytest.raises(DataError, match=rf"none of 2 messages gives a pair \(2 {NO_FORMULA}"):
@@ -186,7 +179,7 @@ def test_a_compiled_text_outside_of_the_file_is_damage_and_untranslated_entries_
         read_pairs(path)
 
 
-def test_a_huge_number_of_a_form_is_refused_or_counted_and_no_traceback(polib, tmp_path):
+def test_a_huge_number_of_a_form_is_refused_or_counted_and_no_traceback(tmp_path):
     path = write_po(tmp_path / "a.po", SLOVENIAN, ("a", "b", "c"))
     text = path.read_text(encoding="utf-8")
     path.write_text(text.replace("msgstr[0]", "msgstr[999999999]"), encoding="utf-8")

@@ -278,7 +278,7 @@ def test_a_language_is_written_where_none_is_and_another_is_refused(tmp_path):
 
 @pytest.fixture
 def polib():
-    return pytest.importorskip("polib", reason="needs pip install 'regard[files]'")
+    return pytest.importorskip("polib", reason="needs pip install polib")
 
 
 PLURALS = {"de": 2, "fr": 2, "ru": 3, "ar": 6, "ja": 1, "sl": 4, "pl": 3, "pt_BR": 2}
