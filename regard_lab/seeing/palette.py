@@ -14,6 +14,8 @@ _TRAINING = _COLOURS["training"]
 
 # Of weights, from the background to the strongest.
 SCALE: tuple[str, ...] = tuple(_COLOURS["weights"]["light"])
+# Of what a word depends on, from the background to the strongest.
+DEPENDS: tuple[str, ...] = tuple(_COLOURS["depends"]["light"])
 # Of numbers below 0, from the background to the strongest.
 AGAINST: tuple[str, ...] = tuple(_COLOURS["against"]["light"])
 # Of pairs that are not allowed.

@@ -4,6 +4,7 @@ Each record writes itself as JSON values; its arrays are added to those of the p
 """
 
 import math
+import re
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -195,6 +196,14 @@ class StepAxis:
         }
 
 
+MAIN_STEPS = 30
+IS_MAIN = re.compile(
+    "^Words$|with positions|queries|keys|values|: scores|weights|context vectors|output|next word|Distribution"
+    "|likeliest"
+)
+IS_LATER = re.compile("layer [1-9]", re.IGNORECASE)
+
+
 @brief
 @dataclass(frozen=True, eq=False)
 class ShownStep:
@@ -255,6 +264,11 @@ class ShownWalk:
         note: what to know before the first step, or why there are no steps.
         checks: how many results were compared with another way to compute them.
         difference: the largest difference that they had.
+
+    >>> from dataclasses import replace
+    >>> step = ShownStep("Layer 1", "Self-attention: scores", "", None, "q @ k.mT", (), ("a",))
+    >>> ShownWalk((replace(step, title="Words"), *[step] * 40)).main
+    (0,)
     """
 
     steps: tuple[ShownStep, ...]
@@ -264,12 +278,29 @@ class ShownWalk:
     checks: int = 0
     difference: float = 0.0
 
+    @property
+    def main(self) -> tuple[int, ...]:
+        """The steps that a page walks until all are asked for: all of a short record, else at most 30.
+
+        They are the vectors, attention and outputs of the first layers, and what the model answers.
+        """
+        if len(self.steps) <= MAIN_STEPS:
+            return tuple(range(len(self.steps)))
+        main = [0]
+        for number, step in enumerate(self.steps[1:], start=1):
+            if IS_MAIN.search(step.title) and not IS_LATER.search(step.section):
+                main.append(number)
+        if len(main) > MAIN_STEPS:
+            main = [*main[: MAIN_STEPS - 3], *main[-3:]]
+        return tuple(main)
+
     def to_json(self, add: Add, most: int = MOST_NUMBERS) -> dict[str, Any]:
         """JSON values; labels of axes are stored once, however many steps have them."""
         labels: dict[tuple[str, ...], int] = {}
         steps = [step.to_json(add, labels, most) for step in self.steps]
         return {
             "steps": steps,
+            "main": list(self.main),
             "labels": [list(map(shown_text, of_axis)) for of_axis in labels],
             "word": self.word,
             "words": list(map(shown_text, self.words)),

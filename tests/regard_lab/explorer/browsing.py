@@ -24,6 +24,24 @@ needs_axe = pytest.mark.skipif(
 )
 
 
+def written(p):
+    """A probability as the page writes it above a word."""
+    if p < 0.0005:
+        return "<0.001"
+    return "1.000" if p >= 0.9995 else f"{p:.3f}"
+
+
+def said(p):
+    """A probability as the first screen writes it in a sentence."""
+    return "under 0.001" if p < 0.0005 else written(p)
+
+
+def head_name(number):
+    """A head as the page names it: "1.3" is head 3 of layer 1."""
+    layer, head = number.split(".")
+    return f"head {head} of layer {layer}"
+
+
 @contextmanager
 def chromium():
     """A running browser; the test is skipped where there is none."""

@@ -20,7 +20,6 @@ VIEWS = (
     "Reader",
     "Heads",
     "Heat map",
-    "Links",
     "What if",
     "Pattern",
     "Walk-through",

@@ -46,7 +46,7 @@ def test_a_tour_by_keyboard_alone(browser, translated):
         opened.settle()
         page.keyboard.press("ArrowRight")
         page.wait_for_function(
-            "() => document.querySelector('.said').innerText.startsWith('Layer 0, head 1')"
+            "() => document.querySelector('.said').innerText.startsWith('Head 1 of layer 0')"
         )
         page.keyboard.press("Enter")
         page.wait_for_selector("canvas.heatmap")

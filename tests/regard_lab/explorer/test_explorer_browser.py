@@ -16,7 +16,7 @@ from regard_lab.seeing.explorer.server import ExplorerServer
 from .browsing import Opened
 from .making import OTHER, SOURCE, TARGET, TOKENISER, VIEWS, translation, translator, weights
 
-OF_WEIGHTS = ("Heads", "Heat map", "Links", "Compare")
+OF_WEIGHTS = ("Heads", "Heat map", "Compare")
 
 
 def test_the_reader_shows_the_lens_beside_raw_attention_and_explains_what_is_chosen(
@@ -270,9 +270,9 @@ def test_python_and_the_page_share_what_is_chosen(browser, tmp_path):
         inner.get_by_role("tab", name="Heat map", exact=True).click()
         outer.wait_for_function("() => window.values.chosen.view === 'map' && window.saved > 0")
         outer.evaluate(
-            "window.fromPython({view: 'links', head: '1', theme: 'no such theme', unknown: 'x'})"
+            "window.fromPython({view: 'compare', head: '1', theme: 'no such theme', unknown: 'x'})"
         )
-        inner.locator("button[aria-selected=true]", has_text="Links").wait_for()
+        inner.locator("button[aria-selected=true]", has_text="Compare").wait_for()
         outer.wait_for_function(
             "() => window.values.chosen.head === '1' && window.values.chosen.theme === 'system'"
         )

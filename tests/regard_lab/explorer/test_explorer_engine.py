@@ -35,7 +35,7 @@ from regard_lab.text.pronouns import PRONOUNS
 from regard_lab.text.seen_words import SeenWords
 from regard_lab.walkthrough.writing import shown_walk
 
-from .browsing import Opened, assert_accessible, needs_axe
+from .browsing import Opened, assert_accessible, head_name, needs_axe, said
 from .making import SOURCE, TARGET, TOKENISER, translator, walked
 from .test_explorer_hostile import PAYLOADS
 
@@ -440,17 +440,22 @@ def test_the_heads_that_matter_most_are_found_among_those_of_every_attention(pag
         named = page.locator("[data-most] button").all_inner_texts()
         for name, (_, kind, head) in zip(named, order[:3], strict=True):
             assert name.startswith(kinds[kind])
-            assert name.endswith(f" {head}")
+            assert name.endswith(head_name(head))
         effect = order[0][0]
-        assert f"{order[0][2]} (by {effect:.2f})" in text
+        assert f"{head_name(order[0][2])} (by {effect:.2f})" in text
+        own = re.search(r"fall from (\S+):", page.locator("[data-effects]").inner_text())[1]
+        left = 1 / (1 + np.exp(effect - float(own.replace("−", "-"))))
+        assert ("No head decides it alone." in text) == (left > 0.5)
+        assert f"probability among these words is {said(left)}" in text
         shown |= {kind for _, kind, _ in order[:3]}
         page.locator("[data-most] button").first.click()
-        page.wait_for_function(
-            "(name) => document.querySelector('canvas.heads').ariaLabel.includes(name)",
-            arg="Layer {}, head {}".format(*order[0][2].split(".")),
-        )
+        page.locator("canvas.heatmap").wait_for()  # the head is shown large
+        for name, wanted in zip(("Layer", "Head"), order[0][2].split("."), strict=True):
+            box = page.get_by_role("combobox", name=name, exact=True)
+            assert box.input_value() == wanted
         chosen = page.get_by_role("combobox", name="Attention").locator("option:checked")
         assert chosen.inner_text().strip().startswith(kinds[order[0][1]])
+        opened.view("Heads")
     assert len(shown) > 1  # else nothing is compared between kinds
 
 
@@ -627,9 +632,9 @@ def test_a_reader_types_erases_switches_off_and_sends_a_link(browser, page_with)
     page.wait_for_function(f"(plain) => {picture} !== plain", arg=plain)
     opened.view("Heat map")
     page.get_by_role("combobox", name="Head", exact=True).select_option("1")
-    page.get_by_role("button", name="Switch head 1.1 off").click()
+    page.get_by_role("button", name="Switch off head 1 of layer 1").click()
     page.get_by_role("button", name="Close", exact=True).click()  # changes stand where the form was
-    page.get_by_role("button", name="head 1.1 off").wait_for()
+    page.get_by_role("button", name="head 1 of layer 1 off").wait_for()
     page.get_by_text("Change the model", exact=True).click()
     page.get_by_role("textbox", name="Pattern, encoder").fill("causal")
     page.keyboard.press("Enter")

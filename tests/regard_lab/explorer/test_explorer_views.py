@@ -171,13 +171,13 @@ def test_the_weights_of_a_written_word_are_listed_and_say_how_they_are_computed(
 ):
     exploration = explore_translation(recurrent(name), TOKENISER, SOURCE, IDS)
     cross = exploration.attentions[0].weights[-1].mean(0)
-    with Opened(browser, f"{page_of(exploration)}#view=links&row=3") as opened:
+    with Opened(browser, f"{page_of(exploration)}#view=map&row=3") as opened:
         page = opened.page
         words = exploration.texts["target"]
-        assert page.locator(".readout").inner_text().startswith(f"{words[3]} looks at ")
-        page.locator(".links canvas").focus()
+        assert page.locator(".readout").inner_text().startswith(f"“{words[3]}” (3) looks at ")
+        page.locator("canvas.heatmap").focus()
         page.keyboard.press("ArrowDown")
-        page.locator(".readout", has_text=f"{words[4]} looks at ").wait_for()
+        page.locator(".readout", has_text=f"“{words[4]}” (4) looks at ").wait_for()
         page.evaluate("document.querySelector('.twin').open = true")
         cells = page.locator(".twin tbody tr").evaluate_all(
             "(rows) => rows.map((one) => [...one.querySelectorAll('td')].map((cell) => cell.innerText))"
@@ -229,9 +229,9 @@ def test_two_runs_are_compared_on_the_words_that_both_have(browser, translated):
         ]
         said = f"Hidden: {100 * hidden[0]:.0f} % of the first and {100 * hidden[1]:.0f} % of"
         assert said in page.locator("[data-hidden]").inner_text()
-        assert page.locator(".badge").all_inner_texts() == ["exact", "exact"]
+        assert page.locator(".badge").all_inner_texts() == ["weights are exact"] * 2
         row = first.texts["source"][3]
-        assert page.locator(".readout").inner_text().startswith(f"{row} looks at ")
+        assert page.locator(".readout").inner_text().startswith(f"“{row}” looks at ")
         shown = page.locator("[data-written] td").all_inner_texts()
         assert float(shown[0]) == pytest.approx(first.changes[None].probabilities[0], abs=5.1e-4)
         assert float(shown[1]) == pytest.approx(second.changes[None].probabilities[0], abs=5.1e-4)

@@ -5,6 +5,7 @@ import {html, nothing} from "lit-html";
 import {choice} from "./controls.js";
 import {causes} from "./pills.js";
 import {digits, short} from "./shares.js";
+import {chosenPlace} from "./state.js";
 import {listed} from "./tables.js";
 import {readOf} from "./wordpairs.js";
 
@@ -56,9 +57,8 @@ function changing(app) {
     vectors: () => words,
   }[kind]();
   const last = follow.length - 1;
-  const first = {written: state.row, next: last, masked: 0, vectors: state.row}[kind];
-  const asked = kind === "written" ? first : (state.next ?? first);
-  const chosen = Math.min(asked, last);
+  const first = {next: last, masked: 0, vectors: state.row}[kind];
+  const chosen = Math.min(kind === "written" ? chosenPlace(app) : (state.next ?? first), last);
   const places = Object.keys(erased).map(Number);
   const numbers = (one) => (kind === "vectors" ? one.similarities : one.probabilities);
   const left = (at) => (kind === "vectors" && at === chosen ? 1 : numbers(erased[at])[chosen]);
@@ -90,16 +90,16 @@ export function changeView(app) {
   if (!now) return html`<p class="hint">${waits}</p>`;
   const row = (word, one, at) =>
     kind === "vectors"
-      ? [word, meter(numbers(one)[at])]
+      ? [word, meter(numbers(one)[at], digits)]
       : [
           word,
-          digits(numbers(unchanged)[at]),
+          short(numbers(unchanged)[at]),
           meter(numbers(one)[at]),
           one.likeliest[at].map(([other, p]) => `${other} ${short(p)}`).join(", "),
         ];
   const heads = kind === "vectors" ? ["Cosine"] : ["Before", "Now", "Most probable now"];
   const table = (label, first, rows, current) => listed(label, [first, ...heads], rows, 0, current);
-  const each = `Each ${found.one.toLowerCase()}`;
+  const each = `each ${found.one.toLowerCase()}`;
   return html`
     ${
       app.engine
@@ -117,19 +117,18 @@ export function changeView(app) {
               "Without",
               places.map((at) => [at, read[at]]),
               place,
-              (at) => choose(app, Number(at)),
+              (at) => app.set({changed: Number(at), said: `Without “${read[at]}”`}),
             )
       }
       ${choice(found.one, [...follow.entries()], chosen, (at) =>
-        app.set({[kind === "written" ? "row" : "next"]: at}),
+        app.set({[kind === "written" ? "place" : "next"]: at}),
       )}
     </div>
-    <p class="summary" data-change>
-      ${changed ? causes(app) : `Without “${read[place]}”`}, ${telling(found, now)}
-    </p>
     <div class="columns">
       <section class="panel">
-        <h3>${each} ${changed ? "now" : html`without “<bdi>${read[place]}</bdi>”`}</h3>
+        <h3 data-change>
+          ${changed ? causes(app) : html`Without “<bdi>${read[place]}</bdi>”`}: ${each}
+        </h3>
         ${table(
           each,
           "Word",
@@ -158,34 +157,8 @@ export function changeView(app) {
   `;
 }
 
-/** What becomes of the word that is followed. */
-function telling({kind, read, follow, numbers, chosen, unchanged, place, changed}, now) {
-  const after = numbers(now)[chosen];
-  const word = `“${follow[chosen]}”`;
-  if (kind === "vectors")
-    return `the vector of ${word} has a cosine of ${digits(after)} with the one before.`;
-  const before = digits(numbers(unchanged)[chosen]);
-  const [likeliest, chance] = now.likeliest[chosen][0];
-  const instead =
-    after < chance ? `; most probable there is “${likeliest}” (${digits(chance)})` : "";
-  const early =
-    kind === "next" && !changed && chosen < place
-      ? `: the model predicts it before it reads “${read[place]}”`
-      : instead;
-  return digits(after) === before
-    ? `the probability of ${word} stays ${before}${early}.`
-    : `the probability of ${word} is ${digits(after)} instead of ${before}${instead}.`;
-}
-
 /** A number from 0 to 1 beside its bar; a table has heads for its meaning. */
-function meter(number) {
+function meter(number, written = short) {
   return html`<meter min="0" max="1" value=${String(number)} aria-label="of 1"></meter>
-    ${digits(number)}`;
-}
-
-function choose(app, place) {
-  app.state.changed = place;
-  const found = changing(app);
-  const now = found.erased[place];
-  app.set({changed: place, said: `Without “${found.read[place]}”, ${telling(found, now)}`});
+    ${written(number)}`;
 }

@@ -1,5 +1,5 @@
-// From a number to a colour: weights from 0 to 1, and signed relevance. Both rise from the
-// background of the page.
+// From a number to a colour: weights from 0 to 1, signed numbers, and what a word depends on. All
+// rise from the background of the page.
 
 import {STOPS} from "./palette.js";
 
@@ -10,10 +10,7 @@ export const SCALES = {
 };
 const tables = {};
 
-/**
- * The colours of weights and of relevance against a word, three bytes an entry, for the theme that
- * is shown.
- */
+/** The colours of each scale, three bytes an entry, for the theme that is shown. */
 function shownTables() {
   const {theme} = document.documentElement.dataset;
   const name =
@@ -60,31 +57,25 @@ export function pixels() {
   return result;
 }
 
-/**
- * Red, green and blue of a share from -1 to 1: blue for a weight or what speaks for a word, red
- * against it.
- */
-export function rgb(share) {
-  const {weight, against} = shownTables();
+export const NUMBERS = ["weight", "against"]; // the scales of numbers above 0 and below
+export const DEPENDENCE = ["depends", "opposes"];
+
+/** Red, green and blue of a share from -1 to 1: blue for a weight, orange for a dependence. */
+export function rgb(share, [above, below] = NUMBERS) {
   const at = 3 * entry(Math.abs(share));
-  return (share < 0 ? against : weight).subarray(at, at + 3);
+  return shownTables()[share < 0 ? below : above].subarray(at, at + 3);
 }
 
-export function css(share) {
-  return `rgb(${rgb(share)})`;
-}
-
-/** The style of a relevance: the background of the page for 0. */
-export function signed(score, largest) {
-  return weightColours(largest ? score / largest : 0);
+export function css(share, scales) {
+  return `rgb(${rgb(share, scales)})`;
 }
 
 /**
- * The style of a weight: a background and the ink to write on it. It is set as a property, which
- * the page's policy allows.
+ * The style of a share: a background and the ink to write on it. It is set as a property, which the
+ * page's policy allows.
  */
-export function weightColours(value) {
-  const colour = rgb(value);
+export function inked(share, scales) {
+  const colour = rgb(share, scales);
   return `background:rgb(${colour});color:${isDark(...colour) ? "#fff" : "#000"}`;
 }
 

@@ -4,26 +4,19 @@
 
 import {html, nothing} from "lit-html";
 import {badge, choice, headChoice, ramp, saveButton} from "./controls.js";
-import {Source, Weights, largest} from "./data.js";
-import {filled, placeIn} from "./engine/numbers.js";
+import {Source, Weights, headsOf} from "./data.js";
+import {filled, placeIn, top as largest} from "./engine/numbers.js";
 import {rgb} from "./colours.js";
-import {axes, cellAt, geometry, labels, mapCanvas, moveCursor} from "./heatmap.js";
-import {digits} from "./shares.js";
-import {context, moved, themeColours} from "./surface.js";
+import {cellAt, geometry, imageOf, mapCanvas, moveCursor, paintMap} from "./heatmap.js";
+import {digits, headName} from "./shares.js";
+import {moved} from "./surface.js";
 import {listed} from "./tables.js";
 
 export function compareView(app, weights) {
   const {state, source} = app;
   const {second} = source.header;
   const other = otherHead(app);
-  const [layers, heads] = other.attention ? other.attention.shape : [0, 0];
-  const names = [];
-  for (let layer = 0; layer < layers; layer += 1) {
-    if (other.outside && heads > 1)
-      names.push([`${layer}.mean`, `layer ${layer}, mean of ${heads}`]);
-    for (let head = 0; head < heads; head += 1)
-      names.push([`${layer}.${head}`, `layer ${layer}, head ${head}`]);
-  }
+  const names = other.attention ? namesOf(other) : [];
   const found =
     app.compared?.key === key(app) && app.compared.source === source ? app.compared : null;
   if (!found && other.attention) load(app, weights, other);
@@ -50,7 +43,7 @@ export function compareView(app, weights) {
             )
           : nothing
       }
-      ${found ? [badge(found.second), saveButton("difference")] : nothing}
+      ${found ? [badge(found.second), saveButton(app, "difference")] : nothing}
     </div>
     ${
       other.outside
@@ -62,8 +55,8 @@ export function compareView(app, weights) {
         : nothing
     }
     <p class="hint">
-      Blue: the first head has more weight there; red: the second. Beside each row its
-      Jensen-Shannon distance, from 0 (equal) to 1 (no key in common).
+      Blue: the first has more weight there; red: the second. The bar at the right of a row is its
+      Jensen-Shannon distance between the two, from 0 (equal) to 1 (no key in common).
     </p>
     ${
       !other.attention
@@ -74,6 +67,16 @@ export function compareView(app, weights) {
     }
     ${bothWrote(app, other) ? written(source.header, second) : nothing}
   `;
+}
+
+/** The heads that can be compared with, and of another page the means of layers. */
+function namesOf({attention, outside}) {
+  const [, heads] = attention.shape;
+  return headsOf(attention).flatMap(([layer, head]) => {
+    const own = [`${layer}.${head}`, headName(layer, head)];
+    const mean = [`${layer}.mean`, `mean of the ${heads} heads of layer ${layer}`];
+    return outside && head === 0 && heads > 1 ? [mean, own] : [own];
+  });
 }
 
 /**
@@ -187,14 +190,12 @@ export function apart(one, other) {
 
 function difference(app, found) {
   if (!found.first.rows || !found.first.columns)
-    return html`<p class="hint">
-      The two have no words in common there, so there is nothing to compare.
-    </p>`;
+    return html`<p class="hint">The two have no words in common there.</p>`;
   const said = telling(app, found);
   const most = found.largest.toFixed(3);
   return html` <p class="summary" data-distance>
       Mean distance of the rows: ${mean(found.distances).toFixed(3)}; the largest difference of a
-      weight is ${found.largest.toFixed(3)}.
+      weight is ${most}.
     </p>
     ${
       found.outside
@@ -249,7 +250,7 @@ function telling(app, found) {
   const [row, column] = place(app, found);
   const [one, other] = [first, second].map((head) => digits(head.at(row, column)));
   return (
-    `${words.rows[row]} looks at ${words.columns[column]} with ${one} in the first head and ` +
+    `“${words.rows[row]}” looks at “${words.columns[column]}” with ${one} in the first and ` +
     `${other} in the second; distance of the row ${distances[row].toFixed(3)}.`
   );
 }
@@ -301,26 +302,24 @@ function written(header, second) {
 
 function draw(app, canvas, found) {
   const {first, values, largest, distances, words} = found;
-  const theme = themeColours(canvas);
   const room = geometry(canvas, first, true);
-  const {cell, left, right, top, named} = room;
-  const [width, height] = [cell * first.columns, cell * first.rows];
-  const pen = context(canvas, left + width + right, top + height + 2);
-  canvas.place = room;
-  const image = new OffscreenCanvas(first.columns, first.rows);
-  const data = new ImageData(first.columns, first.rows);
-  values.forEach((value, at) => {
-    data.data.set([...rgb(largest ? value / largest : 0), 255], 4 * at);
-  });
-  image.getContext("2d").putImageData(data, 0, 0);
-  pen.imageSmoothingEnabled = cell < 1;
-  pen.drawImage(image, left, top, width, height);
-  if (named) labels(pen, words, room, theme);
-  else axes(pen, first, room, theme);
-  pen.fillStyle = theme.accent;
-  distances.forEach((distance, row) =>
-    pen.fillRect(left + width + 4, top + row * cell, (right - 6) * distance, Math.max(cell - 1, 1)),
+  const {cell, right} = room;
+  const image = imageOf(first, (_, bytes) =>
+    values.forEach((value, at) => bytes.set([...rgb(largest ? value / largest : 0), 255], 4 * at)),
   );
+  paintMap(canvas, room, first, words, (pen, frame, theme) => {
+    const [left, top, width] = frame;
+    pen.drawImage(image, ...frame);
+    pen.fillStyle = theme.faint;
+    distances.forEach((distance, row) =>
+      pen.fillRect(
+        left + width + 4,
+        top + row * cell,
+        (right - 6) * distance,
+        Math.max(cell - 1, 1),
+      ),
+    );
+  });
   moveCursor(canvas, ...place(app, found));
 }
 

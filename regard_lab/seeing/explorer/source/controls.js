@@ -3,9 +3,11 @@
 
 import {html, nothing} from "lit-html";
 import {SCALES, css} from "./colours.js";
-import {filled} from "./engine/numbers.js";
+import {filled, top} from "./engine/numbers.js";
 import {headSwitch} from "./form.js";
 import {saveMap} from "./picture.js";
+import {headName} from "./shares.js";
+import {chosenPlace} from "./state.js";
 
 const SHADES = 33; // of the colours of a scale
 
@@ -24,24 +26,35 @@ export function choice(label, choices, chosen, change) {
   >`;
 }
 
+/** The choice of a kind of attention, of which the last layer is shown. */
+export function kindChoice(app) {
+  const {attentions} = app.source.header;
+  if (attentions.length < 2) return nothing;
+  return choice(
+    "Attention",
+    attentions.map((one, at) => [at, one.name]),
+    app.state.kind,
+    (kind) => app.set({kind, layer: attentions[kind].shape[0] - 1, row: rowIn(app, kind)}),
+  );
+}
+
+/** The row of another attention: of the chosen word, or else of what that word looks at most. */
+export function rowIn(app, kind) {
+  const {state, source, weights, attention} = app;
+  const {rows} = source.header.attentions[kind];
+  if (rows === "target") return chosenPlace(app);
+  if (rows === attention.rows || rows !== attention.columns) return state.row;
+  return state.within ?? top(weights.row(state.row), 1)[0];
+}
+
 /** The choices of attention, layer and head, for every view of one head. */
-export function headChoice(app, {mean = true, kinds = true} = {}) {
-  const {state, source} = app;
+export function headChoice(app) {
+  const {state} = app;
   const [layers, heads] = app.attention.shape;
   const numbers = (count) => filled(count, (at) => [at, at]);
-  const all = mean && heads > 1 ? [["mean", `mean of ${heads}`]] : [];
+  const all = heads > 1 ? [["mean", `mean of ${heads}`]] : [];
   return html`
-    ${
-      kinds && source.header.attentions.length > 1
-        ? choice(
-            "Attention",
-            source.header.attentions.map((one, at) => [at, one.name]),
-            state.kind,
-            (kind) => app.set({kind, layer: source.header.attentions[kind].shape[0] - 1}),
-          )
-        : nothing
-    }
-    ${choice("Layer", numbers(layers), state.layer, (layer) => app.set({layer}))}
+    ${kindChoice(app)} ${choice("Layer", numbers(layers), state.layer, (layer) => app.set({layer}))}
     ${choice("Head", [...all, ...numbers(heads)], state.head, (head) => app.set({head}))}
     ${headSwitch(app)}
   `;
@@ -72,7 +85,7 @@ export function ramp([from, to], {place = (share) => share, note = ""} = {}) {
   </p>`;
 }
 
-export const HALFWAY = "(0.25 is in the middle)"; // of the square-root scale
+const HALFWAY = "(0.25 is in the middle)"; // of the square-root scale
 
 /** The colours of weights on the chosen scale. */
 export function legend({state: {scale}}, rows = true) {
@@ -82,18 +95,25 @@ export function legend({state: {scale}}, rows = true) {
 }
 
 /** A button that saves the map of a view, the canvas of this class. */
-export function saveButton(name) {
-  const save = ({currentTarget}) =>
-    saveMap(currentTarget.closest("main").querySelector(`canvas.${name}`), name);
-  return html`<button @click=${save}>Save the map as PNG</button>`;
+export function saveButton(app, name) {
+  const {layer, head, saved} = app.state;
+  const one = head === "mean" ? `mean of layer ${layer}` : headName(layer, head);
+  const shown = {heads: [app.attention?.name], pattern: []}[name] ?? [app.attention.name, one];
+  const file = `${[name, ...shown].join(", ")}.png`;
+  const save = async () => {
+    await saveMap(app.element.querySelector(`canvas.${name}`), file);
+    app.set({saved: file, said: `Saved as ${file}`});
+  };
+  return html`<button @click=${save}>Save this map as PNG</button>
+    ${saved === file ? html`<span class="hint">Saved as ${file}</span>` : nothing}`;
 }
 
-/** What the rows sum to; older stored pages say nothing of it, and their rows sum to 1. */
-export function sums(attention) {
-  return attention.sums || "The weights of each row sum to 1.";
+/** What rows and columns of maps are, and what rows sum to; older pages say nothing of it. */
+export function axesOf({name, row_title: rows, column_title: columns, sums, says}) {
+  return `${name}. Rows: ${rows}. Columns: ${columns}. ${sums || "The weights of each row sum to 1."} ${says}`;
 }
 
 /** Whether the numbers of a head are exact. */
 export function badge({exact}) {
-  return html`<span class="badge">${exact ? "exact" : "rounded to 0.004 or better"}</span>`;
+  return html`<span class="badge">weights ${exact ? "are exact" : "to 0.004 or better"}</span>`;
 }

@@ -1,7 +1,7 @@
 // The data of a page: the header as JSON, and arrays in base64 that are unpacked when they are
 // needed.
 
-import {top as largest} from "./engine/numbers.js";
+import {filled} from "./engine/numbers.js";
 
 const KEPT = 48; // unpacked heads that are kept
 
@@ -10,8 +10,6 @@ export function embedded(root = document) {
   const header = JSON.parse(root.getElementById("regard-header").textContent);
   return new Source(header, root.getElementById("regard-arrays").textContent);
 }
-
-export {largest};
 
 export class Source {
   constructor(header, arrays) {
@@ -62,12 +60,9 @@ export class Source {
 
   async #mean(kind, layer) {
     const heads = this.header.attentions[kind].shape[1];
-    const all = [];
-    for (let head = 0; head < heads; head += 1) all.push(await this.#one(kind, layer, head));
-    const sum = new Float32Array(all[0].values.length);
-    for (const one of all)
-      for (let at = 0; at < sum.length; at += 1) sum[at] += one.values[at] / heads;
-    return new Weights(sum, all[0].rows, all[0].columns, all[0].exact);
+    const all = await Promise.all(filled(heads, (head) => this.#one(kind, layer, head)));
+    const [{rows, columns, exact}] = all;
+    return new Weights(meanOf(all.map(({values}) => values)), rows, columns, exact);
   }
 
   /** The thumbnails of all heads, one byte for each cell on a square-root scale. */
@@ -78,6 +73,18 @@ export class Source {
 }
 
 const DECODED = Float32Array.from({length: 256}, (_, byte) => (byte / 255) ** 2);
+
+/** The heads of a kind of attention: layer and index of each. */
+export const headsOf = ({shape: [layers, heads]}) =>
+  filled(layers * heads, (at) => [Math.floor(at / heads), at % heads]);
+
+/** The mean of arrays of numbers. */
+export function meanOf(all) {
+  const mean = new Float32Array(all[0].length);
+  for (const one of all)
+    for (let at = 0; at < mean.length; at += 1) mean[at] += one[at] / all.length;
+  return mean;
+}
 
 /** The weights of a head, by rows. */
 export class Weights {
@@ -97,24 +104,5 @@ export class Weights {
     let sum = 0;
     for (const weight of this.row(row)) if (weight > 0) sum -= weight * Math.log(weight);
     return sum;
-  }
-
-  /**
-   * The keys of a row with the largest weights: as few as reach a share of the row's sum, and at
-   * most `most`.
-   */
-  links(row, share, most) {
-    const weights = this.row(row);
-    const order = largest(weights, most);
-    let total = 0;
-    for (const weight of weights) total += weight;
-    const links = [];
-    let covered = 0;
-    for (const key of order) {
-      if (!(weights[key] > 0) || covered >= share * total - 1e-9) break;
-      covered += weights[key];
-      links.push({key, weight: weights[key]});
-    }
-    return {links, hidden: Math.max(0, total - covered)};
   }
 }

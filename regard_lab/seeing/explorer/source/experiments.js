@@ -2,10 +2,10 @@
 // replaced, the word that is erased, and the head that is switched off, each time the one that
 // moves the prediction most.
 
-import {filled, top} from "./engine/numbers.js";
-import {strongest} from "./offers.js";
+import {headsOf} from "./data.js";
+import {top} from "./engine/numbers.js";
 import {act, flipped, isChanged} from "./past.js";
-import {probability, share} from "./shares.js";
+import {headName, probability, share} from "./shares.js";
 import {chosenPlace, gone} from "./state.js";
 import {LEAST, OPTIONS, kindOf, named, options, outcomes} from "./stories.js";
 import {differences, exchanged, followed, readOf} from "./wordpairs.js";
@@ -80,7 +80,8 @@ export async function search(app, kind, stops) {
   const left = swap && about.whole && !off ? places.filter(([at]) => at !== swap.at) : [];
   const second = await replaced(app, origin, about, left, stops);
   const swaps = [swap, second?.flips && second].filter(Boolean);
-  const erased = order
+  const moving = order.filter(([, p]) => probability(p) !== "1.000");
+  const erased = (moving.length ? moving : order)
     .slice(0, COUNT - swaps.length - (off ? 1 : 0))
     .map(([at, p]) => erasure(app, origin, about, at, p));
   return [...swaps, ...erased, off].filter(Boolean);
@@ -236,8 +237,8 @@ const erasing = (app, at) => ({
 
 /** The head without which the prediction loses most; null where no head changes it visibly. */
 async function switched(app, origin, about, stops) {
-  const all = origin.header.attentions.flatMap(({kind, shape: [layers, heads]}) =>
-    filled(layers * heads, (at) => [kind, Math.floor(at / heads), at % heads]),
+  const all = origin.header.attentions.flatMap((one) =>
+    headsOf(one).map((head) => [one.kind, ...head]),
   );
   if (all.length > HEADS) return null;
   let most = null;
@@ -251,7 +252,7 @@ async function switched(app, origin, about, stops) {
   const name = most.head.join(".");
   const [kind, ...number] = most.head;
   return {
-    title: `Switch off head ${number.join(".")}`,
+    title: `Switch off ${headName(...number)}`,
     says: `${kind === "text" ? "" : `${PARTS[kind]}: `}${becomes(about, most.now, most.p)}`,
     on: ({off}) => off.split(",").includes(name),
     press: () => act(app, {off: flipped(app.state.off, name, ",")}),
@@ -288,10 +289,8 @@ async function guesses(app, origin, stops) {
     }));
 }
 
-/**
- * Of an encoder: the two words that turn a vector furthest, and the head that looks elsewhere most.
- */
-async function ofVectors(app, origin) {
+/** Of an encoder: the words that turn a vector furthest. */
+function ofVectors(app, origin) {
   const {header} = origin;
   const {text} = header.texts;
   const row = Math.min(app.state.row, text.length - 1);
@@ -300,17 +299,9 @@ async function ofVectors(app, origin) {
     .map(([at, {similarities}]) => [Number(at), similarities[row]])
     .filter(([at]) => at !== row)
     .sort(([, one], [, other]) => one - other);
-  const turned = order.slice(0, 2).map(([at, cosine]) => ({
+  return order.slice(0, COUNT).map(([at, cosine]) => ({
     title: `Erase “${named(text[at])}”`,
     says: `the vector of “${word}” changes: cosine ${share(cosine)}`,
     ...erasing(app, at),
   }));
-  const {layer, head, at} = await strongest(app, row);
-  const look = {
-    title: `Open head ${layer}.${head}`,
-    says: `there “${word}” looks most at “${text[at]}”`,
-    on: ({view, layer: one, head: other}) => view === "map" && one === layer && other === head,
-    press: () => app.set({view: "map", layer, head}),
-  };
-  return [...turned, look];
 }

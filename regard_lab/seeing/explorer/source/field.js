@@ -1,6 +1,7 @@
 // The field in the place of an erased word, in which a reader writes another one.
 
-import {html} from "lit-html";
+import {html, nothing} from "lit-html";
+import {clamped} from "./engine/numbers.js";
 import {offered} from "./form.js";
 import {act, flipped, undo} from "./past.js";
 import {play} from "./play.js";
@@ -30,14 +31,18 @@ export async function eraseAt(app, at) {
   return app.drawFirst();
 }
 
-/** The field, and known words: those near the erased one, or those that begin with its letters. */
+/**
+ * The field, in the gap below the words, where it covers none; and known words: those near the
+ * erased one, or those that begin with its letters.
+ */
 export function field(app) {
-  const {word, written, near} = app.field;
+  if (!app.field) return nothing;
+  const {at, word, written, near} = app.field;
   const known = written ? offered(written, app.engine.words) : near.slice(1);
   return html`<input
       class="field"
       aria-label="Write another word in the place of “${word}”"
-      placeholder="another word"
+      placeholder="instead of “${word}”"
       maxlength="40"
       autocomplete="off"
       autocapitalize="none"
@@ -46,7 +51,7 @@ export function field(app) {
       @input=${(event) => typed(app, event)}
       @keydown=${(event) => onKey(app, event)}
       @blur=${() => close(app)}
-      ${drawn(keepInside)}
+      ${drawn((element) => below(element, at))}
     /><datalist id="near">${known.map((one) => html`<option value=${one}></option>`)}</datalist>`;
 }
 
@@ -64,7 +69,7 @@ function onKey(app, event) {
   if (event.key !== "Enter" && event.key !== "Escape") return;
   event.stopPropagation();
   event.preventDefault(); // Enter would press the word
-  const word = event.target.closest(".g").querySelector(`[data-at="${app.field.at}"]`);
+  const word = app.element.querySelector(`.given [data-at="${app.field.at}"]`);
   if (event.key === "Escape") undo(app);
   word.focus(); // which closes the field
   app.hot = null; // the answer speaks of the change
@@ -77,10 +82,10 @@ function close(app) {
   app.drawFirst();
 }
 
-/** A field at the right edge begins before its word. */
-function keepInside(element) {
-  element.style.left = "";
-  const {right} = element.getBoundingClientRect();
-  const edge = element.closest(".stage").getBoundingClientRect().right;
-  if (right > edge) element.style.left = `${element.offsetLeft - (right - edge)}px`;
+/** The field begins below its word, within the edges of the lines. */
+function below(element, at) {
+  const stage = element.closest(".stage");
+  const word = stage.querySelector(`.given [data-at="${at}"]`);
+  const most = stage.clientWidth - element.offsetWidth;
+  element.style.left = `${clamped(word.offsetLeft, 0, most)}px`;
 }

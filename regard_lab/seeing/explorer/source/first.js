@@ -18,7 +18,7 @@ import {share, short} from "./shares.js";
 import {fit, fitText, link} from "./stage.js";
 import {around, named, pointedAt, quoted, storyOf, strengths} from "./stories.js";
 import {drawn} from "./surface.js";
-import {differences, followed, isSpecial, readOf} from "./wordpairs.js";
+import {differences, isSpecial, readOf} from "./wordpairs.js";
 
 const MODES = {depends: "Depends on", looks: "Looks at"};
 
@@ -56,46 +56,47 @@ function told(app, story) {
 }
 
 /**
- * Before the answer: what runs here and what can be pressed, in whose room stands what is changed
- * or the form of another text; in a served page its form.
+ * Before the answer: what runs here and what can be pressed. In its room stands what can be pressed
+ * while links show attention, what is changed, or the form of another text; below it the form of a
+ * served page.
  */
-function top(app, {orientation, kind}) {
+function top(app, {orientation, instead, kind}) {
   const {live, title} = app.source.header;
-  if (app.engine) {
-    const changes = isChanged(app) ? pills(app) : nothing;
-    const instead = app.state.types ? sentenceForm(app) : changes;
-    return html`<p class="orientation ${instead === nothing ? "" : "behind"}">${orientation}</p>
-      ${instead}`;
-  }
+  const asks = instead ? html`<p class="orientation">${instead}</p>` : nothing;
+  const changes = app.engine && isChanged(app) ? pills(app) : asks;
+  const shown = app.engine && app.state.types ? sentenceForm(app) : changes;
   const heading = html`<p class="title"><bdi>${title}</bdi></p>`;
-  return html`${kind === "written" ? nothing : heading /* of a translation it is the lines below */}
-    <p class="orientation">${orientation}</p>
-    ${live ? liveForm(app) : nothing}`;
+  // of a translation it is the lines below
+  return html`${app.engine || kind === "written" ? nothing : heading}
+    <div class="room">
+      <p class="orientation ${shown === nothing ? "" : "behind"}">${orientation}</p>
+      ${shown}
+    </div>
+    ${live && !app.engine ? liveForm(app) : nothing}`;
 }
 
 function stage(app, story, strong) {
-  const {given, written, options, arcs} = story;
+  const {given, written, options, arcs, asker} = story;
   const key = [app.origin?.header.title ?? app.source.header.title, story.kind].join("/");
-  const ghosts = dotted(app, story, strong);
+  const gap = html`<div class="gap">${field(app)}</div>`;
   return html`<section
     class="stage"
     aria-label="The words, and links between them"
     ${drawn((element) => {
       fit(element, key, Boolean(arcs));
-      const shown = {strengths: strong, ghosts, pointed: pointedAt(app, story), arcs};
-      link(element, shown);
+      link(element, {strengths: strong, pointed: pointedAt(app, story), asker});
     })}
   >
     <svg aria-hidden="true"></svg>
     <div class="cap">
-      <p class="note"><strong>${given.label}</strong> ${legend(story, strong, ghosts)}</p>
+      <p class="note"><strong>${given.label}</strong> ${legend(story, strong)}</p>
       ${story.modes.length > 1 ? modeSwitch(app, story) : nothing}
     </div>
-    ${arcs ? html`<div class="gap"></div>` : nothing} ${readLine(app, story, strong)}
-    ${arcs || options?.length === 0 ? nothing : html`<div class="gap"></div>`}
-    ${written ? writtenLine(app, story) : nothing} ${options ? optionList(app, story) : nothing}
+    ${arcs ? gap : nothing} ${readLine(app, story, strong)}
+    ${arcs || options?.length === 0 ? nothing : gap} ${written ? writtenLine(app, story) : nothing}
+    ${options ? optionList(app, story) : nothing}
     <div class="cap below">
-      <p class="note">${below(story)}</p>
+      <p class="note">${below(app, story)}</p>
       ${tools(app)}
     </div>
   </section>`;
@@ -136,7 +137,7 @@ function line(app, name, label, text, range, {words, can}, draw) {
 
 /** The words that are read. */
 function readLine(app, story, strong) {
-  const {given, chosen, arcs, by, looks, kind} = story;
+  const {given, chosen, arcs, by, looks, kind, asker} = story;
   const range = around(arcs ? chosen : given.words.length, given.words.length);
   const replaced = arcs || !app.origin ? [] : replacedIn(readOf(app.origin.header), given.words);
   const text = kind === "written" ? "source" : app.attention.columns;
@@ -149,27 +150,27 @@ function readLine(app, story, strong) {
   const draw = (word, at) => {
     const can = given.can(at);
     const gone = given.gone.includes(at);
-    const asked = Boolean(arcs) && at === chosen;
+    const asked = at === asker;
     const pointed = given.pointed === at;
     const measured = `${by === "looks" ? "looked at with" : "without it"} ${number(at)}`;
     const says = [...(gone ? ["erased"] : []), ...(number(at) ? [measured] : [])].join(", ");
     const writes = app.field?.at === at;
     return html`<button
-        class="w ${looksOf(word)} ${classes({gone, chosen: asked, hot: pointed, still: !can})}"
-        data-at=${at}
-        aria-description=${says || nothing}
-        aria-pressed=${can ? String(gone || pointed || asked) : nothing}
-        aria-disabled=${can ? nothing : "true"}
-        .style="--k:${(strong[at] ?? 0).toFixed(3)}"
-        @click=${() => can && given.press(at)}
-      >
-        <span class="n" aria-hidden="true">${number(at)}</span
-        ><span class="t"><bdi>${named(word)}</bdi></span>
-        ${writes ? nothing : was(replaced[at])}
-      </button>
-      ${writes ? field(app) : nothing}`;
+      class="w ${looksOf(word)} ${classes({gone, chosen: asked, hot: pointed, still: !can})}"
+      data-at=${at}
+      aria-description=${says || nothing}
+      aria-pressed=${can ? String(gone || pointed || asked) : nothing}
+      aria-disabled=${can ? nothing : "true"}
+      .style="--k:${(strong[at] ?? 0).toFixed(3)}"
+      @click=${() => can && given.press(at)}
+    >
+      <span class="n" aria-hidden="true">${number(at)}</span
+      ><span class="t"><bdi>${named(word)}</bdi></span>
+      ${writes ? nothing : was(replaced[at])}
+    </button>`;
   };
-  const label = app.engine && !arcs ? "read; press one to erase or replace it" : "read";
+  const erases = app.engine && !arcs && by === "depends";
+  const label = erases ? "read; press one to erase or replace it" : "read";
   return line(app, "given", label, text, range, given, draw);
 }
 
@@ -189,14 +190,15 @@ function replacedIn(one, other) {
 }
 
 /** The words that are written. */
-function writtenLine(app, {kind, written, chosen}) {
+function writtenLine(app, {kind, written, chosen, asker}) {
   const replaced = replacedIn(written.before, written.words);
   const text = kind === "written" ? "target" : app.attention.rows;
+  const isChosen = (at) => at === chosen && asker === undefined;
   const draw = (word, at) =>
     html`<button
-      class="w ${looksOf(word)} ${classes({chosen: at === chosen})}"
+      class="w ${looksOf(word)} ${classes({chosen: isChosen(at)})}"
       data-at=${at}
-      aria-pressed=${String(at === chosen)}
+      aria-pressed=${String(isChosen(at))}
       @click=${() => written.press(at)}
     >
       <span class="t"><bdi>${named(word)}</bdi></span>
@@ -207,14 +209,9 @@ function writtenLine(app, {kind, written, chosen}) {
 }
 
 /** Next words, classes or guesses with their probabilities. */
-function optionList(app, {kind, options, chosen, optionsLabel}) {
+function optionList(app, {options, chosen, optionsLabel}) {
   const most = Math.max(...options.map(([, p]) => p));
-  return html`<div
-    class="options ${kind === "next" ? "follows" : ""}"
-    data-line="written"
-    role="toolbar"
-    aria-label=${optionsLabel}
-  >
+  return html`<div class="options" data-line="written" role="toolbar" aria-label=${optionsLabel}>
     ${options.map(
       ([word, p], at) =>
         html`<button
@@ -289,44 +286,20 @@ function light(app, word) {
   app.light?.();
 }
 
-/** What the numbers above the words are, and what is dotted. */
-function legend({by, looks, kind, word, without}, strong, ghosts) {
-  if (by === undefined) return "";
-  if (by === "looks") return `numbers: share of attention of ${looks.says}`;
-  const before = html`dotted: what <em><bdi>${ghosts.word}</bdi></em> depended on before`;
-  const dots = ghosts.length ? before : "";
-  if (!without || !strong.some((one) => one > 0)) return dots;
+/** What the numbers above the words are. */
+function legend({by, looks, kind, word, without}, strong) {
+  if (by === "looks") return `numbers: share of attention, ${looks.says}`;
+  if (!without || !strong.some((one) => one > 0)) return "";
   const numbers = kind === "vectors" ? "cosine of the vector of" : "probability of";
-  return html`numbers: ${numbers} ${quoted(word, true)} without
-  ${ghosts.length ? "it;" : "that word"} ${dots}`;
+  return html`numbers: ${numbers} ${quoted(word, true)} without that word`;
 }
 
-function below({kind, written, optionsLabel, word, own}) {
-  const label = written?.label ?? optionsLabel;
-  if (kind === "looks" || kind === "vectors" || word === undefined)
-    return label ? html`<strong>${label}</strong>` : "";
-  if (own === undefined) return html`<strong>${label}</strong>`;
-  return html`<strong>${label}</strong> ${quoted(word, true)} has
-    <span class="o">probability ${short(own)}</span>`;
-}
-
-/** Words that the chosen word depended on before the change, and depends on no more. */
-function dotted(app, {kind, by, chosen, written}, strong) {
-  const {origin, source} = app;
-  const none = Object.assign([], {word: ""});
-  if (kind !== "written" || by !== "depends" || !origin || origin === source) return none;
-  const before = followed(chosen, written.words, written.before);
-  const word = written.before[before];
-  if (
-    word === written.words[chosen] ||
-    origin.header.texts.source.length !== source.header.texts.source.length
-  )
-    return none;
-  const own = origin.answer.probabilities[before];
-  const mattered = Object.entries(origin.header.changes.erased)
-    .filter(([at, {probabilities}]) => own - probabilities[before] > 0.05 && strong[at] < 0.05)
-    .map(([at]) => Number(at));
-  return Object.assign(mattered, {word});
+/** What the lower line is, and the probability of its chosen word. */
+function below({source}, {kind, written, optionsLabel, word, own}) {
+  const cut = source.answer?.finished === false ? " (cut, as it does not end)" : "";
+  const label = html`<strong>${written?.label ?? optionsLabel}${cut}</strong>`;
+  if (own === undefined || kind === "vectors") return label;
+  return html`${label} ${quoted(word, true)} has <span class="o">probability ${short(own)}</span>`;
 }
 
 /** Another sentence, the drawer in which the model is changed, and what can be taken away. */
@@ -350,8 +323,8 @@ function sharing(app) {
     <summary>Share</summary>
     <div class="sheet" data-apart>
       <button @click=${() => copyLink(app)}>Copy the link to this screen</button>
-      <button @click=${() => saveFirst(app, "svg")}>Save the picture as SVG</button>
-      <button @click=${() => saveFirst(app, "png")}>Save the picture as PNG</button>
+      <button @click=${() => saveFirst(app, "svg")}>Save the sentence picture as SVG</button>
+      <button @click=${() => saveFirst(app, "png")}>Save the sentence picture as PNG</button>
       <p class="hint" role="status">${app.state.copied}</p>
     </div>
   </details>`;
@@ -362,7 +335,7 @@ async function copyLink(app) {
     () => "The link is copied.",
     () => null,
   );
-  app.set({copied: copied ?? "The browser does not allow it: copy the address of this page."});
+  app.set({copied: copied ?? "Copy the address of this page instead."});
 }
 
 async function writes(app) {
@@ -397,9 +370,10 @@ function experiments(app, story) {
  * A click beside the open sheet closes it, and does nothing else: words lie below it on a phone.
  */
 function closeSheet(app, event) {
-  const sheet = app.element.querySelector(".share[open]");
+  const sheet = app.element.querySelector(".tweaks[open]");
   if (!sheet || sheet.contains(event.target)) return;
   sheet.open = false;
+  if (event.target.closest(".tools")) return;
   event.stopPropagation();
   event.preventDefault();
 }
@@ -407,7 +381,7 @@ function closeSheet(app, event) {
 function onKey(app, event) {
   const typing = event.target.matches("input");
   const takesBack = event.key === "z" && (event.ctrlKey || event.metaKey) && !typing;
-  const sheet = app.element.querySelector(".share[open]");
+  const sheet = app.element.querySelector(".tweaks[open]");
   if (event.key === "Escape" && sheet) sheet.open = false;
   else if (event.key === "Escape" && app.state.types) app.set({types: false});
   else if (takesBack || (event.key === "Escape" && !typing)) undo(app);

@@ -4,6 +4,7 @@ import {html, nothing} from "lit-html";
 import {maskForm} from "./masks.js";
 import {act, flipped, isChanged} from "./past.js";
 import {play} from "./play.js";
+import {headName} from "./shares.js";
 import {PLAIN} from "./state.js";
 
 const OFFERED = 12; // known words that are offered while typing
@@ -17,7 +18,7 @@ export function headSwitch(app) {
   if (!app.engine || head === "mean") return nothing;
   const name = `${attention.kind}.${layer}.${head}`;
   return html`<button @click=${() => act(app, {off: flipped(off, name, ",")})}>
-    Switch head ${layer}.${head} ${off.split(",").includes(name) ? "on" : "off"}
+    Switch ${off.split(",").includes(name) ? "on" : "off"} ${headName(layer, head)}
   </button>`;
 }
 
@@ -28,28 +29,35 @@ export function sentenceForm(app) {
     app.follows = null; // another text
     play(app, {text: target.value, erase: "", place: undefined}, timeStamp);
   };
-  return html`<form
-    class="live"
-    @submit=${(event) => {
-      event.preventDefault();
-      app.set({types: false});
-    }}
-  >
-    <label for="sentence">${source.header.model.label}</label>
+  const close = (event) => {
+    event.preventDefault();
+    app.set({types: false});
+  };
+  return textForm(source.header.model.label, state.text, {
+    typed,
+    submit: close,
+    known: offered(state.text, engine.words),
+    longest: 1000,
+    button: html`<button>Close</button>`,
+  });
+}
+
+/** A form of one text. known: words that are offered; longest: in characters. */
+export function textForm(label, text, {typed, submit, known = [], longest = 4000, button}) {
+  return html`<form class="live" @submit=${submit}>
+    <label for="sentence">${label}</label>
     <input
       id="sentence"
       name="text"
-      .value=${state.text}
-      maxlength="1000"
+      .value=${text}
+      maxlength=${longest}
       autocomplete="off"
       spellcheck="false"
       list="known"
       @input=${typed}
     />
-    <datalist id="known">
-      ${offered(state.text, engine.words).map((text) => html`<option value=${text}></option>`)}
-    </datalist>
-    <button>Close</button>
+    <datalist id="known">${known.map((one) => html`<option value=${one}></option>`)}</datalist>
+    ${button}
   </form>`;
 }
 
@@ -84,7 +92,7 @@ const power = (exponent) => (2 ** exponent).toFixed(3).replace(/\.?0+$/, "");
 /** A slider of a number above 0, by powers of two. */
 export function factor(app, name, label, says) {
   return html`<label class="choice"
-    ><span>${label} ${Number(app.state[name]).toFixed(2)}</span
+    ><span>${label} ${app.state[name]}</span
     ><input
       type="range"
       min="-3"

@@ -26,7 +26,8 @@ export function headline(app, story, strong) {
   if (by === "looks") return looking(story, most, at !== null);
   if (!by) return html`This page holds no attention weights of ${quoted(word, true)}.`;
   const now = at === null && app.source !== app.origin ? changed(app, story) : null;
-  if (now) return now;
+  if (now)
+    return most.length || story.waits ? now : html`${now} <small>${remaining(story)}</small>`;
   if (story.waits && !most.length)
     return html`What does ${quoted(word, true)} depend on? Each word is erased in turn…`;
   return story.kind === "vectors" ? turning(story, most) : depending(story, most, strong);
@@ -94,13 +95,27 @@ function depending({kind, given, word, own, without}, [at, second], strong) {
   probability of ${chosen} ${falls}`;
 }
 
-/** No word that is read decides alone. */
-function undecided({given, own, without, chosen, kind}) {
+/** Of a word that a change has made: that no word that is left decides it alone. */
+function remaining({given, own, without, word}) {
+  const stays = bounds(given, own, without);
+  return (
+    stays && html`Erase any one word now, and the probability of ${quoted(word)} stays ${stays}.`
+  );
+}
+
+/** Between what bounds a probability stays without any one word. */
+function bounds(given, own, without) {
   const all = given.words.map((_, at) => without(at)?.p).filter((p) => p !== undefined);
-  if (!all.length) return html`There is no word that could be erased.`;
+  if (!all.length) return "";
   const least = Math.min(own, ...all);
   const bounded = least < 0.001 ? `below ${ceiling(own)}` : `above ${floor(least)}`;
-  const stays = least >= 0.9995 ? "at 1.000" : bounded;
+  return least >= 0.9995 ? "at 1.000" : bounded;
+}
+
+/** No word that is read decides alone. */
+function undecided({given, own, without, chosen, kind}) {
+  const stays = bounds(given, own, without);
+  if (!stays) return html`There is no word that could be erased.`;
   const where = kind === "written" ? "the sentence" : "the text";
   const any = given.gone.length ? "any other word too" : "any one of them";
   return html`No ${given.gone.length ? "other" : "single"} word of ${where} decides ${chosen}: erase
@@ -123,16 +138,18 @@ function turning({given, word, without, waits}, [at, second]) {
 }
 
 function looking({kind, given, word, looks}, [at, second], pointed) {
-  const chosen = quoted(word, true);
-  const who =
-    {
-      written: html`While it writes ${chosen}, ${looks.says}`,
-      next: html`Before the next word, ${looks.says}`,
-    }[kind] ?? html`From ${chosen}, ${looks.says}`;
-  const verb = looks.one ? "looks" : "look";
+  const chosen = quoted(given.words[looks.at] ?? word, true);
+  const who = looker(kind, chosen, looks.at !== undefined);
   const seen = (place) => html`${quoted(given.words[place])} (${share(looks.values[place])})`;
-  if (at === undefined) return html`${who} ${verb} at no word in particular.`;
+  if (at === undefined) return html`${who} looks at no word in particular, in ${looks.says}.`;
   const then = second === undefined ? nothing : html`, then at ${seen(second)}`;
-  return html`${who} ${verb} ${pointed ? "" : "most "}at ${seen(at)}${then}.
-    <small>It says where a word looks, not what it uses.</small>`;
+  return html`${who} looks ${pointed ? "" : "most "}at ${seen(at)}${then}, in ${looks.says}.
+    <small>Attention says where a word looks, not what it uses.</small>`;
+}
+
+/** Who looks: a word, or the model before it writes one. reads: whether the word is read. */
+function looker(kind, chosen, reads) {
+  if (kind === "written")
+    return reads ? html`In the encoder, ${chosen}` : html`While it writes ${chosen}, the model`;
+  return kind === "next" && !reads ? "Before the next word, the model" : chosen;
 }

@@ -3,12 +3,13 @@
 
 import {html} from "lit-html";
 import {effects} from "./background.js";
-import {choice, colourChoice, legend, saveButton} from "./controls.js";
+import {axesOf, choice, colourChoice, kindChoice, legend, rowIn, saveButton} from "./controls.js";
+import {headsOf} from "./data.js";
 import {clamped, placeIn} from "./engine/numbers.js";
 import {headSwitch} from "./form.js";
 import {chosenPlace} from "./state.js";
-import {css, entry, pixels} from "./colours.js";
-import {listed as joined} from "./shares.js";
+import {DEPENDENCE, css, entry, pixels} from "./colours.js";
+import {ODDS, headName, listed as joined, probability} from "./shares.js";
 import {context, drawn, font, moved, pointAt, themeColours} from "./surface.js";
 import {listed} from "./tables.js";
 
@@ -63,7 +64,8 @@ function sortOf(attention, name) {
   };
 }
 const GAP = 14;
-const LABEL = 15; // pixels above a map
+const LABEL = 20; // pixels above a map, of its name and of the bar of its effect
+const ROOMY = 135; // pixels of a map above which its head has its whole name
 const EDGE = 3; // pixels beside the maps, for the frame of the chosen one
 const SMALLEST = 56; // pixels of a map
 const NAMED = 3; // heads of the model that a sentence names
@@ -78,38 +80,23 @@ export function headsView(app) {
   const order = sorted(attention, by);
   const way = falls(by) ? "highest" : "lowest";
   const told = sort.says ? `Sorted by ${sort.title} (${sort.says}), the ${way} first. ` : "";
-  const kinds = app.source.header.attentions;
   const [layers, heads] = attention.shape;
-  const chosen = Math.max(
-    order.findIndex(([layer, head]) => layer === state.layer && head === state.head),
-    0,
-  );
+  const framed = order.findIndex(([layer, head]) => layer === state.layer && head === state.head);
+  const chosen = Math.max(framed, 0); // where arrows begin
   return html`
     <div class="bar">
-      ${
-        kinds.length > 1
-          ? choice(
-              "Attention",
-              kinds.map((one, at) => [at, one.name]),
-              state.kind,
-              (kind) => app.set({kind}),
-            )
-          : ""
-      }
+      ${kindChoice(app)}
       ${choice(
         "Sort by",
         measures.map((name) => [name, sortOf(attention, name).title]),
         by,
         (sort) => app.set({sort}),
       )}
-      ${colourChoice(app, false)} ${headSwitch(app)} ${saveButton("heads")}
+      ${colourChoice(app, false)} ${headSwitch(app)} ${saveButton(app, "heads")}
     </div>
     <p class="hint">
-      ${attention.name}. Rows: ${attention.row_title}. Columns: ${attention.column_title}.
-      ${attention.sums ?? ""} ${told}Choose a head to see it large; each small map shows the largest
-      weight of each part. Above each map: layer.head, both counted from 0, so
-      ${layers - 1}.${heads - 1} is head ${heads - 1} of layer
-      ${layers - 1}${by === "layer" ? "" : `; then the ${sort.title}`}.
+      ${axesOf(attention)} ${told}Press a head to see it large. Layers and heads are counted from 0:
+      ${layers - 1}.${heads - 1} is short for ${headName(layers - 1, heads - 1)}.
     </p>
     ${needed(app)} ${legend(app, false)}
     <canvas
@@ -119,7 +106,7 @@ export function headsView(app) {
       aria-roledescription="map of heads"
       aria-label="Heads; arrow keys move, Enter opens a head. ${telling(attention, order, chosen)}"
       data-chosen=${chosen}
-      ${drawn((canvas) => draw(app, canvas, order, chosen, by))}
+      ${drawn((canvas) => draw(app, canvas, order, framed, by))}
       @click=${(event) => open(app, order, hit(event))}
       @keydown=${(event) => onKey(app, event, order, chosen)}
     ></canvas>
@@ -131,10 +118,7 @@ export function headsView(app) {
 }
 
 function sorted(attention, name) {
-  const [layers, heads] = attention.shape;
-  const order = [];
-  for (let layer = 0; layer < layers; layer += 1)
-    for (let head = 0; head < heads; head += 1) order.push([layer, head]);
+  const order = headsOf(attention);
   const values = attention.statistics[name];
   const way = falls(name) ? -1 : 1;
   // heads that were not measured are last
@@ -151,9 +135,6 @@ function falls(name) {
 const shown = (number, digits) =>
   number === null ? "\u2013" : `${number < 0 ? "\u2212" : ""}${Math.abs(number).toFixed(digits)}`;
 
-/** How log odds move by an effect, which is positive where they fall. */
-const changed = (effect) => `${effect < 0 ? "rise" : "fall"} by ${shown(Math.abs(effect), 2)}`;
-
 /** Which word the effects are on, and those of whole layers. */
 function needed(app) {
   const {source, attention} = app;
@@ -167,15 +148,21 @@ function needed(app) {
   const named = joined(found.others.map((one) => html`<bdi>${one}</bdi>`));
   const rather = named.length ? html` rather than ${named}` : "";
   const all = ofModel(source.header.attentions);
+  const [before, without] = [0, effectOf(all[0])].map(
+    (fall) => 1 / (1 + Math.exp(fall - found.own)),
+  );
   return html`<p class="summary" data-most>
       Of all ${all.length} heads of this model, the log odds of “<bdi>${found.word}</bdi>”${rather}
       fall most without ${joined(all.slice(0, NAMED).map((one) => ofOne(app, one)))}.
+      ${without < 0.5 ? "" : "No head decides it alone."} Without the first its probability among
+      these words is ${probability(without)}, with all heads ${probability(before)}.
     </p>
     <p class="hint" data-effects>
-      One head at a time is switched off, and its effect is how far the log odds fall from
+      ${ODDS} One head at a time is switched off, and its effect is how far the log odds fall from
       ${shown(found.own, 2)}: of two heads that do the same, neither may have one. The bar above a
-      map is its effect, red if the word gains. Without all heads of a layer of this attention they
-      ${attention.layers.map((one, layer) => `${changed(one)} (layer ${layer})`).join(", ")}.
+      map is its effect: orange, or grey if the word gains. Without all heads of a layer of this
+      attention they fall by
+      ${attention.layers.map((one, layer) => `${shown(one, 2)} (layer ${layer})`).join(", ")}.
     </p>`;
 }
 
@@ -189,12 +176,12 @@ function ofModel(attentions) {
 
 const effectOf = ({attention, layer, head}) => attention.statistics.effect[layer][head];
 
-/** A head of the model, which a press shows among those of its attention. */
+/** A head of the model, which a press shows large. */
 function ofOne(app, one) {
   const {kind, layer, head, attention} = one;
-  const show = () => app.set({kind, layer, head, sort: "effect"});
+  const show = () => app.set({kind, layer, head, row: rowIn(app, kind), view: "map"});
   return html`<button class="link" @click=${show}>
-      ${app.source.header.attentions.length > 1 ? attention.name : "head"} ${layer}.${head}
+      ${app.source.header.attentions.length > 1 ? `${attention.name}, ` : ""}${headName(layer, head)}
     </button>
     (by ${shown(effectOf(one), 2)})`;
 }
@@ -204,7 +191,7 @@ function telling(attention, order, at) {
   const measures = Object.entries(attention.statistics).map(
     ([name, values]) => `${sortOf(attention, name).title} ${shown(values[layer][head], 2)}`,
   );
-  return `Layer ${layer}, head ${head}: ${measures.join(", ")}.`;
+  return `Head ${head} of layer ${layer}: ${measures.join(", ")}.`;
 }
 
 /** How many maps stand beside each other, and how large each is. */
@@ -247,14 +234,11 @@ async function draw(app, canvas, order, chosen, sort) {
     font(pen, 11);
     pen.fillStyle = theme.faint;
     const value = attention.statistics[sort];
-    pen.fillText(
-      `${layer}.${head}${value ? `  ${shown(value[layer][head], 2)}` : ""}`,
-      left,
-      top + LABEL / 2,
-    );
+    const name = side < ROOMY ? `${layer}.${head}` : headName(layer, head);
+    pen.fillText(`${name}${value ? `  ${shown(value[layer][head], 2)}` : ""}`, left, top + 7);
     if (effect && most) {
-      pen.fillStyle = css(Math.sign(effect[layer][head]));
-      pen.fillRect(left, top + LABEL - 4, (side * Math.abs(effect[layer][head])) / most, 3);
+      pen.fillStyle = css(0.75 * Math.sign(effect[layer][head]), DEPENDENCE);
+      pen.fillRect(left, top + LABEL - 5, (side * Math.abs(effect[layer][head])) / most, 3);
     }
     // a map begins with the colour of the page, so it needs an edge
     const frame = at === chosen ? 2 : 0.5;
@@ -333,7 +317,7 @@ function table(app, attention, order, measures) {
       layer,
       html`<button
         class="link"
-        aria-label="Open layer ${layer}, head ${head}"
+        aria-label="Open ${headName(layer, head)}"
         @click=${() => app.set({layer, head, view: "map"})}
       >
         ${head}

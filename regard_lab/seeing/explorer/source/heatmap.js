@@ -2,10 +2,9 @@
 // words.
 
 import {html} from "lit-html";
-import {badge, colourChoice, headChoice, legend, saveButton, sums} from "./controls.js";
+import {axesOf, badge, colourChoice, headChoice, legend, saveButton} from "./controls.js";
 import {entry, pixels, scaled} from "./colours.js";
-import {largest} from "./data.js";
-import {clamped} from "./engine/numbers.js";
+import {clamped, top as largest} from "./engine/numbers.js";
 import {digits} from "./shares.js";
 import {context, drawn, fitted, font, moved, pointAt, readOut, themeColours} from "./surface.js";
 import {listed} from "./tables.js";
@@ -20,12 +19,10 @@ export function heatmapView(app, weights) {
   const said = telling(app, weights, state.row, columnOf(app, weights));
   return html`
     <div class="bar">
-      ${headChoice(app)} ${colourChoice(app)} ${badge(weights)} ${saveButton("heatmap")}
+      ${headChoice(app)} ${colourChoice(app)} ${badge(weights)} ${saveButton(app, "heatmap")}
     </div>
     <p class="hint">
-      ${app.attention.name}. Rows: ${app.attention.row_title}. Columns:
-      ${app.attention.column_title}.
-      ${sums(app.attention)}${app.attention.unwritten ? " Grey cells did not exist yet." : ""}
+      ${axesOf(app.attention)}${app.attention.unwritten ? " Grey cells did not exist yet." : ""}
     </p>
     <div class="beside">
       <div>
@@ -78,12 +75,12 @@ const columnOf = ({state}, weights) => state.column ?? largest(weights.row(state
 function telling(app, weights, row, column) {
   const {rows, columns} = app.words;
   if (isUnwritten(app, weights, row, column))
-    return `${rows[row]} (${row}) could not look at ${columns[column]} (${column}).`;
+    return `“${rows[row]}” (${row}) could not look at “${columns[column]}” (${column}).`;
   const weight = weights.at(row, column);
   let rank = 1;
   for (const other of weights.row(row)) if (other > weight) rank += 1;
   return (
-    `${rows[row]} (${row}) looks at ${columns[column]} (${column}) ` +
+    `“${rows[row]}” (${row}) looks at “${columns[column]}” (${column}) ` +
     `with weight ${digits(weight)}, rank ${rank} of ${columns.length}.`
   );
 }
@@ -116,58 +113,64 @@ export function geometry(canvas, weights, bars = false) {
     : {cell, left: 24, right: margin, top: 24, named: false, ratio};
 }
 
-export function paintWeights(weights, {scale}, hides) {
-  const image = new OffscreenCanvas(weights.columns, weights.rows);
-  const data = new ImageData(weights.columns, weights.rows);
-  const target = new Uint32Array(data.data.buffer);
+/** A pixel for each weight; none where a word did not exist yet. */
+function paintWeights(app, weights) {
+  const {rows, columns} = weights;
+  const {scale} = app.state;
   const table = pixels();
-  for (let row = 0, at = 0; row < weights.rows; row += 1) {
-    const values = weights.row(row);
-    const most = scale === "largest" ? values[largest(values, 1)[0]] : 1;
-    for (let column = 0; column < weights.columns; column += 1, at += 1)
-      target[at] =
-        hides && hides(row, column) ? 0 : table[entry(scaled(values[column], scale, most))];
-  }
+  return imageOf({rows, columns}, (target) => {
+    for (let row = 0, at = 0; row < rows; row += 1) {
+      const values = weights.row(row);
+      const most = scale === "largest" ? values[largest(values, 1)[0]] : 1;
+      for (let column = 0; column < columns; column += 1, at += 1)
+        if (!isUnwritten(app, weights, row, column))
+          target[at] = table[entry(scaled(values[column], scale, most))];
+    }
+  });
+}
+
+/** An image with a pixel for each cell; `fill` sets the pixels. */
+export function imageOf({rows, columns}, fill) {
+  const image = new OffscreenCanvas(columns, rows);
+  const data = new ImageData(columns, rows);
+  fill(new Uint32Array(data.data.buffer), data.data);
   image.getContext("2d").putImageData(data, 0, 0);
   return image;
 }
 
+/**
+ * A map on its canvas: `paint` draws what is inside its frame, a rectangle; beside it stand words,
+ * or numbers of words, of which a cell has `unit`.
+ */
+export function paintMap(canvas, place, size, words, paint, unit = 1) {
+  const {cell, left, right, top, named, ratio} = place;
+  const theme = themeColours(canvas);
+  const frame = [left, top, size.columns * cell, size.rows * cell];
+  const pen = context(canvas, left + frame[2] + right, top + frame[3] + 2);
+  canvas.place = place;
+  pen.fillStyle = theme.unseen;
+  pen.fillRect(...frame);
+  pen.imageSmoothingEnabled = cell * ratio < 1;
+  paint(pen, frame, theme);
+  pen.strokeStyle = theme.line;
+  pen.strokeRect(left - 0.5, top - 0.5, frame[2] + 1, frame[3] + 1);
+  if (named) labels(pen, words, place, theme);
+  else axes(pen, size, place, theme, unit);
+}
+
 function draw(app, canvas, weights) {
   const place = geometry(canvas, weights);
-  const {cell, left, right, top, named} = place;
-  const [width, height] = [weights.columns * cell, weights.rows * cell];
-  const theme = themeColours(canvas);
-  const key = [
-    weights.rows,
-    app.state.scale,
-    theme.unseen,
-    width,
-    canvas.parentElement.clientWidth,
-  ].join();
-  canvas.place = place;
+  const room = canvas.parentElement.clientWidth;
+  const key = [app.state.scale, themeColours(canvas).unseen, place.cell, room].join();
   if (canvas.painted !== weights || canvas.key !== key) {
-    canvas.painted = weights;
-    canvas.key = key;
-    const pen = context(canvas, left + width + right, top + height + 2);
-    pen.fillStyle = theme.unseen;
-    pen.fillRect(left, top, width, height);
-    pen.imageSmoothingEnabled = cell * place.ratio < 1;
-    pen.drawImage(
-      paintWeights(weights, app.state, (row, column) => isUnwritten(app, weights, row, column)),
-      left,
-      top,
-      width,
-      height,
-    );
-    pen.strokeStyle = theme.line;
-    pen.strokeRect(left - 0.5, top - 0.5, width + 1, height + 1);
-    if (named) labels(pen, app.words, place, theme);
-    else axes(pen, weights, place, theme);
+    Object.assign(canvas, {painted: weights, key});
+    const image = paintWeights(app, weights);
+    paintMap(canvas, place, weights, app.words, (pen, frame) => pen.drawImage(image, ...frame));
   }
   moveCursor(canvas, app.state.row, columnOf(app, weights));
 }
 
-export function labels(pen, {rows, columns}, {cell, left, right, top}, theme) {
+function labels(pen, {rows, columns}, {cell, left, right, top}, theme) {
   font(pen, clamped(cell * 0.62, 8, 13));
   pen.fillStyle = theme.ink;
   pen.textAlign = "right";
@@ -187,15 +190,15 @@ export function labels(pen, {rows, columns}, {cell, left, right, top}, theme) {
 }
 
 /** Numbers of words where there is no room for words. */
-export function axes(pen, weights, {cell, left, top}, theme, unit = 1) {
+function axes(pen, {rows, columns}, {cell, left, top}, theme, unit) {
   font(pen, 10);
   pen.fillStyle = theme.faint;
   const step = [10, 20, 50, 100, 200, 500, 1000].find((one) => one * cell >= 40) ?? 5000;
   pen.textAlign = "center";
-  for (let at = 0; at < weights.columns; at += step)
+  for (let at = 0; at < columns; at += step)
     pen.fillText(String(at * unit), left + (at + 0.5) * cell, top - 8);
   pen.textAlign = "right";
-  for (let at = 0; at < weights.rows; at += step)
+  for (let at = 0; at < rows; at += step)
     pen.fillText(String(at * unit), left - 3, top + (at + 0.5) * cell);
 }
 
@@ -236,7 +239,7 @@ function onKey(app, event, weights) {
   app.set({row: next[0], column: next[1], said: telling(app, weights, ...next)});
 }
 
-export function rowTable(app, weights) {
+function rowTable(app, weights) {
   const {row} = app.state;
   const {columns} = app.words;
   const values = weights.row(row);

@@ -6,11 +6,10 @@ import {SCALES} from "./colours.js";
 import {compareView} from "./compare.js";
 import {choice} from "./controls.js";
 import {embedded} from "./data.js";
-import {clamped, placeIn} from "./engine/numbers.js";
+import {placeIn} from "./engine/numbers.js";
 import {firstScreen} from "./first.js";
 import {headsView} from "./heads.js";
 import {heatmapView} from "./heatmap.js";
-import {linksView} from "./links.js";
 import {changeView} from "./change.js";
 import {patternView} from "./pattern.js";
 import {PLAIN} from "./state.js";
@@ -33,7 +32,6 @@ const VIEWS = {
   },
   heads: {title: "Heads", asks: "What does each head do?", draw: headsView, fits: weighs},
   map: {title: "Heat map", asks: "Which word looks at which?", draw: heatmapView, fits: weighs},
-  links: {title: "Links", asks: "Where does most of the weight go?", draw: linksView, fits: weighs},
   change: {
     title: "What if",
     asks: "What if it were changed?",
@@ -54,35 +52,27 @@ const VIEWS = {
   },
   compare: {title: "Compare", asks: "How do two heads differ?", draw: compareView, fits: weighs},
 };
+/** What a page shows before a reader chooses. */
+const FIRST = {
+  view: "reader",
+  kind: 0,
+  layer: 0,
+  head: "mean",
+  row: 0,
+  pick: 0,
+  by: "depends",
+  scale: "linear",
+  theme: "system",
+  sort: "layer",
+  pattern: 0,
+  panel: 0,
+  step: 0,
+};
+// in the address
 const KEPT = [
-  "view",
-  "kind",
-  "layer",
-  "head",
-  "row",
-  "place",
-  "pick",
-  "by",
-  "scale",
-  "theme",
-  "share",
-  "sort",
-  "pattern",
-  "panel",
-  "step",
-  "whole",
-  "lens",
-  "changed",
-  "next",
-  "column",
-  "pair",
-  "followed",
-  "other",
-  "against",
-  "text",
-  "from",
-  ...Object.keys(PLAIN),
-]; // in the address
+  ...Object.keys({...FIRST, ...PLAIN}),
+  ..."place within whole lens changed next column pair followed other against text from".split(" "),
+];
 
 export class App {
   /** state: what the page was told to show; engine: the model of the page, if it contains one. */
@@ -91,24 +81,7 @@ export class App {
     this.origin = source.base ?? (engine ? source : undefined); // the text before experiments
     // how the chosen word is found again; null in another text
     this.follows = engine ? "words" : null;
-    this.state = {
-      view: "reader",
-      kind: 0,
-      layer: 0,
-      head: "mean",
-      row: firstRow(source.header),
-      pick: 0,
-      by: "depends",
-      scale: "linear",
-      theme: "system",
-      share: 0.8,
-      sort: "layer",
-      said: "",
-      busy: "",
-      pattern: 0,
-      panel: 0,
-      step: 0,
-    };
+    this.state = {...FIRST, row: firstRow(source.header), said: "", busy: ""};
     this.state.layer = (source.header.attentions[0]?.shape[0] ?? 1) - 1;
     Object.assign(this.state, engine ? {text: source.given.source, ...PLAIN} : {}, state);
     this.#repair();
@@ -139,7 +112,8 @@ export class App {
     const {source: before, engine, follows} = this;
     Object.assign(this, {source, follows: engine ? "words" : null});
     if (!engine || source.given.source !== before.given.source)
-      for (const name of ["changed", "next", "pair", "followed", "column"]) delete this.state[name];
+      for (const name of ["changed", "next", "pair", "followed", "column", "within"])
+        delete this.state[name];
     if (follows !== null) this.#follow(before, follows);
     else {
       this.origin = source.base ?? (engine ? source : undefined);
@@ -199,6 +173,7 @@ export class App {
     for (const [name, count] of Object.entries({
       column: columns,
       changed: Infinity,
+      within: Infinity,
       next: Infinity,
     }))
       if (state[name] !== undefined) state[name] = placeIn(state[name], count);
@@ -208,7 +183,6 @@ export class App {
           .split(",")
           .map((one) => (one === "mean" ? one : placeIn(one, Infinity)));
     state.pick = placeIn(state.pick, 3);
-    state.share = clamped(Number(state.share) || 0.8, 0.05, 1);
     state.pattern = placeIn(state.pattern, header.patterns.length);
     state.step = placeIn(state.step, Infinity);
     state.panel = placeIn(state.panel, header.patterns[state.pattern]?.panels.length ?? 1);
@@ -217,17 +191,11 @@ export class App {
   }
 
   #remember() {
-    const chosen = Object.fromEntries(
-      KEPT.filter((name) => this.state[name] !== undefined).map((name) => [
-        name,
-        String(this.state[name]),
-      ]),
-    );
+    const chosen = kept(this.state);
     // a notebook's widget tells Python
     if (parent !== window) parent.postMessage({regard: chosen}, "*");
-    const kept = new URLSearchParams(chosen);
     try {
-      history.replaceState(null, "", `#${kept}`);
+      history.replaceState(null, "", `#${new URLSearchParams(chosen)}`);
     } catch {
       // a frame of a notebook has no address of its own
     }
@@ -244,13 +212,12 @@ function fromAddress(hash) {
 }
 
 /**
- * What a page may be told to show, by its address or by the frame that contains it; `#repair`
- * checks the values.
+ * What a page shows, or may be told to show by its address or by the frame that contains it;
+ * `#repair` checks the values.
  */
 function kept(given) {
-  return Object.fromEntries(
-    KEPT.filter((name) => Object.hasOwn(given, name)).map((name) => [name, String(given[name])]),
-  );
+  const known = KEPT.filter((name) => given[name] !== undefined);
+  return Object.fromEntries(known.map((name) => [name, String(given[name])]));
 }
 
 function page(app, weights) {
@@ -305,7 +272,6 @@ async function openModel(element, stored) {
   const state = fromAddress(location.hash);
   const own = {text: stored.header.model.text, ...PLAIN};
   window.regard = {
-    ready: engine.ready,
     run: (given) => engine.run(given),
     engine,
     shown: [],

@@ -1,9 +1,8 @@
 // The numbers of one step of the walk-through as a table.
 
 import {html, nothing} from "lit-html";
-import {signed, weightColours} from "./colours.js";
-import {largest} from "./data.js";
-import {filled} from "./engine/numbers.js";
+import {inked} from "./colours.js";
+import {filled, top as largest} from "./engine/numbers.js";
 import {listed, scrolled} from "./tables.js";
 
 const ACROSS = 16; // columns of a single row of numbers
@@ -28,24 +27,17 @@ export function numbers(walk, step, shown) {
         </p>`;
   if (!rows && labels(columns) && columns.size > 2 * LIKELIEST)
     return html`${note}${likeliest(step, shown, labels(columns))}`;
-  const across = rows
-    ? Math.min(columns.size, Math.max(Math.floor(CELLS / rows.size), 1))
-    : Math.min(columns.size, CELLS);
-  const left = columns.size - across;
-  const lines = rows
-    ? filled(rows.size, (row) => ({
-        head: name(rows, labels(rows), row),
-        from: row * columns.size,
-        to: row * columns.size + across,
-      }))
-    : labels(columns)
-      ? [{head: "", from: 0, to: across}]
-      : filled(Math.ceil(across / ACROSS), (row) => ({
-          head: `${row * ACROSS} to ${Math.min((row + 1) * ACROSS, across) - 1}`,
-          from: row * ACROSS,
-          to: Math.min((row + 1) * ACROSS, across),
-        }));
-  const named = rows || labels(columns);
+  const wraps = !rows && !labels(columns); // a vector
+  const size = wraps ? ACROSS : columns.size;
+  const count = rows?.size ?? (wraps ? Math.ceil(Math.min(columns.size, CELLS) / ACROSS) : 1);
+  const across = Math.min(size, columns.size, Math.max(Math.floor(CELLS / count), 1));
+  const left = columns.size - (wraps ? Math.min(columns.size, CELLS) : across);
+  const last = (row) => Math.min((row + 1) * ACROSS, columns.size) - 1;
+  const head = (row) => {
+    if (wraps) return `${row * ACROSS} to ${last(row)}`;
+    return rows ? name(rows, labels(rows), row) : "";
+  };
+  const line = (row) => values.subarray(row * size, row * size + across);
   return html`${note}
   ${scrolled(
     "Numbers of the step",
@@ -54,20 +46,21 @@ export function numbers(walk, step, shown) {
         <tr>
           <td></td>
           ${filled(
-            named ? across : Math.min(ACROSS, across),
+            across,
             (at) =>
               html`<th scope="col">
-                ${named ? html`<bdi>${name(columns, labels(columns), at)}</bdi>` : `+${at}`}
+                ${wraps ? `+${at}` : html`<bdi>${name(columns, labels(columns), at)}</bdi>`}
               </th>`,
           )}
         </tr>
       </thead>
       <tbody>
-        ${lines.map(
-          ({head, from, to}) =>
+        ${filled(
+          count,
+          (row) =>
             html`<tr>
-              ${head ? html`<th scope="row"><bdi>${head}</bdi></th>` : html`<td></td>`}
-              ${Array.from(values.subarray(from, to), (value) => cell(step, value, shown.most))}
+              ${head(row) ? html`<th scope="row"><bdi>${head(row)}</bdi></th>` : html`<td></td>`}
+              ${Array.from(line(row), (value) => cell(step, value, shown.most))}
             </tr>`,
         )}
       </tbody>
@@ -85,12 +78,8 @@ function cell(step, value, most) {
 }
 
 function shade(step, value, most) {
-  if (value === -Infinity) return "";
-  return step.scale === "weights"
-    ? weightColours(value)
-    : step.scale === "signed"
-      ? signed(value, most)
-      : "";
+  if (value === -Infinity || step.scale === "none") return "";
+  return inked(step.scale === "weights" ? value : most ? value / most : 0);
 }
 
 export function number(value) {

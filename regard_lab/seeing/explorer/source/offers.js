@@ -1,7 +1,8 @@
 // What the first screen offers in a page without a model: the word that decides, or the head that
 // looks most at one word, and the mean of its layer.
 
-import {probability, share} from "./shares.js";
+import {headsOf} from "./data.js";
+import {headName, probability, share} from "./shares.js";
 import {LEAST, named} from "./stories.js";
 import {isSpecial} from "./wordpairs.js";
 
@@ -38,25 +39,14 @@ function heads(app, {chosen, word}) {
   if (!app.strongest.found) return null;
   const {layer, head, at, weight} = app.strongest.found;
   const other = words.columns[at];
-  const mean = count > 1 && {
-    title: `Mean of ${count} heads`,
-    says: `of layer ${state.layer}: a mean hides what single heads do`,
-    on: (now) => now.head === "mean",
-    press: () => app.set({head: "mean"}),
-  };
-  const ask = attention.rows === attention.columns && {
-    title: `Ask “${named(other)}”`,
-    says: "where does it look itself?",
-    on: ({row}) => row === at,
-    press: () => app.set({row: at}),
-  };
+  const isShown = (now) => Number(now.layer) === layer && now.head === head;
   const show = {
-    title: `Show head ${layer}.${head}`,
+    title: `Show ${headName(layer, head)}`,
     says: `there “${named(word)}” looks most at “${named(other)}” (${share(weight)})`,
-    on: (now) => Number(now.layer) === layer && now.head === head,
-    press: () => app.set({layer, head}),
+    on: isShown,
+    press: () => app.set(isShown(state) ? {head: "mean"} : {layer, head}),
   };
-  return [show, ask, mean].filter(Boolean);
+  return [show];
 }
 
 async function search(app, key, row) {
@@ -67,17 +57,15 @@ async function search(app, key, row) {
 }
 
 /** The head of the chosen kind of attention in which a word looks most at another one. */
-export async function strongest({source, state, attention, words}, row) {
-  const [layers, count] = attention.shape;
+async function strongest({source, state, attention, words}, row) {
   const same = attention.rows === attention.columns;
   let most = {weight: -1};
-  for (let layer = 0; layer < layers; layer += 1)
-    for (let head = 0; head < count; head += 1) {
-      const weights = (await source.head(state.kind, layer, head)).row(row);
-      weights.forEach((weight, at) => {
-        const other = !(same && at === row) && !isSpecial(words.columns[at]);
-        if (other && weight > most.weight) most = {weight, layer, head, at};
-      });
-    }
+  for (const [layer, head] of headsOf(attention)) {
+    const weights = (await source.head(state.kind, layer, head)).row(row);
+    weights.forEach((weight, at) => {
+      const other = !(same && at === row) && !isSpecial(words.columns[at]);
+      if (other && weight > most.weight) most = {weight, layer, head, at};
+    });
+  }
   return most;
 }

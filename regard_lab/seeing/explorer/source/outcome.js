@@ -32,11 +32,11 @@ function told(app, story) {
 /** Before any change. */
 function untouched(app, {kind, word}) {
   const list = experimentsOf(app);
-  if (!list) return html`Looking for three experiments on this model…`;
+  if (!list) return html`Looking for experiments…`;
   if (!list.length) return html`No experiment was found for this text.`;
   if (kind === "masked" && word === undefined)
     return html`Hide one word. These are the ones that the model guesses most surely:`;
-  return html`Experiments on ${quoted(word, true)}, found by trying words and heads of this model:`;
+  return html`Experiments on ${quoted(word, true)}, found by trying many:`;
 }
 
 /** A page without a model that can be asked: which heads were found. */

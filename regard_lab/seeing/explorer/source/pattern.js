@@ -4,9 +4,9 @@
 import {html, nothing} from "lit-html";
 import {choice, saveButton} from "./controls.js";
 import {filled} from "./engine/numbers.js";
-import {axes, cellAt, geometry, labels, mapCanvas, moveCursor} from "./heatmap.js";
+import {cellAt, geometry, mapCanvas, moveCursor, paintMap} from "./heatmap.js";
 import {maskForm, maskOf, playMask} from "./masks.js";
-import {context, moved, readOut, themeColours} from "./surface.js";
+import {moved, readOut} from "./surface.js";
 import {LISTED, listed} from "./tables.js";
 
 const STATES = ["no pair is allowed", "some pairs are allowed", "all pairs are allowed"];
@@ -59,8 +59,7 @@ export function patternView(app) {
             )
           : nothing
       }
-      ${one.drawable ? maskForm(app, one.drawable) : nothing}
-      <span class="badge">counted exactly</span> ${saveButton("pattern")}
+      ${one.drawable ? maskForm(app, one.drawable) : nothing} ${saveButton(app, "pattern")}
     </div>
     <p class="summary">
       <code><bdi>${panel.text}</bdi></code
@@ -290,31 +289,27 @@ function draw(app, canvas, shown) {
   const {one, rows, columns, states} = shown;
   const place = geometry(canvas, {rows, columns});
   if (!one.rows.length) Object.assign(place, {named: false, left: 40, right: 16, top: 24});
-  const {cell: side, left, right, top} = place;
-  const theme = themeColours(canvas);
-  canvas.place = place;
-  const pen = context(canvas, left + columns * side + right, top + rows * side + 2);
+  const side = place.cell;
   const gap = side >= 8 ? 1 : 0; // cells are painted apart if they are large enough to be counted
-  const image = new OffscreenCanvas(columns, rows);
-  const dots = image.getContext("2d");
-  pen.fillStyle = theme.unseen;
-  pen.fillRect(left, top, columns * side, rows * side);
-  for (let row = 0; row < rows; row += 1)
-    for (let column = 0; column < columns; column += 1) {
-      const state = states[row * columns + column];
-      if (!state) continue;
-      const [to, x, y, size] = gap
-        ? [pen, left + column * side, top + row * side, side - gap]
-        : [dots, column, row, 1];
-      to.globalAlpha = state === 1 ? 0.45 : 1;
-      to.fillStyle = theme.accent;
-      to.fillRect(x, y, size, size);
-    }
-  pen.globalAlpha = 1;
-  pen.imageSmoothingEnabled = side < 1;
-  if (!gap) pen.drawImage(image, left, top, columns * side, rows * side);
-  if (place.named) labels(pen, one, place, theme);
-  else axes(pen, {rows, columns}, place, theme, one.tile);
+  const paint = (pen, frame, theme) => {
+    const [left, top] = frame;
+    const image = new OffscreenCanvas(columns, rows);
+    const dots = image.getContext("2d");
+    for (let row = 0; row < rows; row += 1)
+      for (let column = 0; column < columns; column += 1) {
+        const state = states[row * columns + column];
+        if (!state) continue;
+        const [to, x, y, size] = gap
+          ? [pen, left + column * side, top + row * side, side - gap]
+          : [dots, column, row, 1];
+        to.globalAlpha = state === 1 ? 0.45 : 1;
+        to.fillStyle = theme.accent;
+        to.fillRect(x, y, size, size);
+      }
+    pen.globalAlpha = 1;
+    if (!gap) pen.drawImage(image, ...frame);
+  };
+  paintMap(canvas, place, {rows, columns}, one, paint, one.tile);
   moveCursor(canvas, ...cell(app, shown));
 }
 

@@ -1,8 +1,7 @@
 // What is shown, as a file: the first screen as SVG or PNG, and the map of a view as PNG.
 
-import {themeColours} from "./surface.js";
+import {svg, themeColours} from "./surface.js";
 
-const SVG = "http://www.w3.org/2000/svg";
 const EDGE = 16; // pixels around a picture
 const SHARP = 2; // pixels of a PNG for each pixel of the screen
 
@@ -10,23 +9,25 @@ const SHARP = 2; // pixels of a PNG for each pixel of the screen
 export async function saveFirst(app, kind) {
   const screen = app.element.querySelector(".screen");
   const {text, width, height} = drawing(screen);
-  if (kind === "svg") return save(new Blob([text], {type: "image/svg+xml"}), "regard.svg");
+  const file = `regard.${kind}`;
+  app.set({copied: `Saved as ${file}.`});
+  if (kind === "svg") return save(new Blob([text], {type: "image/svg+xml"}), file);
   const image = new Image();
   image.src = `data:image/svg+xml,${encodeURIComponent(text)}`;
   await image.decode();
   const canvas = new OffscreenCanvas(SHARP * width, SHARP * height);
   canvas.getContext("2d").drawImage(image, 0, 0, canvas.width, canvas.height);
-  return save(await canvas.convertToBlob(), "regard.png");
+  return save(await canvas.convertToBlob(), file);
 }
 
 /** A map on the colour of the page. */
-export async function saveMap(canvas, name) {
+export async function saveMap(canvas, file) {
   const copy = new OffscreenCanvas(canvas.width, canvas.height);
   const pen = copy.getContext("2d");
   pen.fillStyle = themeColours(canvas).paper;
   pen.fillRect(0, 0, copy.width, copy.height);
   pen.drawImage(canvas, 0, 0);
-  save(await copy.convertToBlob(), `${name}.png`);
+  save(await copy.convertToBlob(), file);
 }
 
 function save(blob, name) {
@@ -43,7 +44,7 @@ function drawing(screen) {
   const frame = stage.getBoundingClientRect();
   const top = screen.querySelector(".answer").getBoundingClientRect().top;
   const [width, height] = [frame.width + 2 * EDGE, frame.bottom - top + 2 * EDGE];
-  const root = element("svg", {width, height, viewBox: `0 0 ${width} ${height}`});
+  const root = svg("svg", {width, height, viewBox: `0 0 ${width} ${height}`});
   const [left, above] = [EDGE - frame.left, EDGE - top];
   const pen = new OffscreenCanvas(1, 1).getContext("2d", {willReadFrequently: true});
   const paint = (colour) => {
@@ -53,16 +54,15 @@ function drawing(screen) {
     const [red, green, blue, alpha] = pen.getImageData(0, 0, 1, 1).data;
     return alpha ? `rgb(${red},${green},${blue})` : "none"; // readers of SVG know no color-mix
   };
-  root.append(element("rect", {width, height, fill: paint(themeColours(stage).paper)}));
-  const links = element("g", {transform: `translate(${EDGE} ${frame.top + above})`, fill: "none"});
+  root.append(svg("rect", {width, height, fill: paint(themeColours(stage).paper)}));
+  const links = svg("g", {transform: `translate(${EDGE} ${frame.top + above})`, fill: "none"});
   for (const path of stage.querySelectorAll("path")) {
-    const {stroke, strokeWidth, strokeDasharray, opacity} = getComputedStyle(path);
+    const {stroke, strokeWidth, opacity} = getComputedStyle(path);
     links.append(
-      element("path", {
+      svg("path", {
         d: path.getAttribute("d"),
         stroke: paint(stroke),
         "stroke-width": strokeWidth,
-        "stroke-dasharray": strokeDasharray,
         "stroke-linecap": "round",
         opacity,
       }),
@@ -72,7 +72,7 @@ function drawing(screen) {
   for (const box of stage.querySelectorAll(".t, .n, .was, .options i")) {
     const {x, y, width, height} = box.getBoundingClientRect();
     const fill = paint(getComputedStyle(box).backgroundColor);
-    root.append(element("rect", {x: x + left, y: y + above, width, height, rx: 5, fill}));
+    root.append(svg("rect", {x: x + left, y: y + above, width, height, rx: 5, fill}));
   }
   for (const part of [
     screen.querySelector(".answer"),
@@ -82,7 +82,7 @@ function drawing(screen) {
       const {color, fontFamily, fontSize, fontWeight} = getComputedStyle(parent);
       pen.font = `${fontWeight} ${fontSize} ${fontFamily}`;
       const {fontBoundingBoxAscent: ascent} = pen.measureText(text);
-      const set = element("text", {
+      const set = svg("text", {
         x: x + left,
         y: y + above + ascent,
         fill: paint(color),
@@ -95,12 +95,6 @@ function drawing(screen) {
       root.append(set);
     });
   return {text: new XMLSerializer().serializeToString(root), width, height};
-}
-
-function element(name, attributes) {
-  const made = document.createElementNS(SVG, name);
-  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
-  return made;
 }
 
 /** Call a function for each word of an element, with its box and its parent. */

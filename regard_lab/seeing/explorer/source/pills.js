@@ -3,7 +3,7 @@
 
 import {html} from "lit-html";
 import {act, flipped} from "./past.js";
-import {listed} from "./shares.js";
+import {headName, listed} from "./shares.js";
 import {gone, switchedOff} from "./state.js";
 import {named, quoted} from "./stories.js";
 import {readOf, replacedWords} from "./wordpairs.js";
@@ -18,9 +18,10 @@ export function pills(app) {
 
 /** The changes at the beginning of a sentence. */
 export function causes(app) {
-  const all = changesOf(app).map(({how, what}) => html`${how} ${what}`);
-  if (all.length > 1) return html`Together, ${listed(all)}`;
-  return changesOf(app).map(({how, what}) => html`${how === "with" ? "With" : "Without"} ${what}`);
+  const all = changesOf(app);
+  if (all.length > 1)
+    return html`Together, ${listed(all.map(({how, what}) => html`${how} ${what}`))}`;
+  return all.map(({how, what}) => html`${how === "with" ? "With" : "Without"} ${what}`);
 }
 
 /** pill: what a button says; before: the values before; how and what: the words of a sentence. */
@@ -43,7 +44,7 @@ function changesOf({state, origin, source}) {
     );
   }
   for (const [kind, ...numbers] of switchedOff(state)) {
-    const head = `head ${numbers.join(".")}`;
+    const head = headName(...numbers);
     const off = flipped(state.off, [kind, ...numbers].join("."), ",");
     add(`${head} off`, {off}, "with", `${head} switched off`);
   }

@@ -2,28 +2,29 @@
 
 import {html, nothing} from "lit-html";
 import {explain} from "./background.js";
-import {signed, weightColours} from "./colours.js";
+import {DEPENDENCE, inked} from "./colours.js";
 import {choice} from "./controls.js";
-import {largest} from "./data.js";
+import {top as largest} from "./engine/numbers.js";
+import {ODDS, listed} from "./shares.js";
+import {ENDS} from "./stories.js";
+import {isSpecial} from "./wordpairs.js";
 
 const LENSES = {
   erase: {
     title: "Erasure",
     says:
-      "Each word is erased in turn. A positive number is how much " +
-      "the model's preference for the word falls.",
+      "Each word is erased in turn. The number is how far the log odds of the word fall: orange " +
+      "where it depends on what was erased, grey where that speaks against it.",
   },
   gradients: {
     title: "Integrated gradients",
     says:
-      "The preference for the word is divided among the words that were read. " +
-      "Negative numbers speak against it.",
+      "The log odds are divided among the words that were read: orange where the word depends " +
+      "on them, grey where they speak against it.",
   },
   attention: {
     title: "Raw attention",
-    says:
-      "Where all heads look on average while the word is written. " +
-      "It does not say what the model uses.",
+    says: "Blue: where all heads look on average while the word is written.",
   },
   rollout: {
     title: "Attention rollout",
@@ -37,10 +38,12 @@ const NAMED = 2; // words that the sentence above the words names
 export function readerView(app) {
   const {header} = app.source;
   const words = header.texts[header.written];
-  const can = (at) =>
-    header.explained[at] || (app.engine && words[at] !== "<begin>" && words[at] !== "<end>");
+  const isEnd = (at) => ENDS.includes(words[at]);
+  const isWord = (at) => header.explained[at] || (app.engine && !isSpecial(words[at]));
+  const can = (at) => isWord(at) && !isEnd(at);
   const asked = app.state.place ?? header.chosen;
-  const place = can(asked) ? asked : header.chosen;
+  const ends = isEnd(asked);
+  const place = ends || can(asked) ? asked : header.chosen;
   const choose = (at) => app.set({place: at, row: at, said: saidOf(header.explained[at])});
   const lenses = header.explained[place];
   if (!lenses) explain(app);
@@ -62,45 +65,46 @@ export function readerView(app) {
             )}
           </div>`
   }`;
+  const says = (text) =>
+    html`${chooser}
+      <p class="hint" role="status">${text}</p>`;
+  if (ends) return says("What the end depends on is shown above.");
   if (!lenses?.length)
-    return html`${chooser}
-      <p class="hint" role="status">
-        ${lenses ? "Nothing was read before this word." : "Computing what it depends on…"}
-      </p>`;
-  const first = lenses.find((one) => one.lens === (app.state.lens ?? "erase")) ?? lenses[0];
+    return says(lenses ? "Nothing was read before this word." : "Computing what it depends on…");
   const attention = lenses.find((one) => one.lens === "attention");
-  const besides =
-    attention && attention !== first
-      ? panel(attention, html`<h3>${LENSES.attention.title}</h3>`)
-      : nothing;
+  const others = lenses.filter((one) => one !== attention);
+  const first = others.find((one) => one.lens === (app.state.lens ?? "erase")) ?? others[0];
+  const one = first ?? attention;
   return html`${chooser}
     <p class="question">
-      Why <strong><bdi>${first.word}</bdi></strong> rather than ${either(first.others)}? Log odds
-      ${first.log_odds.toFixed(2)}, probability ${first.probability.toFixed(3)} among these.
+      Why <strong><bdi>${one.word}</bdi></strong> rather than
+      ${listed(
+        one.others.map((other) => html`<bdi>${other}</bdi>`),
+        "or",
+      )}?
+      Probability among these ${one.probability.toFixed(3)}, log odds ${one.log_odds.toFixed(2)}.
     </p>
     <div class="columns">
-      ${panel(
-        first,
-        html`<h3>By a lens</h3>
-          ${choice(
-            "Lens",
-            lenses.map((one) => [one.lens, LENSES[one.lens].title]),
-            first.lens,
-            (lens) => app.set({lens}),
-          )}`,
-      )}
-      ${besides}
+      ${
+        first
+          ? panel(
+              first,
+              html`<h3>${isShare(first) ? "Looks at" : "Depends on"}</h3>
+                ${choice(
+                  "Lens",
+                  others.map(({lens}) => [lens, LENSES[lens].title]),
+                  first.lens,
+                  (lens) => app.set({lens}),
+                )}`,
+            )
+          : nothing
+      }
+      ${attention ? panel(attention, html`<h3>Looks at</h3>`) : nothing}
     </div>
     <p class="hint">
-      It is compared with the words that the model found most probable beside it, unless others were
-      asked for.
+      ${ODDS} The word is compared with those that the model found most probable beside it, unless
+      others were asked for.
     </p> `;
-}
-
-function either(words) {
-  return words.map(
-    (word, at) => html`${at ? (at === words.length - 1 ? " or " : ", ") : ""}<bdi>${word}</bdi>`,
-  );
 }
 
 /** Whether a lens gives shares of attention. */
@@ -111,6 +115,7 @@ const saidOf = (lenses) => (lenses?.length ? summary(lenses[0]) : "");
 /** One sentence: which words matter most by a lens. */
 function summary(one) {
   const {title} = LENSES[one.lens];
+  const [does, to] = isShare(one) ? ["looks", "at"] : ["depends", "on"];
   const named = (words) =>
     largest(
       words.map(([, score]) => score),
@@ -119,17 +124,16 @@ function summary(one) {
       .filter((at) => words[at][1] > 0)
       .map((at) => `“${words[at][0]}” (${number(one, words[at][1])})`)
       .join(", then ") || "none of these words";
-  if (!isShare(one))
-    return `${title}: “${one.word}” depends most on ${named([...one.source, ...one.written])}.`;
   const sides = [
     [one.source, "in the source"],
     [one.written, "in what was written"],
   ].filter(([words]) => words.length);
   const told = sides
-    .map(([words, where]) => `${sides.length > 1 ? `${where} ` : ""}at ${named(words)}`)
+    .map(([words, where]) => `${sides.length > 1 ? `${where} ` : ""}${to} ${named(words)}`)
     .join("; ");
-  const both = sides.length > 1 ? " The weights of each side sum to 1." : "";
-  return `${title}: “${one.word}” looks most ${told}.${both}`;
+  const both =
+    sides.length > 1 && one.lens === "attention" ? " The weights of each side sum to 1." : "";
+  return `${title}: “${one.word}” ${does} most ${told}.${both}`;
 }
 
 function number(one, score) {
@@ -157,7 +161,7 @@ function panel(one, heading) {
 
 /** A word with its number below. */
 function scored(one, word, score, top) {
-  const colours = isShare(one) ? weightColours(top ? score / top : 0) : signed(score, top);
+  const colours = inked(top ? score / top : 0, isShare(one) ? undefined : DEPENDENCE);
   return html`<span class="scored"
     ><span class="word" .style=${colours}><bdi>${word}</bdi></span>
     <small>${number(one, score)}</small></span

@@ -1,6 +1,7 @@
 // What the engine computed of a text, in the form of data that a page contains.
 
-import {Source, Weights} from "./data.js";
+import {Source, Weights, meanOf} from "./data.js";
+import {filled} from "./engine/numbers.js";
 import {common, lastWord} from "./wordpairs.js";
 
 const THUMBNAIL = 48; // rows and columns of a thumbnail
@@ -114,14 +115,8 @@ export class Run extends Source {
       weights,
     } = this.header.attentions[kind];
     const size = rows * columns;
-    const values = new Float32Array(size);
-    for (
-      let one = head === "mean" ? 0 : head, end = head === "mean" ? heads : head + 1;
-      one < end;
-      one += 1
-    )
-      for (let at = 0, from = (layer * heads + one) * size; at < size; at += 1)
-        values[at] += weights[from + at] / (head === "mean" ? heads : 1);
+    const of = (one) => weights.subarray((layer * heads + one) * size).subarray(0, size);
+    const values = head === "mean" ? meanOf(filled(heads, of)) : of(head);
     return new Weights(values, rows, columns, true);
   }
 

@@ -2,17 +2,15 @@
 
 import {html} from "lit-html";
 import {Source} from "./data.js";
+import {textForm} from "./form.js";
 import {EMPTY} from "./state.js";
 
 const READING = "Reading\u2026";
 
 export function liveForm(app) {
-  const {live} = app.source.header;
-  return html`<form class="live" @submit=${(event) => read(app, event)}>
-    <label for="sentence">${live.label}</label>
-    <input id="sentence" name="text" .value=${live.text} maxlength="4000" autocomplete="off" />
-    <button ?disabled=${app.state.busy === READING}>Read this text</button>
-  </form>`;
+  const {label, text} = app.source.header.live;
+  const button = html`<button ?disabled=${app.state.busy === READING}>Read this text</button>`;
+  return textForm(label, text, {submit: (event) => read(app, event), button});
 }
 
 /** The answer of the local server about a text; an error has a sentence that can be shown. */

@@ -1,13 +1,16 @@
 // The two lines of the first screen in the room that they have, and the links between their words.
 
 import {clamped} from "./engine/numbers.js";
+import {svg} from "./surface.js";
 
-const SVG = "http://www.w3.org/2000/svg";
-const SMALLEST = 18; // pixels of letters; smaller lines are wrapped
+const SMALLEST = 16; // pixels of letters; smaller lines are wrapped
 const BESIDE = 6; // pixels between a word and a link beside its row
 const LEAST = 13; // pixels of letters that are still read
 const LARGEST = 1.85; // of the letters of the page
 const WRAPPED = 1.3;
+const TAKEN = 80; // pixels by which a gap that has a link counts as farther away
+const HIGH = 110; // pixels of an arc between words of a row
+const LOW = 26; // the same between rows of words
 const SLACK = 0.88; // room that a longer translation finds
 
 /** Letters as large as one row of each line allows, kept while the text and the room stay. */
@@ -31,7 +34,6 @@ export function fit(stage, key, arcs) {
   stage.classList.toggle("wrapped", wraps);
   stage.classList.toggle("arcs", arcs);
   if (wraps) stage.style.setProperty("--s", `${WRAPPED * letters}px`);
-  beside(stage, wraps);
   for (const line of lines) line.style.minHeight = `${line.offsetHeight}px`;
 }
 
@@ -62,20 +64,8 @@ function smaller(element, property, isTooLarge) {
   while (size > LEAST && isTooLarge()) element.style.setProperty(property, `${(size -= 1)}px`);
 }
 
-/** What follows a text begins where the text ends, if there is room. */
-function beside(stage, wraps) {
-  const options = stage.querySelector(".options.follows");
-  if (!options) return;
-  options.style.marginLeft = "";
-  const last = [...stage.querySelectorAll(".given .w")].at(-1);
-  const left = last.offsetLeft + last.offsetWidth;
-  const most = stage.clientWidth - options.scrollWidth;
-  if (!wraps) options.style.marginLeft = `${clamped(left, 0, Math.max(most, 0))}px`;
-}
-
-/** A link for each strength above 0, and a dotted one where a word mattered before. */
-export function link(stage, {strengths, ghosts, pointed, arcs}) {
-  const svg = stage.querySelector("svg");
+/** A link for each strength above 0. */
+export function link(stage, {strengths, pointed, asker}) {
   const frame = stage.getBoundingClientRect();
   const box = (word) => {
     const {left, right, top, bottom} = word.querySelector(".t").getBoundingClientRect();
@@ -89,36 +79,33 @@ export function link(stage, {strengths, ghosts, pointed, arcs}) {
   };
   const boxes = [...stage.querySelectorAll(".line .w")].map(box);
   const chosen = stage.querySelector(
-    arcs ? ".given .chosen" : ".written .chosen, .options .chosen",
+    asker === undefined ? ".written .chosen, .options .chosen" : ".given .chosen",
   );
   const words = [...stage.querySelectorAll(".given .w")];
   const paths = [];
+  const taken = [];
   if (chosen)
     for (const word of words) {
       const at = Number(word.dataset.at);
       const strength = strengths[at] ?? 0;
-      const ghost = ghosts.includes(at);
-      if (word === chosen || (!strength && !ghost)) continue;
-      const path = document.createElementNS(SVG, "path");
+      if (word === chosen || !strength) continue;
       const [from, to] = [box(chosen), box(word)];
       const apart = from.top > to.bottom || to.top > from.bottom;
-      path.setAttribute("d", apart ? through(from, to, boxes) : arc(from, to));
-      if (ghost && !strength) path.setAttribute("class", "ghost");
-      else {
-        path.style.strokeWidth = 1 + 7 * strength;
-        path.style.opacity =
-          (0.3 + 0.6 * strength) * (pointed === null || pointed === at ? 1 : 0.35);
-      }
+      const path = svg("path", {
+        d: apart ? through(from, to, boxes, taken) : arc(stage, from, to),
+      });
+      path.style.strokeWidth = 1 + 7 * strength;
+      path.style.opacity = (0.3 + 0.6 * strength) * (pointed === null || pointed === at ? 1 : 0.35);
       paths.push(path);
     }
-  svg.replaceChildren(...paths);
+  stage.querySelector("svg").replaceChildren(...paths);
 }
 
 /**
  * From a word up or down to one of another row; where rows lie between them, through the gaps
  * between their words.
  */
-function through(one, other, boxes) {
+function through(one, other, boxes, taken) {
   const [below, above] = one.top > other.top ? [one, other] : [other, one];
   const between = boxes.filter((box) => box.bottom <= below.top && box.top >= above.bottom);
   let [x, y] = [below.x, below.top];
@@ -135,7 +122,7 @@ function through(one, other, boxes) {
     const top = Math.min(...row.map((box) => box.top));
     const bottom = Math.max(...row.map((box) => box.bottom));
     const straight = x + ((above.x - x) * (y - top)) / (y - above.bottom);
-    to(gapNear(straight, row), bottom);
+    to(gapNear(straight, row, taken), bottom);
     path += `V${top}`;
     y = top;
   }
@@ -143,16 +130,25 @@ function through(one, other, boxes) {
   return path;
 }
 
-/** The middle of the gap between words of a row, or of the room beside them, that is nearest. */
-function gapNear(x, row) {
+/**
+ * The middle of the gap between words of a row that is nearest, or a place beside the row; a gap
+ * that another link has taken counts as farther away.
+ */
+function gapNear(x, row, taken) {
   const edges = row.flatMap(({left, right}) => [left, right]).sort((one, other) => one - other);
-  const gaps = [edges[0] - BESIDE, edges.at(-1) + BESIDE];
+  const gaps = [Math.min(x, edges[0] - BESIDE), Math.max(x, edges.at(-1) + BESIDE)];
   for (let at = 1; at + 1 < edges.length; at += 2) gaps.push((edges[at] + edges[at + 1]) / 2);
-  return gaps.reduce((best, gap) => (Math.abs(gap - x) < Math.abs(best - x) ? gap : best));
+  const away = (gap) => Math.abs(gap - x) + (taken.includes(gap) ? TAKEN : 0);
+  const nearest = gaps.reduce((best, gap) => (away(gap) < away(best) ? gap : best));
+  taken.push(nearest);
+  return nearest;
 }
 
-/** Between two words of one row: above them. */
-function arc(from, to) {
-  const height = clamped(Math.abs(from.x - to.x) * 0.24, 26, 110);
-  return `M${from.x} ${from.top}C${from.x} ${from.top - height} ${to.x} ${to.top - height} ${to.x} ${to.top}`;
+/** Between two words of one row: above the only line, or in the gap between two. */
+function arc(stage, from, to) {
+  const above = stage.matches(".arcs");
+  const most = stage.matches(".wrapped") ? LOW : HIGH;
+  const height = clamped(Math.abs(from.x - to.x) * 0.24, 26, most) * (above ? -1 : 1);
+  const y = above ? from.top : from.bottom;
+  return `M${from.x} ${y}C${from.x} ${y + height} ${to.x} ${y + height} ${to.x} ${y}`;
 }

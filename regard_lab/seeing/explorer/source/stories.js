@@ -4,14 +4,16 @@
 import {html} from "lit-html";
 import {clamped, softmax, top} from "./engine/numbers.js";
 import {eraseAt} from "./field.js";
+import {headName} from "./shares.js";
 import {chosenPlace, gone} from "./state.js";
 
 const MOST = 60; // words of a line that are shown around the chosen one
 export const OPTIONS = 3; // next words, classes or guesses that are shown
 export const LEAST = 0.02; // of a probability, the smallest fall that is shown
+const MEAN = "the mean of all heads";
 const UNKNOWN = 1; // the id of a masked sub-word
 const BEGINS = ["<begin>", "<s>"]; // as tokenisers write them
-const ENDS = ["<end>", "</s>", "<|endoftext|>"];
+export const ENDS = ["<end>", "</s>", "<|endoftext|>"];
 
 /** What a page makes of its text: "written", "next", "sorted", "masked", "vectors" or "looks". */
 export function kindOf({engine, source}) {
@@ -50,27 +52,25 @@ export function options(kind, {likeliest, target, probabilities}) {
  * The story of a page; null where there is no attention to tell of. given: the words that are read;
  * written or options: what is made of them; chosen, word and own: the one that is asked about, and
  * its probability; without: the same without a word, relative to `own` if `relative`; waits:
- * whether that is still to be computed; looks: shares of attention; arcs: whether links join one
- * line.
+ * whether that is still to be computed; looks: shares of attention, `at` of a word that is read;
+ * arcs: whether links join one line; asker: the place of the chosen word among those that are read.
  */
 export function storyOf(app) {
   if (!app.attention) return null;
   const kind = kindOf(app);
   const story = {kind, ...KINDS[kind](app, kind)};
   const modes = [story.without ? "depends" : null, story.looks ? "looks" : null].filter(Boolean);
-  return {
-    ...story,
-    modes,
-    by: modes.includes(app.state.by) ? app.state.by : modes[0],
-  };
+  const by = modes.includes(app.state.by) ? app.state.by : modes[0];
+  const looker = by === "looks" ? story.looks.at : undefined;
+  const shown = {...story, modes, by, asker: story.arcs ? story.chosen : looker};
+  if (by === "looks" && story.given.asks) shown.instead = LOOKS[kind];
+  return shown;
 }
 
 const KINDS = {written, next: predicted, sorted: predicted, masked: predicted, vectors, looks};
 
-function holds({source, engine}, what) {
-  const {model} = source.header;
-  return engine ? `${what} of ${model.parameters.toLocaleString("en")} parameters runs here.` : "";
-}
+const holds = ({source}, what) =>
+  `${what} of ${source.header.model.parameters.toLocaleString("en")} parameters runs here.`;
 
 /** A translation: which words of the sentence the chosen word depends on. */
 function written(app) {
@@ -78,44 +78,52 @@ function written(app) {
   const {texts, changes, explained, attentions} = source.header;
   const place = Math.min(chosenPlace(app), texts.target.length - 1);
   const cross = attentions.find(({rows, columns}) => rows === "target" && columns === "source");
+  // the views show an attention that has a row of the written word
+  const shows = app.attention.rows === "target" || !cross;
+  const kind = shows ? app.state.kind : attentions.indexOf(cross);
   const attended = explained[place]?.find(({lens}) => lens === "attention");
   const erased = (at) => {
     const one = changes?.erased[at];
     return one && {p: one.probabilities[place], instead: one.likeliest[place]?.[0][0]};
   };
-  let looks = attended && {values: attended.source.map(([, weight]) => weight), says: "the heads"};
-  if (engine && cross) looks = {values: meanRow(cross, place), says: "the heads"};
+  let looks = attended && {values: attended.source.map(([, weight]) => weight), says: MEAN};
+  if (engine && cross) looks = {values: meanRow(cross, place), says: MEAN};
   else if (!looks && app.attention === cross) looks = ofHead(app, place);
   return {
     orientation: engine
-      ? `${holds(app, "A translator")} Press a word of the translation to see what it depends on, a word of the sentence to erase it or write another.`
+      ? `${holds(app, "A translator")} ${asks("a word of the translation", "sentence")}`
       : "Press a word of the translation to see what it depends on. Press a word of the sentence to see what is written without it.",
-    given: {label: "Sentence", words: texts.source, ...presses(app)},
+    given: {label: "Sentence", words: texts.source, ...presses(app, "source")},
     written: {
       label: "Translation",
       words: texts.target,
       before: origin?.header.texts.target ?? texts.target,
-      press: (at) => app.set({place: at, row: at}),
+      press: (at) => app.set({place: at, row: at, within: undefined, kind}),
     },
     chosen: place,
     word: texts.target[place],
     own: (engine ? source.answer : changes?.unchanged)?.probabilities[place],
     without: changes && erased,
     waits: Boolean(engine) && !explained[place],
-    looks,
+    looks: within(app, "source") ?? looks,
   };
 }
 
+/** What can be pressed while links show attention. */
+const LOOKS = {
+  written:
+    "Press a word of the sentence to see where it looks in the encoder, a word of the translation to see where the model looks while writing it.",
+  next: "Press a word of the text to see where it looks.",
+};
+
+/** What can be pressed, in a page with a model. */
+const asks = (what, text) =>
+  `Press ${what} to see what it depends on, a word of the ${text} to erase it or write another.`;
+
 /** What each kind of model is called, and what can be pressed. */
 const ASKS = {
-  next: [
-    "A language model",
-    "Press a next word to see what it depends on, a word of the text to erase it or write another.",
-  ],
-  sorted: [
-    "A classifier",
-    "Press a class to see what it depends on, a word of the text to erase it or write another.",
-  ],
+  next: ["A language model", asks("a next word", "text")],
+  sorted: ["A classifier", asks("a class", "text")],
   masked: [
     "A model",
     "Press a word to hide it or write another. The model guesses what is hidden.",
@@ -149,11 +157,7 @@ function predicted(app, kind) {
     orientation: engine
       ? `${holds(app, ASKS[kind][0])} ${ASKS[kind][1]}`
       : `${HELD[kind]} Press a word to see what changes without it.`,
-    given: {
-      label: "Text",
-      words: texts.text,
-      ...presses(app),
-    },
+    given: {label: "Text", words: texts.text, ...presses(app, kind === "next" && "text")},
     options: listed,
     optionsLabel: {next: "Next word", sorted: "Class", masked: "Guess"}[kind],
     chosen: pick,
@@ -162,7 +166,7 @@ function predicted(app, kind) {
     without: listed.length ? without : null,
     relative: kind !== "sorted",
     waits: Boolean(engine) && listed.length > 0 && !source.probed,
-    looks: kind === "next" ? fromRow(app, row) : null,
+    looks: kind === "next" ? (within(app, "text") ?? fromRow(app, row)) : null,
   };
 }
 
@@ -222,9 +226,9 @@ function looks(app) {
 }
 
 /** Where a text's row looks: by all heads where the engine has them, else by the chosen head. */
-function fromRow(app, row) {
-  const [attention] = app.source.header.attentions;
-  return app.engine ? {values: meanRow(attention, row), says: "the heads"} : ofHead(app, row);
+function fromRow(app, row, kind = 0) {
+  const attention = app.source.header.attentions[kind];
+  return app.engine ? {values: meanRow(attention, row), says: MEAN} : ofHead(app, row);
 }
 
 /** The weights of the head that the other views show. */
@@ -234,8 +238,8 @@ function ofHead({weights, state, attention}, row) {
   const says =
     state.head === "mean"
       ? `the mean of ${heads} heads of layer ${state.layer}`
-      : `head ${state.layer}.${state.head}`;
-  return {values: [...weights.row(Math.min(row, weights.rows - 1))], says, one: true};
+      : headName(state.layer, state.head);
+  return {values: [...weights.row(Math.min(row, weights.rows - 1))], says};
 }
 
 /** A row of weights, the mean of all layers and heads. */
@@ -247,9 +251,33 @@ function meanRow({shape: [layers, heads, rows, columns], weights}, row) {
   return mean;
 }
 
-/** Words that a press erases, or in a page without a model points at. */
-function presses(app) {
+/** The attention between the words that are read. */
+const innerKind = ({source}, text) =>
+  source.header.attentions.findIndex(({rows, columns}) => rows === text && columns === text);
+
+/** Where a word that is read looks among them, once it was pressed while links show attention. */
+function within(app, text) {
+  const {state, source, engine} = app;
+  const kind = innerKind(app, text);
+  if (state.within === undefined || kind < 0 || (!engine && state.kind !== kind)) return null;
+  const at = Math.min(state.within, source.header.texts[text].length - 1);
+  return {...fromRow(app, at, kind), at};
+}
+
+/**
+ * Words that a press erases, or in a page without a model points at. While links show attention, a
+ * press shows where the word looks.
+ */
+function presses(app, text) {
   const {engine, source, state} = app;
+  const kind = innerKind(app, text);
+  if ((state.by === "looks" || !source.header.changes) && kind >= 0)
+    return {
+      gone: engine ? gone(state) : [],
+      asks: true,
+      can: () => true,
+      press: (at) => app.set({within: at, row: at, kind}),
+    };
   if (engine)
     return {
       gone: gone(state),
@@ -265,9 +293,9 @@ function presses(app) {
 }
 
 /** The word that is read to which a reader points, unless it is erased or the one asked about. */
-export function pointedAt({hot}, {given: {pointed, gone}, arcs, chosen}) {
+export function pointedAt({hot}, {given: {pointed, gone}, asker}) {
   const at = hot ?? pointed ?? null;
-  return gone.includes(at) || (arcs && at === chosen) ? null : at;
+  return gone.includes(at) || at === asker ? null : at;
 }
 
 /** The part of a line that is shown, around a word. */
@@ -293,13 +321,11 @@ export const quoted = (word, chosen = false) =>
  * How strong the link to each word that is read is, from 0 to 1, and whether it is drawn: what is
  * lost without the word, or its share of attention beside the largest.
  */
-export function strengths({by, given, own, without, relative, kind, looks: seen, chosen, arcs}) {
+export function strengths({by, given, own, without, relative, kind, looks: seen, asker}) {
   if (by === "looks") {
     const values = seen.values.map((weight) => (weight < 0.03 ? 0 : weight));
-    const most = Math.max(...values.filter((_, at) => !arcs || at !== chosen), 0.01);
-    return values.map((weight, at) =>
-      arcs && at === chosen ? 0 : 0.85 * Math.min(weight / most, 1),
-    );
+    const most = Math.max(...values.filter((_, at) => at !== asker), 0.01);
+    return values.map((weight, at) => (at === asker ? 0 : 0.85 * Math.min(weight / most, 1)));
   }
   return given.words.map((_, at) => {
     const one = given.gone.includes(at) ? null : without?.(at);

@@ -34,6 +34,13 @@ export function context(canvas, width, height) {
   return pen;
 }
 
+/** An element of SVG. */
+export function svg(name, attributes) {
+  const made = document.createElementNS("http://www.w3.org/2000/svg", name);
+  for (const [key, value] of Object.entries(attributes)) made.setAttribute(key, value);
+  return made;
+}
+
 export function font(pen, size, weight = "normal") {
   pen.font = `${weight} ${size}px ${FONT}`;
 }

@@ -10,6 +10,13 @@ function comparedWith({given, header, answer: {follows, ids}}) {
   return header.texts.target ? ids.target : given.source;
 }
 
+/** Numbers as lists of lists. */
+function nested({shape, weights}) {
+  const cut = (list, size) =>
+    filled(list.length / size, (at) => list.slice(at * size, (at + 1) * size));
+  return shape.slice(1).reduceRight(cut, [...weights]);
+}
+
 /** The model of the page, in a thread of its own. */
 export class Engine {
   constructor({model}, root = document) {
@@ -50,18 +57,7 @@ export class Engine {
   /** The same as plain values, for tests and for the console. */
   async run(given) {
     const {target, probabilities, text, unknown, attention} = await this.ask("run", given);
-    const nested = ([size, ...rest], weights) =>
-      filled(size, (at) => {
-        const part = weights.subarray(
-          (at * weights.length) / size,
-          ((at + 1) * weights.length) / size,
-        );
-        return rest.length ? nested(rest, part) : part[0];
-      });
-    const maps = Object.entries(attention).map(([kind, {shape, weights}]) => [
-      kind,
-      nested(shape, weights),
-    ]);
+    const maps = Object.entries(attention).map(([kind, one]) => [kind, nested(one)]);
     return {target, probabilities, text, unknown, attention: Object.fromEntries(maps)};
   }
 

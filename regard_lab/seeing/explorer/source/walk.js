@@ -9,12 +9,6 @@ import {numbers} from "./numbers.js";
 import {ask} from "./server.js";
 import {drawn} from "./surface.js";
 
-const FIRST = 30; // steps that are walked until all are asked for
-// What the first walk of a long record has: vectors, attention and outputs of the first layers.
-const MAIN =
-  /^Words$|with positions|queries|keys|values|: scores|weights|context vectors|output|next word|Distribution|likeliest/;
-const LATER = /layer [1-9]/i;
-
 export function walkView(app) {
   const walk = walkOf(app);
   if (!walk)
@@ -30,12 +24,12 @@ export function walkView(app) {
   const key = `${at}/${word.join()}`;
   if (app.stepShown?.key !== key || app.stepShown.walk !== walk) load(app, walk, step, word, key);
   const shown = app.stepShown?.key === key && app.stepShown.walk === walk ? app.stepShown : null;
-  const other =
+  const isStored =
     app.engine &&
     app.source.header.walk &&
     (app.source.base || app.source.given.source !== app.source.header.model.text);
   return html`
-    ${other ? stored(app.source.header.model.text) : nothing}
+    ${isStored ? stored(app.source.header.model.text) : nothing}
     <div class="bar">
       ${choice(
         "Part",
@@ -66,13 +60,7 @@ export function walkView(app) {
         Next step
       </button>
       <span class="badge">step ${place + 1} of ${shownSteps.length}</span>
-      ${
-        shownSteps.length < steps.length
-          ? html`<button @click=${() => app.set({whole: "yes"})}>
-              Walk all ${steps.length} steps
-            </button>`
-          : nothing
-      }
+      ${other(app, walk.record, at)}
     </div>
     <section
       class="panel step"
@@ -97,14 +85,20 @@ export function walkView(app) {
 }
 
 /** The indices of the steps that are walked. A link to another step walks all. */
-function walkedOf({state}, {record: {steps}}) {
-  const all = steps.map((_, at) => at);
-  const main = all.filter(
-    (at) => at === 0 || (MAIN.test(steps[at].title) && !LATER.test(steps[at].section)),
-  );
-  const brief = main.length > FIRST ? [...main.slice(0, FIRST - 3), ...main.slice(-3)] : main;
-  const whole = state.whole || all.length <= FIRST || !brief.includes(state.step);
-  return whole ? all : brief;
+function walkedOf({state}, {record: {steps, main}}) {
+  return state.whole || !main.includes(state.step) ? [...steps.keys()] : main;
+}
+
+/** A button that walks all steps, or the main ones. */
+function other(app, {steps, main}, at) {
+  if (main.length === steps.length) return nothing;
+  const all = !app.state.whole && main.includes(at);
+  const changes = all
+    ? {whole: "yes"}
+    : {whole: undefined, step: main.findLast((one) => one <= at)};
+  return html`<button @click=${() => app.set(changes)}>
+    ${all ? `Walk all ${steps.length} steps` : `Walk the ${main.length} main steps`}
+  </button>`;
 }
 
 function stored(text) {
