@@ -55,9 +55,9 @@ def test_two_presses_show_where_a_word_of_the_sentence_looks_in_the_encoder(brow
         opened.view("Heat map")  # which shows the same word of the same attention
         assert page.locator("[data-readout]").inner_text().startswith(f"“it” ({place}) looks at ")
 
-        page.locator(".written [data-at='1']").click()
-        page.locator(".written .chosen[data-at='1']").wait_for()
-        assert headline(page).startswith(f"While it writes {text[1]}, the model looks ")
+        page.locator(".written [data-at='0']").click()
+        page.locator(".written .chosen[data-at='0']").wait_for()
+        assert headline(page).startswith(f"While it writes {text[0]}, the model looks ")
         page.get_by_role("radio", name="Depends on").click()
         page.locator(".given .w", has_text="it").last.click()
         page.locator(".given .gone").wait_for()
