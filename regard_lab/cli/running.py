@@ -188,7 +188,7 @@ def check_no_document(sentences: Sequence[str], options: Mapping[str, object]) -
     given = [name for name, value in options.items() if value]
     if given:
         raise ArgumentError(
-            f"{given[0]} is for a file of messages (.xliff, .tmx, .po, .mo): name it with --out, or leave {given[0]} "
+            f"{given[0]} is for a file of messages (.xliff, .tmx, .po): name it with --out, or leave {given[0]} "
             f"out"
         )
     for sentence in sentences:

@@ -207,7 +207,7 @@ def translate(
     ] = False,
     as_json: Json = False,
 ) -> None:
-    """Translate sentences, one line of output for each line of input; or a file of messages (XLIFF, TMX, PO, MO)."""
+    """Translate sentences, one line of output for each line of input; or a file of messages (XLIFF, TMX, PO)."""
     check_search(normalisation, beam)
     sentences = sentences or []
     if result is not None and source is None and len(sentences) == 1 and is_document(sentences[0]):

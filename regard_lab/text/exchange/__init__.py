@@ -8,10 +8,9 @@ from regard.errors import ArgumentError
 from regard_lab.text.catalogues import CATALOGUES
 from regard_lab.text.exchange.document import Document, WritingOptions
 from regard_lab.text.exchange.memory import MemoryDocument
-from regard_lab.text.exchange.mo import MoDocument
 from regard_lab.text.exchange.po import PoDocument
 from regard_lab.text.exchange.xliff import XLIFF, XliffDocument
-from regard_lab.text.lines import PathLike, open_bytes, suffix_of
+from regard_lab.text.lines import PathLike, open_bytes, plain_path, suffix_of, unpacking
 from regard_lab.text.memories import MEMORY
 
 __all__ = ["Document", "WritingOptions", "open_document", "is_document"]
@@ -35,19 +34,26 @@ def open_document(
     """A file of messages with its texts to translate.
 
     Args:
-        path: a `.xlf` or `.xliff` (version 1.2 or 2), `.tmx`, `.po`, `.pot` or `.mo`, or one that gzip packed.
+        path: a `.xlf` or `.xliff` (version 1.2 or 2), `.tmx`, `.po` or `.pot`, or one that gzip packed.
         options: what is written into it.
         source: of a `.tmx` the language to translate from; by default that of its header.
 
     Raises:
         DataError: a file that is damaged, of another format, or in another encoding than it says.
-        ArgumentError: another suffix; a language that the file does not have, or `source` of a file that names its own.
+        ArgumentError: another suffix, or a `.mo`; a language that the file does not have, or `source` of a file that
+            names its own.
     """
     options = options or WritingOptions()
     path = Path(path)
     suffix = suffix_of(path)
     if suffix not in DOCUMENTS:
         raise ArgumentError(f"{path} has an unknown suffix; give one of {', '.join(DOCUMENTS)}")
+    if suffix == ".mo":
+        plain = plain_path(path)
+        raise ArgumentError(
+            f"{path} is compiled, and has no messages without translation; translate the .po that it was made from, or "
+            f"make one by: {unpacking(path)}msgunfmt {plain} -o {plain.with_suffix('.po')}"
+        )
     if source is not None and suffix != MEMORY:
         raise ArgumentError(
             f"--from {source} is for a .tmx, and {path} names its source; leave it out"
@@ -58,6 +64,4 @@ def open_document(
         return XliffDocument(path, content, options)
     if suffix == MEMORY:
         return MemoryDocument(path, content, options, source)
-    if suffix == ".mo":
-        return MoDocument(path, content, options)
     return PoDocument(path, content, options)

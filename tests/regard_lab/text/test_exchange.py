@@ -1,17 +1,13 @@
-"""Files of messages: translations are written into XLIFF, TMX, PO and MO, and everything else stays byte for byte."""
+"""Files of messages: translations are written into XLIFF, TMX and PO, and everything else stays byte for byte."""
 
 import gettext
-import io
 import re
-import struct
 from xml.etree import ElementTree
 
 import pytest
 
 from regard.errors import ArgumentError, DataError, NotFoundError, RegardError
-from regard_lab.text.catalogues import MAGIC, read_catalogue
 from regard_lab.text.exchange import WritingOptions, is_document, open_document
-from regard_lab.text.exchange.mo import compiled
 from regard_lab.text.exchange.plural_formulas import FORMULAS, plural_formula
 from regard_lab.text.plurals import PluralForms
 
@@ -107,12 +103,6 @@ def po(language, charset="UTF-8"):
     return PO.replace("{language}", language).replace("{charset}", charset)
 
 
-def mo(order):
-    entries = [("menu\4Save", ""), ("%d file\0%d files", "\0"), ("done", "fertig")]
-    header = "Content-Type: text/plain; charset=UTF-8\nPlural-Forms: nplurals=2; plural=(n != 1);\n"
-    return compiled([*entries, ("", header)], order)
-
-
 KINDS = {
     "utf8.xlf": XLIFF_1.encode(),
     "utf16.xlf": ("\ufeff" + XLIFF_1.replace("UTF-8", "UTF-16")).encode("utf-16-le"),
@@ -128,8 +118,6 @@ KINDS = {
     "latin2.po": po("cs", "ISO-8859-2").encode("iso-8859-2"),
     "lines.po": po("ar").replace("\n", "\r\n").encode(),
     "template.pot": po("", "CHARSET").encode(),
-    "little.mo": mo("<"),
-    "big.mo": mo(">"),
 }
 
 
@@ -156,10 +144,7 @@ def test_a_file_without_new_translations_is_the_same_bytes(tmp_path, name):
     document = opened(tmp_path, name)
     assert document.texts
     nothing = document.written([None] * len(document.texts))
-    if name.endswith(".mo"):
-        assert read_catalogue(nothing) == read_catalogue(KINDS[name])
-    else:
-        assert nothing == KINDS[name]
+    assert nothing == KINDS[name]
 
 
 def canonical(content, with_targets=False):
@@ -258,7 +243,7 @@ def test_an_empty_variant_of_a_memory_is_filled_and_no_second_one_is_added(tmp_p
 
 
 def test_again_translates_what_no_person_has_confirmed(tmp_path):
-    for name, count in (("utf8.xlf", 6), ("two.xliff", 2), ("utf8.po", 5), ("little.mo", 4)):
+    for name, count in (("utf8.xlf", 6), ("two.xliff", 2), ("utf8.po", 5)):
         assert len(opened(tmp_path, name, again=True).texts) == count
     document = opened(tmp_path, "utf8.xlf", again=True)
     assert "sure" not in document.texts
@@ -353,18 +338,6 @@ def test_a_letter_that_the_encoding_lacks_is_refused_in_a_catalogue_and_a_refere
     assert whole_text(elements(written, "target")[0]).startswith("世")
 
 
-@pytest.mark.parametrize("name", ["little.mo", "big.mo"])
-def test_a_compiled_catalogue_is_read_by_gettext_with_new_translations(tmp_path, name):
-    document = opened(tmp_path, name)
-    written = document.written([f"<{text}>" for text in document.texts])
-    assert written[:4] == KINDS[name][:4]
-    translations = gettext.GNUTranslations(io.BytesIO(written))
-    assert translations.pgettext("menu", "Save") == "<Save>"
-    assert translations.ngettext("%d file", "%d files", 1) == "<%d file>"
-    assert translations.ngettext("%d file", "%d files", 5) == "<%d files>"
-    assert translations.gettext("done") == "fertig"
-
-
 def test_the_singular_of_a_form_that_other_numbers_share_names_the_number(tmp_path):
     russian = po("ru").replace("%d file of", "One file of")
     document = opened(tmp_path, "utf8.po", russian.encode())
@@ -411,11 +384,6 @@ HOSTILE = {
     "no_msgstr.po": 'msgid "a"\n',
     "twice.po": 'msgid "a"\nmsgstr ""\nmsgstr ""\n',
     "plural.po": 'msgid_plural "a"\nmsgstr ""\n',
-    "text.mo": "hello",
-    "cut.mo": mo("<")[:50],
-    "cut_texts.mo": mo("<")[:-40],
-    "huge.mo": struct.pack("<7I", MAGIC, 0, 2**31, 28, 28, 0, 0),
-    "latin.mo": compiled([("a", "b")]).replace(b"b\0", b"\xe9\0"),
     "tmx.tmx": "<html/>",
     "any.tmx": TMX.replace('srclang="en"', 'srclang="*all*"'),
 }
@@ -451,6 +419,8 @@ def test_only_files_of_messages_are_opened_and_a_source_is_for_memories(tmp_path
     assert not is_document("a.tsv")
     with pytest.raises(ArgumentError, match="unknown suffix"):
         open_document(tmp_path / "a.txt")
+    with pytest.raises(ArgumentError, match=r"compiled, .* by: msgunfmt \S*a\.mo -o \S*a\.po"):
+        open_document(tmp_path / "a.mo")
     with pytest.raises(ArgumentError, match="--from en is for"):
         open_document(tmp_path / "a.po", source="en")
     with pytest.raises(NotFoundError):
@@ -467,9 +437,3 @@ def test_the_flag_fuzzy_stands_before_an_earlier_source(tmp_path):
     document = opened(tmp_path, "utf8.po", text.encode())
     written = all_shouted(document).decode()
     assert '\n#, fuzzy\n#| msgid "%d old"\nmsgctxt "menu"\n' in written
-
-
-def test_sources_of_a_compiled_catalogue_are_sorted():
-    entries = [("b", "x"), ("a", "y"), ("", "z")]
-    assert compiled(entries) == compiled(sorted(entries))
-    assert [source for source, _ in read_catalogue(compiled(entries))[1]] == ["a", "b"]
