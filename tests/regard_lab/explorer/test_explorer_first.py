@@ -799,6 +799,7 @@ def test_known_words_are_offered_in_the_place_of_a_word_and_an_unknown_one_is_na
         assert set(near) <= known - {"tired"}
         page.keyboard.type("str")
         page.locator(".unknown", has_text="str").wait_for()
+        assert page.locator(".given .strange").all_inner_texts() == ["str"]
         assert page.evaluate(offered) == ["street"]
         page.keyboard.type("eet.")  # one word stays one word
         page.locator(".pills button", has_text="“tired” → “street”").wait_for()

@@ -27,6 +27,7 @@ def test_two_presses_show_where_a_word_of_the_sentence_looks_in_the_encoder(brow
         text = page.locator(".written .t").all_inner_texts()
         page.get_by_role("radio", name="Looks at").click()
         assert "where it looks in the encoder" in page.locator(".room").inner_text()
+        assert "press any word to see where it looks" in page.locator(".cap.below").inner_text()
         page.locator(".given .w", has_text="it").last.click()
         page.locator(".given .chosen", has_text="it").wait_for()
         opened.settle()

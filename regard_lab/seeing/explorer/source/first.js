@@ -138,6 +138,7 @@ function line(app, name, label, text, range, {words, can}, draw) {
 /** The words that are read. */
 function readLine(app, story, strong) {
   const {given, chosen, arcs, by, looks, kind, asker} = story;
+  const {unknown = []} = app.source.answer ?? {};
   const range = around(arcs ? chosen : given.words.length, given.words.length);
   const replaced = arcs || !app.origin ? [] : replacedIn(readOf(app.origin.header), given.words);
   const text = kind === "written" ? "source" : app.attention.columns;
@@ -156,7 +157,7 @@ function readLine(app, story, strong) {
     const says = [...(gone ? ["erased"] : []), ...(number(at) ? [measured] : [])].join(", ");
     const writes = app.field?.at === at;
     return html`<button
-      class="w ${looksOf(word)} ${classes({gone, chosen: asked, hot: pointed, still: !can})}"
+      class="w ${looksOf(word)} ${classes({gone, chosen: asked, hot: pointed, still: !can, strange: unknown.includes(word)})}"
       data-at=${at}
       aria-description=${says || nothing}
       aria-pressed=${can ? String(gone || pointed || asked) : nothing}
@@ -295,9 +296,10 @@ function legend({by, looks, kind, word, without}, strong) {
 }
 
 /** What the lower line is, and the probability of its chosen word. */
-function below({source}, {kind, written, optionsLabel, word, own}) {
+function below({source}, {kind, written, optionsLabel, word, own, instead}) {
   const cut = source.answer?.finished === false ? " (cut, as it does not end)" : "";
   const label = html`<strong>${written?.label ?? optionsLabel}${cut}</strong>`;
+  if (instead) return html`${label} press any word to see where it looks`;
   if (own === undefined || kind === "vectors") return label;
   return html`${label} ${quoted(word, true)} has <span class="o">probability ${short(own)}</span>`;
 }

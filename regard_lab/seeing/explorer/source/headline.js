@@ -98,9 +98,7 @@ function depending({kind, given, word, own, without}, [at, second], strong) {
 /** Of a word that a change has made: that no word that is left decides it alone. */
 function remaining({given, own, without, word}) {
   const stays = bounds(given, own, without);
-  return (
-    stays && html`Erase any one word now, and the probability of ${quoted(word)} stays ${stays}.`
-  );
+  return stays && html`Erase any one word, and ${quoted(word)} stays ${stays}.`;
 }
 
 /** Between what bounds a probability stays without any one word. */

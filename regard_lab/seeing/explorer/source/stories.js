@@ -118,16 +118,13 @@ const LOOKS = {
 
 /** What can be pressed, in a page with a model. */
 const asks = (what, text) =>
-  `Press ${what} to see what it depends on, a word of the ${text} to erase it or write another.`;
+  `Press ${what} to see what it depends on, a word of the ${text} to erase or replace it.`;
 
 /** What each kind of model is called, and what can be pressed. */
 const ASKS = {
   next: ["A language model", asks("a next word", "text")],
   sorted: ["A classifier", asks("a class", "text")],
-  masked: [
-    "A model",
-    "Press a word to hide it or write another. The model guesses what is hidden.",
-  ],
+  masked: ["A model", "Press a word to hide or replace it. The model guesses what is hidden."],
 };
 const HELD = {
   next: "This page holds what a language model expects after this text.",
@@ -181,7 +178,7 @@ function vectors(app) {
   };
   return {
     orientation: engine
-      ? `${holds(app, "An encoder")} Press a word to see what its vector depends on, and again to erase it or write another.`
+      ? `${holds(app, "An encoder")} Press a word to see what its vector depends on, and again to erase or replace it.`
       : "An encoder reads this text and gives each word a vector. Press a word to see what its vector depends on.",
     given: {
       label: "Text",

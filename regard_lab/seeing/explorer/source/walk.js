@@ -103,8 +103,7 @@ function other(app, {steps, main}, at) {
 
 function stored(text) {
   return html`<p class="hint">
-    These steps were stored when the page was made, for “<bdi>${text}</bdi>” and the model as
-    trained.
+    These steps were stored for “<bdi>${text}</bdi>” and the model as trained.
   </p>`;
 }
 
