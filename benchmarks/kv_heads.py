@@ -193,6 +193,8 @@ class HeadsExperiment:
         if method == "align, neighbours":
             rotated = turned(self.model, kv_heads, calibration, regroup=False)
             return self.row(kv_heads, method, with_kv_heads(rotated.float(), kv_heads))
+        if method == "random":
+            return self.row(kv_heads, method, with_random_heads(self.model, kv_heads, self.seed))
         pooling, *_ = method.split(",")
         converted = with_kv_heads(self.model, kv_heads, pooling, calibration=calibration)
         return self.row(kv_heads, method, converted)
@@ -209,6 +211,18 @@ class HeadsExperiment:
     def _bits(self, result: TrainingResult) -> float:
         assert result.valid_loss is not None
         return self.task.bits_per_character(result.valid_loss)
+
+
+def with_random_heads(model: LanguageModel, kv_heads: int, seed: int) -> LanguageModel:
+    """The model with key/value heads of random numbers, which have the mean and the deviation of the weights."""
+    converted = with_kv_heads(model, kv_heads)
+    state = converted.state_dict()
+    generator = torch.Generator().manual_seed(seed)
+    for name, before in model.state_dict().items():
+        if state[name].shape != before.shape:
+            drawn = torch.randn(state[name].shape, generator=generator)
+            state[name].copy_(drawn * before.std(correction=0) + before.mean())
+    return converted
 
 
 def letters_of(ids: torch.Tensor) -> str:

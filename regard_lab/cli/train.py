@@ -73,7 +73,6 @@ ENDS = {
 METHODS_DONE = {
     "mean": "neighbours pooled by their mean",
     "first": "the first of each group kept",
-    "random": "random heads instead of each group",
     "align": "similar heads rotated and pooled by their mean",
     "latent": "keys and values factorised into latents",
 }

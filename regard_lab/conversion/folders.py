@@ -41,7 +41,7 @@ def convert_kv_heads(
             Mistral, Qwen3, Gemma, Phi or StableLM.
         out: a new folder of the same kind; an earlier conversion there is replaced.
         kv_heads: key/value heads of each layer; in a translator, of the decoder and the cross-attention.
-        method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, which
+        method: "mean" or "first" of neighbouring heads; "align" rotates heads and groups similar ones, which
             changes no output, and then takes their mean. "align" by default with a calibration, otherwise "mean".
         calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`. For a Hugging Face
             folder it receives the model of transformers without its head.

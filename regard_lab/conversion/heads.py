@@ -18,19 +18,16 @@ from regard.positions import Rotary
 from regard.reprs import brief
 from regard.storage.tensors import raw_bytes
 
-POOLINGS = ("mean", "first", "random")  # what becomes of one tensor's heads
+POOLINGS = ("mean", "first")  # what becomes of one tensor's heads
 # With "align", heads are rotated and regrouped first, then pooled by their mean.
 METHODS = (*POOLINGS, "align")
 TOLERANCE = 1e-6  # largest difference from the reference in float64, for outputs of size 1
 
 
-def resized(
-    tensor: torch.Tensor, before: int, after: int, method: str = "mean", seed: int = 0
-) -> torch.Tensor:
+def resized(tensor: torch.Tensor, before: int, after: int, method: str = "mean") -> torch.Tensor:
     """A tensor of `before` key/value heads, pooled or repeated to `after` heads.
 
-        fewer   new head j is the mean, or the first, of heads j·g … (j+1)·g - 1, where g = before / after; or it is
-                random, normal with the mean and standard deviation of the tensor
+        fewer   new head j is the mean, or the first, of heads j·g … (j+1)·g - 1, where g = before / after
         more    new head j is head j // r, where r = after / before; the outputs of a model do not change
 
     Groups are neighbouring heads, since query head h reads key/value head h // (heads // kv_heads).
@@ -38,8 +35,7 @@ def resized(
     Args:
         tensor: (before · size, ...), a projection's weight or bias, or another tensor with the heads in its first axis.
         before, after: key/value heads; one is a multiple of the other.
-        method: "mean", "first" or "random"; unused where heads are repeated.
-        seed: of random heads; give each tensor another.
+        method: "mean" or "first"; unused where heads are repeated.
 
     Returns:
         (after · size, ...) in the tensor's dtype; the mean is computed in float64 and rounded once.
@@ -48,7 +44,7 @@ def resized(
         ArgumentError: numbers of heads that do not divide, or an unknown method.
 
     Source: GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints, Ainslie et al. 2023,
-    sections 2.1 (mean), 2.2 (groups) and 3.3 (for comparison the first head, or random heads).
+    sections 2.1 (mean), 2.2 (groups) and 3.3 (for comparison the first head).
 
     >>> resized(torch.tensor([1.0, 3.0, 5.0, 9.0]), before=4, after=2).tolist()
     [2.0, 7.0]
@@ -58,7 +54,6 @@ def resized(
     check_tensor("tensor", tensor)
     before = whole("before", before, 1)
     after = check_heads(before, after, method, POOLINGS)
-    seed = whole("seed", seed, 0)
     if tensor.dim() < 1 or tensor.shape[0] % before:
         raise ShapeError(
             f"tensor has shape {tuple(tensor.shape)}, whose first axis does not divide into {before} key/value heads; "
@@ -70,27 +65,12 @@ def resized(
         return heads.repeat_interleave(after // before, 0).flatten(0, 1)
 
     groups = heads.unflatten(0, (after, -1)).double()  # (after, before / after, size, ...)
-    if method == "mean":
-        pooled = groups.mean(1)
-    elif method == "first":
-        pooled = groups[:, 0]
-    else:
-        generator = torch.Generator().manual_seed(seed)
-        drawn = torch.randn(groups[:, 0].shape, generator=generator, dtype=torch.float64)
-        pooled = drawn.to(groups.device) * groups.std(correction=0) + groups.mean()
+    pooled = groups.mean(1) if method == "mean" else groups[:, 0]
     return pooled.to(tensor.dtype).flatten(0, 1).contiguous()  # (after · size, ...)
 
 
-def pooled_by_loops(
-    heads: torch.Tensor, after: int, method: str, drawn: torch.Tensor
-) -> torch.Tensor:
-    """The result of `resized` for heads (before, size, ...), computed group by group.
-
-    Args:
-        drawn: returned for "random", since random numbers have no second formula to compare with.
-    """
-    if method == "random":
-        return drawn
+def pooled_by_loops(heads: torch.Tensor, after: int, method: str) -> torch.Tensor:
+    """The result of `resized` for heads (before, size, ...), computed group by group."""
     pooled = []
     for group in heads.double().split(max(1, len(heads) // after)):
         pooled.append(group[0] if method == "first" else group.mean(0))
@@ -167,16 +147,16 @@ class Projections:
         tensors = (self.q, self.k, self.v, self.o)
         return Projections(*(tensor.to(dtype).double() for tensor in tensors))
 
-    def resized(self, kv_heads: int, method: str, seed: int = 0) -> Projections:
+    def resized(self, kv_heads: int, method: str) -> Projections:
         """The same queries and output with another number of key/value heads, see `resized`."""
 
-        def resize(heads: torch.Tensor, seed: int) -> torch.Tensor:
+        def resize(heads: torch.Tensor) -> torch.Tensor:
             weights, biases = heads.split([heads.shape[-1] - 1, 1], -1)
-            weights = resized(weights, len(weights), kv_heads, method, seed)
-            biases = resized(biases, len(biases), kv_heads, method, seed + 1)
+            weights = resized(weights, len(weights), kv_heads, method)
+            biases = resized(biases, len(biases), kv_heads, method)
             return torch.cat([weights, biases], -1)
 
-        return replace(self, k=resize(self.k, 4 * seed), v=resize(self.v, 4 * seed + 2))
+        return replace(self, k=resize(self.k), v=resize(self.v))
 
     def repeated(self) -> Projections:
         """The same layer with one key/value head for each query head, by loops and without `resized`."""
@@ -320,7 +300,7 @@ class Conversion:
 
     Args:
         kind: kind of model, such as "language-model" or "llama".
-        method: "mean", "first", "random", "align", or "repeat" if the number of heads grew; "latent" for latents.
+        method: "mean", "first", "align", or "repeat" if the number of heads grew; "latent" for latents.
         heads: number of query heads, unchanged.
         kv_heads: changes by setting, such as `decoder_kv_heads`; for latents, the numbers that a token keeps.
         parameters: number of parameters.

@@ -1,7 +1,6 @@
 """Models of regard: their heads are rotated, regrouped, pooled or repeated, and the whole model is compared."""
 
 import json
-import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from copy import deepcopy
@@ -58,7 +57,7 @@ def with_kv_heads(
     Args:
         model: a LanguageModel, TextEncoder or TranslationTransformer (its decoder and cross-attention).
         kv_heads: a smaller number pools heads; a larger one repeats them and leaves the outputs unchanged.
-        method: "mean", "first" or "random" of neighbouring heads; "align" rotates heads and groups similar ones, and
+        method: "mean" or "first" of neighbouring heads; "align" rotates heads and groups similar ones, and
             then takes their mean.
         calibration: for "align", runs the model on a text, such as `lambda model: model(ids)`; without one the inputs
             of each layer are taken as independent numbers.
@@ -275,7 +274,7 @@ def _pooled(model: ModelT, kv_heads: int, method: str) -> ModelT:
     pooling = "mean" if method == "align" else method
     state = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     for name, (before, after) in _tensors_of_heads(model, converted):
-        state[name] = resized(state[name], before, after, pooling, zlib.crc32(name.encode()))
+        state[name] = resized(state[name], before, after, pooling)
     converted.load_state_dict(state, assign=True)
     return converted.requires_grad_(True).train(model.training)
 
@@ -284,11 +283,9 @@ def _reference(model: ModelT, converted: ModelT, method: str) -> ModelT:
     """The original model with each key/value head replaced by its pooled group."""
     reference = deepcopy(model)
     state = reference.state_dict()
-    state_after = converted.state_dict()
     for name, (before, after) in _tensors_of_heads(model, converted):
         heads = state[name].unflatten(0, (before, -1))  # (before, size, ...)
-        drawn = state_after[name].unflatten(0, (after, -1))
-        pooled = pooled_by_loops(heads, after, method, drawn)
+        pooled = pooled_by_loops(heads, after, method)
         heads.copy_(pooled.repeat_interleave(before // after, 0))
     return reference
 

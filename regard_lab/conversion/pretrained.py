@@ -1,7 +1,6 @@
 """Conversion of Hugging Face folders: transformers loads and saves the model, whose layers are converted in memory."""
 
 import shutil
-import zlib
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
@@ -297,13 +296,13 @@ class PretrainedConversion:
         if self.method == "align":
             projections = self._aligned(name, projections, moment)
         pooling = self.method if self.method in POOLINGS else "mean"
-        layer.write(projections.resized(self.kv_heads, pooling, zlib.crc32(name.encode())))
+        layer.write(projections.resized(self.kv_heads, pooling))
         if not check:
             return
 
         written = replace(layer, kv_heads=self.kv_heads).read()
-        k = pooled_by_loops(projections.k, self.kv_heads, pooling, written.k)
-        v = pooled_by_loops(projections.v, self.kv_heads, pooling, written.v)
+        k = pooled_by_loops(projections.k, self.kv_heads, pooling)
+        v = pooled_by_loops(projections.v, self.kv_heads, pooling)
         repeated = replace(projections, k=k, v=v).rounded(self.model.dtype).repeated()
         x = self._inputs()
         difference = largest_difference(written.outputs(x), repeated.outputs(x))

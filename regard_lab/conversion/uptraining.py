@@ -238,7 +238,7 @@ class Uptraining:
         """A text to measure on, and how long to learn from the rest of it.
 
         Args:
-            method: how heads are pooled: mean, first, random, or align, which rotates and regroups them first.
+            method: how heads are pooled: mean, first, or align, which rotates and regroups them first.
             texts: files of text: a conversion is calibrated on the first part, and the loss is measured on the last;
                 may be repeated.
             steps: then train this many steps on the first part; if interrupted, the same command goes on.

@@ -73,7 +73,7 @@ REFUSALS = {
     """,
     "convert kv-heads {writer} --out {new}": """
         --kv-heads 3 -> key/value heads cannot become 3
-        --kv-heads 1 --method best -> there are mean, first, random, align
+        --kv-heads 1 --method best -> there are mean, first, align
         --kv-heads 1 --uptrain-steps 5 -> --uptrain-steps needs --text
     """,
     "export": """
