@@ -31,11 +31,9 @@ torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "1")))
 # Programs that tests start have as many.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-# PyTorch's compiler writes a trace of each graph if somebody listens, and pytest listens to loggers that pass
-# nothing on.
-_trace_of_graphs = logging.getLogger("torch.__trace")
-_trace_of_graphs.propagate = True
-_trace_of_graphs.handlers.clear()
+# pyproject.toml turns off that pytest listens to loggers, which nothing here reads: it walked through all of them six
+# times for each test. As with it, no logger writes to stderr because nobody listens.
+logging.getLogger().addHandler(logging.NullHandler())
 
 # PyTorch's compiler empties the caches of the processor after each graph, to report how long its guards take: a tenth
 # of the CPU time of tests that compile, and other processes find their caches empty as well.
