@@ -107,10 +107,14 @@ def mutant(number: int) -> Mutant:
 
 
 def copy_of_all(folder: Path) -> Path:
-    """The library, its tests and what those read, without compiled Python."""
+    """The library, its tests and what those read.
+
+    Files keep their times, by which compiled Python is known to be theirs, and a changed file has another one. Each
+    process of tests compiled hundreds of modules again without.
+    """
     for name in COPIED:
         if (ROOT / name).is_dir():
-            leave = shutil.ignore_patterns("__pycache__", "node_modules")
+            leave = shutil.ignore_patterns("node_modules")
             shutil.copytree(ROOT / name, folder / name, ignore=leave)
         else:
             shutil.copy2(ROOT / name, folder / name)

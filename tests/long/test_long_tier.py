@@ -270,12 +270,10 @@ def copy_for_faults(tmp_path_factory):
 
 def test_a_fault_is_noticed_by_its_test_alone(copy_for_faults):
     tests = (
-        "regard/patterns/test_pattern_laws.py::test_the_algebra_is_that_of_booleans",
         "regard/test_positions.py::test_learned_vectors_begin_small_and_around_zero",
+        "regard/test_positions.py::test_learned_refuses_positions_without_a_vector",
     )
-    fault = NamedMutant(
-        "regard/patterns/algebra.py", "return ~truth_of(", "return truth_of(", tests
-    )
+    fault = NamedMutant("regard/positions.py", "dim) * 0.02", "dim) * 0.2", tests)
     missed, _ = missed_failures(fault, copy_for_faults)
     assert missed == [f"tests/{tests[1]}"]
 
