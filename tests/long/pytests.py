@@ -101,6 +101,10 @@ SLOW = (
         "lessons/test_every_lesson.py explorer/test_explorer_engine.py explorer/test_explorer_access.py",
     ),
     *_of("regard_lab", "cli/test_using.py conversion/test_serving.py"),
+    *_of(
+        "regard_lab",
+        "explorer/test_explorer_first.py explorer/test_explorer_browser.py decoding/test_speculating.py",
+    ),
 )
 
 

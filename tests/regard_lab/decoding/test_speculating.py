@@ -46,11 +46,12 @@ def texts(written):
 def test_the_texts_are_those_without_it(generator, options):
     if "branches" in options:
         generator = new_generator(pattern="causal")
-    plain = generator.generate(PROMPTS, max_tokens=25, **{**options, "branches": 1})
+    options = {"max_tokens": 17, **options}
+    plain = generator.generate(PROMPTS, **{**options, "branches": 1})
     heard = []
     for speculate in ("lookup", smaller(generator), generator):
         how = {"speculate": speculate, "proposals": 3, "on_text": lambda *part: heard.append(part)}
-        speculated = generator.generate(PROMPTS, max_tokens=25, **how, **options)
+        speculated = generator.generate(PROMPTS, **how, **options)
         assert texts(speculated) == texts(plain)
         for fast, slow in zip(chain(*speculated), chain(*plain), strict=True):
             assert fast.log_probability == pytest.approx(slow.log_probability, abs=1e-9)
@@ -83,18 +84,25 @@ MEMORIES = {
 }
 
 
+LIKELIEST = {"max_tokens": 13}
+OTHERS = {"max_tokens": 13, "sampling": DRAWN, "count": 2, "first_row": 5}
+SOME = ((LIKELIEST, ("itself",)), (OTHERS, ("smaller",)))
+ALL = tuple((options, ("lookup", "itself", "smaller")) for options in (LIKELIEST, OTHERS))
+
+
+@pytest.mark.parametrize(
+    "ways", [pytest.param(SOME, id="some"), pytest.param(ALL, id="all", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("kind", MEMORIES)
-def test_every_memory_gives_the_texts_of_decoding_without_proposals(kind):
+def test_every_memory_gives_the_texts_of_decoding_without_proposals(kind, ways):
+    """A memory keeps what was accepted, whoever proposes: a draft that is always right, and one that seldom is."""
     model = new_generator(**MEMORIES[kind])
     prompts = ["the animal", "a street in the old café in the"]
-    ways = (
-        {"max_tokens": 13},
-        {"max_tokens": 13, "sampling": DRAWN, "count": 2, "first_row": 5},
-    )
-    for options in ways:
+    drafts = {"lookup": "lookup", "itself": model, "smaller": smaller(model)}
+    for options, names in ways:
         plain = model.generate(prompts, **options)
-        for speculate in ("lookup", model, smaller(model)):
-            speculated = model.generate(prompts, speculate=speculate, proposals=3, **options)
+        for name in names:
+            speculated = model.generate(prompts, speculate=drafts[name], proposals=3, **options)
             assert texts(speculated) == texts(plain)
             for fast, slow in zip(chain(*speculated), chain(*plain), strict=True):
                 assert fast.log_probability == pytest.approx(slow.log_probability, abs=1e-9)

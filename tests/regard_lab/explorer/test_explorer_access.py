@@ -7,7 +7,7 @@ from regard_lab.seeing.explorer import explore_text
 from regard_lab.seeing.explorer.server import ExplorerServer
 from regard_lab.seeing.explorer.sources import explore_pattern, explore_weights
 
-from .browsing import Opened, assert_accessible, needs_axe
+from .browsing import OF_COLOURS, Opened, assert_accessible, needs_axe
 from .making import SOURCE, TOKENISER, VIEWS, language_model, translation, walked, weights
 
 
@@ -97,21 +97,21 @@ def test_an_address_that_does_not_fit_shows_what_exists(browser, translated):
         assert not opened.complaints
 
 
-def assert_every_view_is_accessible(opened):
+def assert_every_view_is_accessible(opened, rules=()):
     for view in opened.page.locator("nav button").all_inner_texts():
         opened.view(view)
         opened.page.evaluate(
             "document.querySelectorAll('details').forEach((one) => { one.open = true; })"
         )
-        assert_accessible(opened, view)
+        assert_accessible(opened, view, rules=rules)
 
 
 @needs_axe
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_axe_has_no_complaint(browser, translated, scheme):
+@pytest.mark.parametrize(("scheme", "rules"), [("light", ()), ("dark", OF_COLOURS)])
+def test_axe_has_no_complaint(browser, translated, scheme, rules):
     with Opened(browser, translated, color_scheme=scheme, bypass_csp=True) as opened:
         assert opened.page.locator("nav button").all_inner_texts() == list(VIEWS)
-        assert_every_view_is_accessible(opened)
+        assert_every_view_is_accessible(opened, rules)
 
 
 @pytest.mark.slow

@@ -103,11 +103,12 @@ def test_heads_are_sorted_by_their_measures(browser, page_of):
             assert shown == order, sort
 
 
-def test_twelve_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_once(
-    browser, tmp_path
+@pytest.mark.parametrize("layers", [2, pytest.param(12, marks=pytest.mark.slow)])
+def test_layers_of_twelve_heads_and_512_tokens_stay_light_and_answer_at_once(
+    browser, tmp_path, layers
 ):
     path = tmp_path / "large.html"
-    show(weights(12, 12, 512, causal=True), [f"word{word}" for word in range(512)]).save(path)
+    show(weights(layers, 12, 512, causal=True), [f"word{word}" for word in range(512)]).save(path)
     assert path.stat().st_size <= 20e6
     with Opened(browser, f"{path.as_uri()}#view=heads", fresh=True) as opened:
         assert opened.cpu_seconds() <= 2

@@ -237,9 +237,8 @@ def assert_explains(opened, model, tokeniser, question, contrasts, shift=0):
 def test_a_translator_writes_and_explains_what_the_library_does(page_with, name):
     kind = TranslationTransformer if name in TRANSLATORS else RecurrentTranslator
     model = seeded(kind, {**TRANSLATORS, **RECURRENT}[name])
-    assert_translates(
-        page_with(model), model, TOKENISER, ["The animal slept.", SOURCE, "It was.", "a"], 1
-    )
+    short = ["It was.", "a"] if name == "plain" else []
+    assert_translates(page_with(model), model, TOKENISER, ["The animal slept.", SOURCE, *short], 1)
 
 
 @pytest.mark.parametrize("name", LANGUAGE_MODELS)
@@ -368,12 +367,13 @@ def assert_effects(opened, model, question, place, contrast):
         if isinstance(contrast, tuple)
         else ablate(model, TOKENISER, [contrast], by="zero").by_layer()
     )
+    whole = odds([])
     for (name, layer), heads in layers.items():
         effects = answer["kinds"]["text" if name == "self" else name]
         every = [(name, layer, head) for head in range(heads)]
-        assert effects["layers"][layer] == pytest.approx(odds([]) - odds(every), abs=1e-4)
+        assert effects["layers"][layer] == pytest.approx(whole - odds(every), abs=1e-4)
         assert effects["heads"][layer] == pytest.approx(
-            [odds([]) - odds([head]) for head in every], abs=1e-4
+            [whole - odds([head]) for head in every], abs=1e-4
         )
         if ablated:
             assert effects["heads"][layer] == pytest.approx(
