@@ -121,9 +121,13 @@ def test_wrong_values_and_gradients_are_found(name):
         lambda output, tensors: output + 1e-2 * (tensors.v - tensors.v.detach()), WORKS[name]
     )
     assert max(pulled.errors["output"], pulled.errors["dq"]) <= 1 < pulled.errors["dv"]
-    assert not spoiled(lambda output, tensors: output * torch.nan, WORKS[name]).right
+
+
+def test_numbers_that_are_none_are_found_in_outputs_and_gradients():
+    work = WORKS["gradients"]
+    assert not spoiled(lambda output, tensors: output * torch.nan, work).right
     steep = lambda output, tensors: output + 0 * (tensors.q - tensors.q.detach()).sum().sqrt()  # noqa: E731
-    assert not spoiled(steep, WORKS[name]).right
+    assert not spoiled(steep, work).right
 
 
 def test_wrong_statistics_are_found():

@@ -16,6 +16,7 @@ SOURCES = torch.randint(4, 60, (3, 7), generator=torch.Generator().manual_seed(3
 WIDE = {"heads": 8, "head_dim": 4, "layers": 2}
 MODELS = {
     "language": (LanguageModel, {**WIDE, "kv_heads": 2, "hidden_dim": 22, "biases": True}),
+    "shared": (LanguageModel, {"heads": 4, "head_dim": 4, "kv_heads": 1}),
     "latents": (LanguageModel, {**WIDE, "latent_dim": 9, "rope_dim": 6}),
     "translation": (
         TranslationTransformer,
@@ -46,7 +47,16 @@ def training(name: str, how: str, count: int) -> dict:
 
 @pytest.mark.parametrize(
     ("name", "count"),
-    [("language", 4), ("translation", 2), ("translation", 4), ("encoder", 2), ("latents", 2)],
+    [
+        # more processes than key/value heads, whose pool is started twice as fast as that of four
+        ("shared", 2),
+        ("language", 2),
+        pytest.param("language", 4, marks=pytest.mark.slow),
+        ("translation", 2),
+        pytest.param("translation", 4, marks=pytest.mark.slow),
+        ("encoder", 2),
+        ("latents", 2),
+    ],
 )
 def test_a_divided_model_is_trained_as_on_one_process(name, count, pools):
     expected = training(name, "one", 1)

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pytest
@@ -293,20 +293,28 @@ class Heirs:
 BUDGET = {"batch_tokens": 256, "validate_every": 2, "schedule": "constant", "dropout": 0.1}
 
 
-@pytest.fixture(params=[(TranslationTraining, 20), (LanguageModelTraining, 0)])
-def heirs(request, tmp_path):
+@pytest.fixture(scope="module", params=[(TranslationTraining, 20), (LanguageModelTraining, 0)])
+def first_heirs(request, tmp_path_factory):
     """A source that was trained on its own lines, and other lines to learn from."""
+    folder = tmp_path_factory.mktemp("heirs")
     old = [f"the bird number {n} sang\tder Vogel Nummer {n} sang\n" for n in range(90)]
     new = [f"the dog {n} ran off\tder Hund {n} rannte пёс\n" for n in range(60)]
-    (tmp_path / "old.tsv").write_text("".join(old))
-    (tmp_path / "new.tsv").write_text("".join(new))
+    (folder / "old.tsv").write_text("".join(old))
+    (folder / "new.tsv").write_text("".join(new))
     kind, new_pieces = request.param
-    heirs = Heirs(kind, tmp_path, new_pieces)
+    heirs = Heirs(kind, folder, new_pieces)
     sizes = {"dim": 16, "heads": 2, "layers": 1, "vocab_size": 300}
-    data = (str(tmp_path / "old.tsv"),)
+    data = (str(folder / "old.tsv"),)
     recipe = heirs.recipe("source", data=data, steps=4, **BUDGET, **sizes)
     recipe.train(heirs.source, cpu=True)
     return heirs
+
+
+@pytest.fixture
+def heirs(first_heirs, tmp_path):
+    """A copy of them, in which a test may change everything."""
+    shutil.copytree(first_heirs.folder, tmp_path, dirs_exist_ok=True)
+    return replace(first_heirs, folder=tmp_path, remarks=[])
 
 
 def test_a_training_from_a_run_takes_its_sizes_and_its_vocabulary_and_has_a_low_rate(heirs):

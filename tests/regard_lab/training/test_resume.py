@@ -193,8 +193,8 @@ def test_a_damaged_checkpoint_is_refused_and_not_deleted(tmp_path):
 
 
 def test_kills_at_random_instants_change_no_bit(tmp_path):
-    counts = kill_trainers(tmp_path, 4, 0)
-    assert counts["kills"] >= 4
+    counts = kill_trainers(tmp_path, 2, 0)  # hundreds in the long tier
+    assert counts["kills"] >= 2
     assert counts["identical"] == counts["runs"] >= 1
     assert counts["unreadable"] == 0
 
