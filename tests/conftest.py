@@ -8,6 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 
 import pytest
 import torch
+from each_value import mark_repetitions
 from hypothesis import HealthCheck, settings
 
 from regard.functional.kept import PLANS
@@ -58,6 +59,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if item.path.relative_to(config.rootpath).as_posix().startswith(ONCE):
             item.add_marker(pytest.mark.once)
+    mark_repetitions(items)
 
 
 @pytest.hookimpl(wrapper=True)

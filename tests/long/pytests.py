@@ -71,7 +71,7 @@ FOLDERS = (
     "regard_lab",
     *_of("studies", "test_*.py"),
 )
-# Slow tests that no other run has.
+# Slow tests that no other run has; those that `each_value` leaves out are one case by themselves.
 SLOW = (
     *_of("regard", "backends/test_flex.py"),
     *_of(
@@ -104,6 +104,19 @@ SLOW = (
     *_of(
         "regard_lab",
         "explorer/test_explorer_first.py explorer/test_explorer_browser.py decoding/test_speculating.py",
+    ),
+    *_of(
+        "regard",
+        "integrations/test_transformers_attaching.py integrations/test_transformers_masks.py "
+        "integrations/test_transformers_packed_texts.py",
+    ),
+    *_of(
+        "regard",
+        "integrations/test_transformers_recurrent.py integrations/test_transformers_rewinding.py",
+    ),
+    *_of(
+        "regard",
+        "test_compiled_varlen.py test_each_value.py test_layout.py backends/test_windows.py",
     ),
 )
 

@@ -43,7 +43,10 @@ EVERY = (
         "pytests.poisoned",
     ),
     _tests(
-        "slow", "the slow tests that no other run has pass", *(f"-m|slow|{path}" for path in SLOW)
+        "slow",
+        "the slow tests that no other run has pass",
+        *(f"-m|slow|{path}" for path in SLOW),
+        "-m|slow and each_value|tests",
     ),
     _tests(
         "bits",
