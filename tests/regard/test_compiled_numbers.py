@@ -90,6 +90,7 @@ def test_every_number_that_attention_takes_is_in_the_table():
     assert numbers == set(OPTIONS)
 
 
+@pytest.mark.each_value
 @static_or_dynamic
 @pytest.mark.parametrize("name", OPTIONS)
 def test_an_option_that_changes_compiles_at_most_one_more_graph(name, dynamic):
@@ -249,6 +250,7 @@ WAYS = {
 }
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("made_inside", "dynamic"), WAYS.values(), ids=WAYS)
 @pytest.mark.parametrize("place", FIELDS)
 def test_a_number_of_a_mechanism_may_change(place, made_inside, dynamic):
@@ -284,6 +286,7 @@ FLOATS = {
 }
 
 
+@pytest.mark.each_value
 @static_or_dynamic
 @pytest.mark.parametrize("name", FLOATS)
 def test_layers_with_a_float_of_their_own_share_two_graphs(name, dynamic):
@@ -319,6 +322,7 @@ def examples(name: str) -> list[p.Pattern]:
     return list(by_text.values())[:3]  # the third may have a graph of numbers that change
 
 
+@pytest.mark.each_value
 @static_or_dynamic
 @pytest.mark.parametrize("name", sorted(name for name, leaf in LEAVES.items() if leaf.readable))
 def test_the_numbers_of_a_pattern_may_change(name, dynamic):
@@ -356,6 +360,7 @@ def test_every_number_of_every_bias_is_in_the_table():
         assert set(of_kind) == taken - {"heads"}  # that of the call
 
 
+@pytest.mark.each_value
 @static_or_dynamic
 @pytest.mark.parametrize(("kind", "name"), PLACES)
 def test_a_number_of_a_bias_may_change(kind, name, dynamic):
@@ -369,5 +374,5 @@ def test_a_number_of_a_bias_may_change(kind, name, dynamic):
     tensors = make_qkv(q_len=length, k_len=length)
     torch.manual_seed(3)
     cases = [(tensors, make(value)) for value in values]
-    compiled = assert_each_equal(function, cases, dynamic)
+    compiled = assert_each_equal(function, cases, dynamic, "eager")
     assert kind != "ALiBi" or compiled <= 2

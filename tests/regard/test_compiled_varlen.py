@@ -44,12 +44,13 @@ def answers(function, tensors, *ends):
     return [output, *torch.autograd.grad(output.square().sum(), leaves)]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("crosses", [False, True], ids=["self", "cross"])
 @pytest.mark.parametrize("name", PATTERNS)
 def test_one_graph_serves_every_packing_with_the_same_bits(name, crosses):
     function = partial(rg.attention_varlen, pattern=PATTERNS[name], softcap=3.0, sink=0.2)
     torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("eager")
     inside = torch.compile(function, fullgraph=True, backend=counter, dynamic=True)
     for lengths in PACKINGS:
         k_lengths = [n + 2 for n in lengths] if crosses else lengths
@@ -71,7 +72,7 @@ def test_a_recurrence_over_packed_documents_is_one_graph():
         )
 
     torch._dynamo.reset()
-    counter = CompileCounterWithBackend("aot_eager")
+    counter = CompileCounterWithBackend("eager")
     inside = torch.compile(function, fullgraph=True, backend=counter, dynamic=True)
     for lengths in PACKINGS:
         q, k, v = drawn(lengths)
@@ -102,7 +103,7 @@ class PackedAttention(torch.nn.Module):
 @pytest.mark.parametrize(
     "options",
     [
-        {"pattern": "causal"},
+        pytest.param({"pattern": "causal"}, marks=pytest.mark.slow),
         {"pattern": "global_tokens(0) | causal_window(2)", "softcap": 3.0},
         {"pattern": "causal", "mechanism": m.Retention()},
     ],
