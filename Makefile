@@ -53,10 +53,11 @@ test-floors: $(READY)         ## the suite with the oldest versions that pyproje
 	.venv-floors/bin/python -m pytest -n $(WORKERS)
 
 # The arithmetic also without the vector instructions of this processor; the suite comes last. FlexAttention on a CPU is
-# made of PyTorch's operations, which the other files meet; how tensors lie in memory matters to vector instructions. The
-# other files left out ask for no number that a processor computes: they count memory, costs, pairs and lines, read plans
-# and files, or interrupt and copy.
+# made of PyTorch's operations, which the other files meet; how tensors lie in memory matters to vector instructions.
+# Windows of images are the kernel's, which does not read these settings. The other files left out ask for no number that
+# a processor computes: they count memory, costs, pairs and lines, read plans and files, or interrupt, move and copy.
 SAME_EVERYWHERE := backends/test_flex.py backends/test_limits.py backends/test_schedule_of_patterns.py \
+  backends/test_windows.py caches/test_cache_machine.py contracts/test_hidden_by_bias.py \
   backends/test_score_blocking.py contracts/test_every_tensor_argument.py contracts/test_plan.py \
   contracts/test_memory.py contracts/test_enrolled.py contracts/test_costs.py contracts/test_refusals.py \
   caches/test_interrupted.py caches/test_threads.py caches/test_copies.py caches/test_cache_files.py \

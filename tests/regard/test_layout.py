@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+from each_value import slow_except
 from measuring import NewNumbers, frames
 
 import regard as rg
@@ -102,7 +103,7 @@ class LayoutCase:
 
 
 @pytest.mark.filterwarnings("ignore::regard.errors.AmbiguousBiasWarning")
-@pytest.mark.parametrize("first", range(0, 300, 50))
+@pytest.mark.parametrize("first", slow_except(range(0, 300, 50), fast=range(0, 150, 50)))
 def test_300_drawn_calls_have_equal_bits_in_both_layouts_and_so_have_their_gradients(first):
     for number in range(first, first + 50):
         case = LayoutCase(number)

@@ -67,6 +67,7 @@ def by_signal(call: Run, inner: Run) -> tuple[Any, list[Any]]:
 WAYS = {"frames": by_frames, "signal": by_signal}
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", NAMES)
 def test_a_call_inside_a_call_of_the_same_plan_gives_both_the_same_bits(name, way):

@@ -105,6 +105,7 @@ def results(
     return [x.detach().double() for x in (found.output, lse.exp(), *gradients)]
 
 
+@pytest.mark.each_value(pairs=[("name", "calls_of_kernel")])
 @pytest.mark.parametrize("number", range(len(SIZES)))
 @pytest.mark.parametrize("name", PATTERNS)
 def test_values_and_gradients_equal_the_reference(name, number, calls_of_kernel):

@@ -60,6 +60,7 @@ def some_of(run: Callable[[], Any]) -> Iterator[Line]:
     yield from outside[:: max(1, len(outside) // MOST)]
 
 
+@pytest.mark.each_value(apart=True, pairs=[("kind", "dtype")])
 @pytest.mark.parametrize(
     ("kind", "dtype", "recorded"),
     [
@@ -172,6 +173,7 @@ def check_every_line(
         assert any(same(contents(cache), later[at]) for at in state), line
 
 
+@pytest.mark.each_value(apart=True, pairs=[("kind", "name")])
 @pytest.mark.parametrize(
     ("kind", "dtype", "name", "recorded"),
     [

@@ -34,6 +34,7 @@ def check_sums_of_value_gradients(q, k, v, **options):
         torch.testing.assert_close(gradients[2].sum(2), expected, **CLOSE, msg=backend)
 
 
+@pytest.mark.each_value(pairs=[("offset", "pattern")])
 @pytest.mark.parametrize("blocks", ["shipped", "small"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("offset", OFFSETS)
@@ -56,6 +57,7 @@ def test_the_gradients_of_values_sum_to_those_of_outputs_where_products_are_larg
     check_sums_of_value_gradients(q, k, v, pattern=pattern)
 
 
+@pytest.mark.each_value(pairs=[("blocks", "q_len")])
 @pytest.mark.parametrize("offset", EQUAL)
 @pytest.mark.parametrize("blocks", ["shipped", "small"])
 @pytest.mark.parametrize("q_len", [1, 13])
@@ -116,6 +118,7 @@ def test_of_two_huge_numbers_of_a_bias_the_key_with_the_larger_one_has_all_weigh
         torch.testing.assert_close(ask(backend, q, k, v, bias=bias).output, expected)
 
 
+@pytest.mark.each_value(pairs=[("offset", "pattern"), ("sink", "learning")])
 @pytest.mark.parametrize("learning", [False, True])
 @pytest.mark.parametrize("pattern", PATTERNS)
 @pytest.mark.parametrize("offset", OFFSETS)

@@ -74,6 +74,7 @@ def test_huge_log_sum_exps_do_not_overflow():
     assert lse.item() == pytest.approx(1e4 + math.log(2))
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("equal", [False, True])
 @pytest.mark.parametrize("gap", [0.0, -math.inf, math.inf])

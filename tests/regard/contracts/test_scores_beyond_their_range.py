@@ -53,6 +53,7 @@ def right_results(
     return [torch.from_numpy(x) for x in (found.output, found.dq, found.dk, found.dv)]
 
 
+@pytest.mark.each_value(pairs=[("q_len", "dtype")])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("q_len", [1, 7, 23])
 @pytest.mark.parametrize("scale", [1e38, -1e38, 3e36])
@@ -78,6 +79,7 @@ def test_a_softcap_makes_scores_beyond_the_range_finite_and_their_gradients_0(sc
             assert (result.double() - right).abs().max() < tolerance * size, name
 
 
+@pytest.mark.each_value(pairs=[("q_len", "pattern")])
 @pytest.mark.parametrize("softcap", [None, 1e4])
 @pytest.mark.parametrize("pattern", ["full", "chosen"])
 @pytest.mark.parametrize("q_len", [1, 7, 31])

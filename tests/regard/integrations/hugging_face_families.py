@@ -389,3 +389,19 @@ FAMILIES = [
     ),
 ]
 BY_NAME = {family.name: family for family in FAMILIES}
+# One for each way in which regard computes a family: those of the fast suite.
+QUICK = (
+    "Mistral",
+    "Gemma 2",
+    "gpt-oss",
+    "Llama 4",
+    "BERT",
+    "ModernBERT",
+    "Longformer",
+    "LED",
+    "BigBird",
+    "Bloom",
+    "MPNet",
+    "T5",
+    "Falcon",
+)

@@ -14,6 +14,7 @@ import hugging_face_small as small
 import hugging_face_sweep as sweep
 import torch
 import transformers as tf
+from each_value import slow_except
 from hugging_face_families import BY_NAME, IMAGE, SIZES, TRANSLATOR
 from torch import nn
 
@@ -48,7 +49,10 @@ PARTS = {
 }
 
 
-@pytest.mark.parametrize("kind", [*WHOLE, *PARTS])
+LIKE_OTHERS = {"glm_moe_dsa", "hy_v4", "pegasus_x"}  # as deepseek_v32 and longt5 are
+
+
+@pytest.mark.parametrize("kind", slow_except([*WHOLE, *PARTS], fast={*WHOLE, *PARTS} - LIKE_OTHERS))
 def test_an_architecture_gives_the_numbers_of_eager_attention(kind):
     """Parts that regard cannot compute stay, and are named with their reason."""
     needs(kind)

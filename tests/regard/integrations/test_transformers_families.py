@@ -10,32 +10,16 @@ import hugging_face_checks as checks
 import hugging_face_sweep as sweep
 import torch
 import transformers as tf
-from hugging_face_families import BY_NAME, SIZES, VOCAB
+from each_value import slow_except
+from hugging_face_families import BY_NAME, QUICK, SIZES, VOCAB
 from transformers_versions import CACHE
 
 import regard as rg
 from regard.integrations.transformers import attach, detach, explain, observe
 from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
-QUICK = (
-    "Mistral",
-    "Gemma 2",
-    "gpt-oss",
-    "Llama 4",
-    "BERT",
-    "ModernBERT",
-    "Longformer",
-    "LED",
-    "BigBird",
-    "Bloom",
-    "MPNet",
-    "T5",
-    "Falcon",
-)
-EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in BY_NAME]
 
-
-@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("name", slow_except(BY_NAME, fast=QUICK))
 def test_a_family_is_as_its_status_says(name):
     assert checks.faults(checks.row(BY_NAME[name])) == []
 
@@ -70,9 +54,10 @@ def test_the_report_compares_gradients_and_its_refusals_have_reasons():
     assert [reason for reason in with_attention if "no tiny input reaches it" in reason] == []
 
 
-@pytest.mark.parametrize(
-    "kind", ["bros", "cpmant", "cvt", "data2vec-vision", "levit", "lilt", "sew-d"]
-)
+NEED_INPUTS = ("bros", "cpmant", "cvt", "data2vec-vision", "levit", "lilt", "sew-d")
+
+
+@pytest.mark.parametrize("kind", slow_except(NEED_INPUTS, fast={*NEED_INPUTS} - {"cvt"}))
 def test_models_that_need_inputs_of_their_own_are_proven_plain(kind):
     row = sweep.row(kind)
     assert (row["status"], row["outside"]) == (sweep.EQUAL, [])
@@ -325,7 +310,7 @@ def test_a_model_with_an_assistant_writes_what_it_writes_alone(name):
 
 def test_a_compiled_model_has_the_gradients_of_eager_attention():
     family = BY_NAME["Gemma 2"]
-    model = family.shallow()
+    model = family.shallow(1)
     expected = checks.gradients_of(family, model, "eager", padding="left")
     torch._dynamo.reset()
     run = torch.compile(model, backend="aot_eager")
@@ -337,7 +322,7 @@ def test_a_compiled_model_has_the_gradients_of_eager_attention():
 def test_a_compiled_model_has_the_outputs_of_eager_attention(name):
     """Without masks, and with a bias by distance: one graph each, forward."""
     family = BY_NAME[name]
-    model = family.model()
+    model = family.shallow()
     inputs, unpadded = checks.inputs_of(family, "none" if name == "ViT" else "right")
     if name != "ViT":
         inputs["use_cache"] = False

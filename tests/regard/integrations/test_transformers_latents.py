@@ -16,6 +16,7 @@ import hugging_face_checks as checks
 import hugging_face_small as small
 import torch
 import transformers as tf
+from each_value import slow_except
 from hugging_face_families import GENERATES, Family
 from torch import nn
 from transformers_versions import CACHE
@@ -50,8 +51,7 @@ KINDS = (
     "youtu",
 )
 INDEXED = ("axk2", "deepseek_v32", "glm_moe_dsa", "hy_v4")  # caches keep keys of an indexer too
-QUICK = ("deepseek_v3", "mistral4", "minicpm3")
-EVERY = [pytest.param(kind, marks=() if kind in QUICK else pytest.mark.slow) for kind in KINDS]
+EVERY = slow_except(KINDS, fast=("deepseek_v3", "mistral4", "minicpm3"))
 
 
 def family_of(kind: str) -> Family:

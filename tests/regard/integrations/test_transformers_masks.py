@@ -280,7 +280,9 @@ def test_a_compiled_model_carries_patterns_in_one_graph_and_gives_the_same_numbe
 
 
 # One graph for each kind of layer, whose windows transformers counts.
-@pytest.mark.parametrize(("name", "graphs"), [("Llama", 1), ("Gemma 2", 2)])
+@pytest.mark.parametrize(
+    ("name", "graphs"), [pytest.param("Llama", 1, marks=pytest.mark.slow), ("Gemma 2", 2)]
+)
 @torch.no_grad()
 def test_one_graph_serves_every_step_of_a_static_cache(name, graphs):
     model = attach(BY_NAME[name].shallow()).eval()

@@ -12,6 +12,7 @@ pytest.importorskip(
 import hugging_face_checks as checks
 import small_transformers as models
 import torch
+from each_value import slow_except
 from transformers_versions import CACHE
 
 import regard as rg
@@ -76,7 +77,7 @@ def continued(model):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", MECHANISMS)
+@pytest.mark.parametrize("kind", slow_except(MECHANISMS, fast=(*EACH, "mamba2")))
 def test_logits_and_caches_are_those_of_the_layers_own_functions(kind):
     model = built(kind)
     kinds = {name: type(module) for name, module in model.named_modules()}

@@ -14,6 +14,7 @@ import hugging_face_checks as checks
 import small_transformers as models
 import torch
 import transformers
+from each_value import slow_except
 from injections import disturbed, instructions_of
 from transformers_versions import CACHE
 
@@ -37,6 +38,7 @@ KINDS = (
     "zamba2",
 )
 EACH = ("qwen3_next", "kimi_linear", "bamba", "falcon_h1")  # of each kind of layer and cache
+ALL = slow_except([*KINDS, "mamba2"], fast=(*EACH, "mamba2"))
 LENGTH = 41
 IDS = torch.randint(3, 98, (2, LENGTH), generator=torch.Generator().manual_seed(5))
 
@@ -60,7 +62,7 @@ def recorded_cache(model):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [*KINDS, "mamba2"])
+@pytest.mark.parametrize("kind", ALL)
 def test_drafts_of_another_model_and_of_the_text_change_no_word(kind):
     """The draft model is a hybrid too, which goes back over tokens that it wrote one by one."""
     ids = IDS[:1, :11]
@@ -105,7 +107,7 @@ def walked(model, walk, *, drafts):
 
 
 @torch.no_grad()
-@pytest.mark.parametrize("kind", [*KINDS, "mamba2"])
+@pytest.mark.parametrize("kind", ALL)
 def test_a_cropped_cache_goes_on_as_if_the_removed_words_had_never_been(kind):
     model = built(kind)
     expected = [walked(model, walk, drafts=False) for walk in walks()]

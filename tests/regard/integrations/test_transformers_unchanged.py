@@ -18,7 +18,8 @@ import hugging_face_sweep as sweep
 import hugging_face_unchanged as unchanged
 import torch
 import transformers as tf
-from hugging_face_families import BY_NAME, REFUSED, SIZES
+from each_value import slow_except
+from hugging_face_families import BY_NAME, QUICK, REFUSED, SIZES
 from torch import nn
 from transformers_versions import CACHE
 
@@ -36,10 +37,10 @@ from regard.integrations.transformers.tiny_inputs import tiny_inputs
 
 IDS = torch.randint(3, 98, (2, 9), generator=torch.Generator().manual_seed(2))
 HIDDEN = {"hidden_states": True, "attentions": False, "use_cache": True}
-FAMILIES = [family for family in BY_NAME.values() if family.status != REFUSED]
+FAMILIES = [family.name for family in BY_NAME.values() if family.status != REFUSED]
 
 
-@pytest.mark.parametrize("name", [family.name for family in FAMILIES])
+@pytest.mark.parametrize("name", slow_except(FAMILIES, fast=QUICK))
 def test_attach_and_detach_leave_a_family_as_it_was_with_its_hidden_states(name):
     row = unchanged.row_of_family(BY_NAME[name], HIDDEN)
     assert row["faults"] == []
@@ -47,6 +48,7 @@ def test_attach_and_detach_leave_a_family_as_it_was_with_its_hidden_states(name)
     assert row["outputs"] >= 4
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("options", unchanged.OPTIONS, ids=str)
 @pytest.mark.parametrize("name", ["Llama", "BERT", "BART", "GPT-2"])
 def test_attach_and_detach_leave_a_model_as_it_was_with_all_options(name, options):

@@ -209,6 +209,7 @@ def test_a_gate_of_0_forgets_everything_and_a_gate_of_1_lets_nothing_in():
     assert gate.grad.isfinite().all()
 
 
+@pytest.mark.each_value(pairs=[("values", "dtype")])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize(
     "values",

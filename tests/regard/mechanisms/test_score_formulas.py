@@ -40,6 +40,7 @@ OPTIONS = {
 every = pytest.mark.parametrize("name", SCORES)
 
 
+@pytest.mark.each_value(pairs=[("name", "backend")])
 @every
 @pytest.mark.parametrize("backend", ["reference", "streamed"])
 @pytest.mark.parametrize("shared", [False, True])

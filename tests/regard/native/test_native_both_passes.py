@@ -80,6 +80,7 @@ def by_python(monkeypatch):
     return compute
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("name", PATTERNS)
 def test_both_passes_have_the_bits_of_those_by_python(name, dtype, by_python):

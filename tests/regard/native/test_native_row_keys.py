@@ -156,6 +156,7 @@ def test_schedules_allow_the_pairs_of_the_pattern(name, q_len):
 DTYPES = (torch.float32, torch.float64, torch.bfloat16)
 
 
+@pytest.mark.each_value(pairs=[("name", "q_len"), ("q_len", "dtype")])
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("q_len", [1, 13, 131])
 @pytest.mark.parametrize("name", KINDS)
@@ -192,6 +193,7 @@ def test_one_plan_serves_every_set_of_keys_and_every_length(name, grad, problems
     assert len(problems) == 1
 
 
+@pytest.mark.each_value(pairs=[("name", "sink")])
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf, 1e30])
 @pytest.mark.parametrize("sink", [None, 0.5])
 @pytest.mark.parametrize(
@@ -371,6 +373,7 @@ def enters_patterns_alone(vectors: list[torch.Tensor], pattern: p.Pattern, **opt
     return rooms <= {ROOT / "functional", ROOT / "patterns"}
 
 
+@pytest.mark.each_value(pairs=[("name", "q_len")])
 @needs_interpreter
 @pytest.mark.parametrize("start", [None, 3], ids=str)
 @pytest.mark.parametrize("q_len", [1, 13, 131, 601])

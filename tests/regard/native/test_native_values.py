@@ -291,6 +291,7 @@ PRECISE_PATTERNS = {
 }
 
 
+@pytest.mark.each_value(pairs=[("dtype", "name"), ("want", "learning")])
 @pytest.mark.parametrize("learning", [False, True])
 @pytest.mark.parametrize("want", [(), ("log_sum_exp", "entropy", "weights")])
 @pytest.mark.parametrize("sink", [None, torch.linspace(-1, 2, 6)])
@@ -377,6 +378,7 @@ def is_sound(q, k, v) -> bool | None:
     return plan._offer.run(prepare(plan.problem, grid, Call(q, k, v))).sound
 
 
+@pytest.mark.each_value(pairs=[("q_len", "v_dim", "dtype"), ("dtype", "learns")])
 @pytest.mark.usefixtures("instructions")
 @pytest.mark.parametrize("learns", [False, True])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])

@@ -69,6 +69,7 @@ SIZES_OF_BLOCKS = ((17, 23), (16, 400), (40, 100), (2, 5), (2**32 + 16, 1), (40,
 
 
 # Every pair of sizes and number of lists, with the backends in turn: so every pair with a backend occurs as well.
+@pytest.mark.each_value
 @pytest.mark.parametrize(("block", "query_block"), SIZES_OF_BLOCKS)
 @pytest.mark.parametrize("lists", [1, 2, 4])
 def test_lists_for_all_heads_for_key_heads_and_for_each_head(block, query_block, lists):
