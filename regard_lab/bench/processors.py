@@ -1,4 +1,4 @@
-"""The name of the processor, as the operating system gives it."""
+"""The name and the family of the processor, as the operating system gives them."""
 
 from __future__ import annotations
 
@@ -37,9 +37,23 @@ def _name() -> str:
     if sys.platform == "darwin":
         found = _of_macos()
     else:
-        info = Path("/proc/cpuinfo")
-        found = of_linux(info.read_text("utf-8", "replace")) if info.exists() else ""
+        found = of_linux(_cpuinfo())
     return found or platform.processor() or platform.machine() or "unknown"
+
+
+def _cpuinfo() -> str:
+    """What Linux says of the processors; empty elsewhere."""
+    file = Path("/proc/cpuinfo")
+    return file.read_text("utf-8", "replace") if file.exists() else ""
+
+
+def _fields(cpuinfo: str) -> dict[str, str]:
+    """The fields of the first processor in the text of /proc/cpuinfo."""
+    fields: dict[str, str] = {}
+    for line in cpuinfo.splitlines():
+        name, _, value = line.partition(":")
+        fields.setdefault(name.strip(), value.strip())
+    return fields
 
 
 def of_linux(cpuinfo: str) -> str:
@@ -50,10 +64,7 @@ def of_linux(cpuinfo: str) -> str:
     >>> of_linux("CPU implementer : 0x41\\nCPU part : 0xd40"), of_linux("CPU implementer : 0x48\\nCPU part : 0xd01")
     ('Arm Neoverse V1', 'Arm processor 0x48 0xd01')
     """
-    values = {}
-    for line in cpuinfo.splitlines():
-        key, _, value = line.partition(":")
-        values.setdefault(key.strip(), value.strip())
+    values = _fields(cpuinfo)
     if "model name" in values:
         return values["model name"]
     implementer, part = values.get("CPU implementer"), values.get("CPU part")
@@ -70,3 +81,55 @@ def _of_macos() -> str:
     except OSError:
         return ""
     return done.stdout.strip()
+
+
+# AMD's families by number, with the first model of each that counts from there on.
+_AMD = {
+    23: ((0, "Zen"), (0x30, "Zen 2")),
+    25: (
+        (0, "Zen 3"),
+        (0x10, "Zen 4"),
+        (0x20, "Zen 3"),
+        (0x60, "Zen 4"),
+        (0x80, "Zen 3"),
+        (0xA0, "Zen 4"),
+    ),
+    26: ((0, "Zen 5"),),
+}
+# Intel's of family 6, by number.
+_INTEL = {
+    63: "Haswell",
+    79: "Broadwell",
+    85: "Skylake or Cascade Lake",
+    106: "Ice Lake",
+    143: "Sapphire Rapids",
+    173: "Granite Rapids",
+    207: "Emerald Rapids",
+}
+
+
+def family(info: str | None = None) -> str:
+    """The family of the processor, by which figures can be compared; "unknown" where the system does not report it.
+
+    Args:
+        info: the text that Linux gives in /proc/cpuinfo; that of this machine by default.
+
+    >>> family("vendor_id : AuthenticAMD\\ncpu family : 25\\nmodel : 17\\n")
+    'Zen 4'
+    """
+    if info is None:
+        info = _cpuinfo()
+    fields = _fields(info)
+    if "CPU part" in fields:
+        part = int(fields["CPU part"], 16)
+        maker = int(fields.get("CPU implementer", "0x41"), 16)
+        name = ARM.get((maker, part))
+        return f"Arm part {fields['CPU part']}" if name is None else name.removeprefix("Arm ")
+    number = int(fields.get("cpu family", 0))
+    model = int(fields.get("model", 0))
+    if fields.get("vendor_id") == "AuthenticAMD":
+        names = [name for first, name in _AMD.get(number, ()) if model >= first]
+        return names[-1] if names else f"AMD family {number}"
+    if fields.get("vendor_id") == "GenuineIntel":
+        return _INTEL.get(model, f"Intel model {model}")
+    return "unknown"

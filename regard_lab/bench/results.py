@@ -19,7 +19,7 @@ from regard.errors import ArgumentError, CheckpointError, DataError, NotFoundErr
 from regard.reprs import brief
 from regard.storage.files import replace_file
 from regard.storage.sealed_json import read_sealed, render_sealed
-from regard_lab.bench.processors import processor
+from regard_lab.bench.processors import family, processor
 
 # Optional packages: the extra that installs each, and its purpose.
 PACKAGES: dict[str, tuple[str, str]] = {
@@ -60,60 +60,6 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
     }
-
-
-# AMD's families by number, with the first model of each that counts from there on.
-_AMD = {
-    23: ((0, "Zen"), (0x30, "Zen 2")),
-    25: (
-        (0, "Zen 3"),
-        (0x10, "Zen 4"),
-        (0x20, "Zen 3"),
-        (0x60, "Zen 4"),
-        (0x80, "Zen 3"),
-        (0xA0, "Zen 4"),
-    ),
-    26: ((0, "Zen 5"),),
-}
-# Intel's of family 6, and Arm's cores of servers, by number.
-_INTEL = {
-    63: "Haswell",
-    79: "Broadwell",
-    85: "Skylake or Cascade Lake",
-    106: "Ice Lake",
-    143: "Sapphire Rapids",
-    173: "Granite Rapids",
-    207: "Emerald Rapids",
-}
-_ARM = {0xD0C: "Neoverse N1", 0xD40: "Neoverse V1", 0xD49: "Neoverse N2", 0xD4F: "Neoverse V2"}
-
-
-def family(info: str | None = None) -> str:
-    """The family of the processor, by which figures can be compared; "unknown" where the system does not report it.
-
-    Args:
-        info: the text that Linux gives in /proc/cpuinfo; that of this machine by default.
-
-    >>> family("vendor_id : AuthenticAMD\\ncpu family : 25\\nmodel : 17\\n")
-    'Zen 4'
-    """
-    if info is None:
-        file = Path("/proc/cpuinfo")
-        info = file.read_text() if file.exists() else ""
-    fields: dict[str, str] = {}
-    for line in info.splitlines():
-        name, _, value = line.partition(":")
-        fields.setdefault(name.strip(), value.strip())
-    if "CPU part" in fields:
-        return _ARM.get(int(fields["CPU part"], 16), f"Arm part {fields['CPU part']}")
-    number = int(fields.get("cpu family", 0))
-    model = int(fields.get("model", 0))
-    if fields.get("vendor_id") == "AuthenticAMD":
-        names = [name for first, name in _AMD.get(number, ()) if model >= first]
-        return names[-1] if names else f"AMD family {number}"
-    if fields.get("vendor_id") == "GenuineIntel":
-        return _INTEL.get(model, f"Intel model {model}")
-    return "unknown"
 
 
 def package_version(name: str) -> str | None:

@@ -19,8 +19,9 @@ from regard_lab.bench.cases import cases_on, contests_of
 from regard_lab.bench.judging import Correctness, judge, results_of
 from regard_lab.bench.measuring import Pace, Times, take_turns, threads
 from regard_lab.bench.peaks import Peaks, measure_peaks
+from regard_lab.bench.processors import family
 from regard_lab.bench.report import write_report
-from regard_lab.bench.results import Results, environment, family
+from regard_lab.bench.results import Results, environment
 from regard_lab.bench.work import (
     Case,
     Contender,

@@ -331,7 +331,7 @@ class Promise:
         ours: the contender for which the promise is made.
         other: the contender it is compared with.
         bound: the limit.
-        family: the family of processors for which it was set, as of `results.family`; "" for every one.
+        family: the family of processors for which it was set, as of `processors.family`; "" for every one.
 
     >>> promise = Promise("faster", "regard", "SDPA", 2.0)
     >>> ratio = promise.measured({"regard": {"cpu": {"median": 1.0}}, "SDPA": {"cpu": {"median": 3.0}}})

@@ -5,7 +5,7 @@ import torch
 
 from regard.backends.native.build import BuildError
 from regard_lab.bench import peaks
-from regard_lab.bench.results import family
+from regard_lab.bench.processors import family
 
 AMD = "vendor_id\t: AuthenticAMD\ncpu family\t: {}\nmodel\t\t: {}\nmodel name\t: AMD EPYC\n"
 INTEL = "vendor_id\t: GenuineIntel\ncpu family\t: 6\nmodel\t\t: {}\n"
