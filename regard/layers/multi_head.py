@@ -783,8 +783,8 @@ class MultiHeadAttention(AttentionLayer):
         return ", ".join(words)
 
 
-def is_simple(layer: MultiHeadAttention) -> bool:
-    """Whether a layer has nothing but projections, positions and a softmax, so that a step may take a shorter way."""
+def is_plain(layer: MultiHeadAttention) -> bool:
+    """Whether a layer has nothing but projections, positions and a softmax over its pattern."""
     attributes = layer.__dict__  # a part that is a module or a parameter is not among them
     for part in OPTIONAL_PARTS:
         if attributes.get(part, part) is not None:
@@ -793,7 +793,10 @@ def is_simple(layer: MultiHeadAttention) -> bool:
         type(layer) is MultiHeadAttention  # a derived one may compute its heads in another way
         and layer.context_dim == layer.dim
         and layer.mechanism.declared == PLAIN_SOFTMAX
-        and layer.pattern.takes_cache
-        and not layer.pattern.by_length
         and not torch.compiler.is_compiling()
     )
+
+
+def is_simple(layer: MultiHeadAttention) -> bool:
+    """Whether a layer is plain and continues texts, so that a step may take a shorter way."""
+    return is_plain(layer) and layer.pattern.takes_cache and not layer.pattern.by_length

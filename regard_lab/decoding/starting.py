@@ -52,9 +52,22 @@ def start_search(
     special: SpecialIds,
     max_new_ids: int,
 ) -> tuple[State, torch.Tensor]:
-    """The state for texts (batch, length) that get at most so many new ids, and the logits of each first new id.
+    """The state for texts (batch, length) that get at most so many new ids, and the logits of each first new id."""
+    state, logits, begin = begin_search(model, texts, options, special, max_new_ids)
+    return state, model.step(begin, state) if logits is None else logits
 
-    A state that has read a prompt holds these logits as `next_scores`; otherwise the text starts with `special.begin`.
+
+def begin_search(
+    model: Writer[Any],
+    texts: torch.Tensor,
+    options: SearchOptions,
+    special: SpecialIds,
+    max_new_ids: int,
+) -> tuple[State, torch.Tensor | None, torch.Tensor]:
+    """The state for texts (batch, length), their first logits, and the ids (batch,) that they start with.
+
+    A state that has read a prompt holds the logits as `next_scores`. Otherwise they are None, and the model has not
+    read the ids yet, which are `special.begin`.
     """
     for name in ("start", "step"):
         if not callable(getattr(model, name, None)):
@@ -63,9 +76,9 @@ def start_search(
     state = new_state(model, texts, options, max_new_ids)
     logits = getattr(state, "next_scores", None)
     if logits is not None:
-        return state, logits.clone()  # a search modifies its logits in place
+        logits = logits.clone()  # a search modifies its logits in place
     begin = torch.full((len(texts),), special.begin, dtype=torch.int64, device=texts.device)
-    return state, model.step(begin, state)
+    return state, logits, begin
 
 
 def new_state(

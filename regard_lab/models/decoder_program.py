@@ -4,26 +4,23 @@ from __future__ import annotations
 
 import math
 import operator
-import weakref
 from copy import copy
 from typing import Any, NamedTuple
 
 import torch
-from torch import nn
 
 from regard.backends.native.bands import entries_before
 from regard.backends.native.program import Attending, Choice, Program, Written, library_of_programs
 from regard.layers import MultiHeadAttention
 from regard.layers.step_program import is_computed, new_attending
 from regard.patterns import Full
-from regard_lab.models import text_program
+from regard_lab.models import layer_program
 from regard_lab.models.flat_target import Decoding, FlatTarget
+from regard_lab.models.kept_programs import KeptPrograms, Origin
+from regard_lab.models.layer_program import has_known_activation
 from regard_lab.models.layers import DecoderLayer
 from regard_lab.models.passed_modules import PassedModules
-from regard_lab.models.text_program import (
-    TextProgram,
-    has_known_activation,
-)
+from regard_lab.models.text_program import TextProgram
 
 NOTHING = (None, None, None)
 
@@ -36,24 +33,7 @@ class Continued(NamedTuple):
     target: FlatTarget
 
 
-class _Kept(NamedTuple):
-    """The program of a decoder that had these parameters and settings. It is copied, and never run."""
-
-    parameters: list[nn.Parameter | None]
-    settings: list[Any]
-    shapes: list[torch.Size]
-    program: DecoderProgram
-
-    def is_of(self, parameters: list[nn.Parameter | None], settings: list[Any]) -> bool:
-        if len(parameters) != len(self.parameters) or settings != self.settings:
-            return False
-        if not all(map(operator.is_, parameters, self.parameters)):
-            return False
-        return self.program.has_weights() and self.program.shapes() == self.shapes
-
-
-# The last program of each model; making one takes longer than a few steps.
-_KEPT: weakref.WeakKeyDictionary[nn.Module, _Kept] = weakref.WeakKeyDictionary()
+_KEPT: KeptPrograms[DecoderProgram]
 
 
 class DecoderProgram(TextProgram):
@@ -88,14 +68,15 @@ class DecoderProgram(TextProgram):
         """The program of a decoder; None where there is no library, or the decoder needs more than a program has."""
         library = library_of_programs()
         if library is None or table.dtype != torch.float32:
-            _KEPT.pop(model, None)  # it would keep the weights of before
+            _KEPT.forget(model)
             return None
-        parameters = modules.parameters()
-        settings = [model.config.norm, model.config.dim, *modules.settings()]
-        kept = _KEPT.get(model)
-        if kept is not None and kept.is_of(parameters, settings):
-            return kept.program.of_new_texts()
-        if modules.weight_count() > text_program.MOST_WEIGHTS:
+        origin = Origin.of(modules, model.config.norm, model.config.dim)
+        kept = _KEPT.find(model, origin)
+        if kept is not None:
+            return kept.of_new_texts()
+        if not modules.have_usual_parameters(torch.float32):
+            return None
+        if modules.weight_count() > layer_program.MOST_WEIGHTS:
             return None
         if not all(map(_is_known, model.decoder)):
             return None
@@ -103,16 +84,8 @@ class DecoderProgram(TextProgram):
         compiled = cls(model, table, program)
         if not program.finish():
             return None
-        _KEPT[model] = _Kept(parameters, settings, compiled.shapes(), compiled)
+        _KEPT.keep(model, origin, compiled)
         return compiled.of_new_texts()
-
-    def has_weights(self) -> bool:
-        """Whether the weights are where they were when the program was made."""
-        return self._program.has_weights()
-
-    def shapes(self) -> list[torch.Size]:
-        """The shapes that the weights have now."""
-        return self._program.shapes()
 
     def of_new_texts(self) -> DecoderProgram:
         """A program of the same decoder that reads nothing yet."""
@@ -123,40 +96,27 @@ class DecoderProgram(TextProgram):
         return other
 
     def _add_layer(self, layer: DecoderLayer) -> None:
-        x = self._begin_part(layer.around_self_attention.norm)
+        norm_first = self._norm_first
+        norm = layer.around_self_attention.norm
+        x = self._begin_part(norm, norm_first)
         self._add_text_attention(layer.self_attention, x)
-        self._end_part(
-            self._heads, layer.self_attention.to_output, layer.around_self_attention.norm
-        )
+        self._end_part(self._heads, layer.self_attention.to_output, norm, norm_first)
 
-        x = self._begin_part(layer.around_cross_attention.norm)
+        norm = layer.around_cross_attention.norm
+        x = self._begin_part(norm, norm_first)
         self._add_source_attention(layer.cross_attention, x)
-        self._end_part(
-            self._heads, layer.cross_attention.to_output, layer.around_cross_attention.norm
-        )
+        self._end_part(self._heads, layer.cross_attention.to_output, norm, norm_first)
 
-        x = self._begin_part(layer.around_feed_forward.norm)
+        norm = layer.around_feed_forward.norm
+        x = self._begin_part(norm, norm_first)
         self._add_feed_forward(layer.feed_forward, x)
-        self._end_part(self._hidden, layer.feed_forward.narrow, layer.around_feed_forward.norm)
+        self._end_part(self._hidden, layer.feed_forward.narrow, norm, norm_first)
 
     def _add_source_attention(self, layer: MultiHeadAttention, source: int) -> None:
         self._add_projection(layer.to_q, source, self._queries)
         attending = new_attending(layer)
         self._program.attend(self._queries, self._heads, attending)
         self._source_attentions.append(attending)
-
-    def _begin_part(self, norm: nn.Module) -> int:
-        """The buffer that a part of a layer reads: x, or x after its norm."""
-        if not self._norm_first:
-            return self._x
-        self._add_norm(norm, self._x, self._normed)
-        return self._normed
-
-    def _end_part(self, buffer: int, to_output: nn.Module, norm: nn.Module) -> None:
-        """Add the projected output of a part to x. Where norms come last, x is normalised after that."""
-        self._add_projection(to_output, buffer, self._x, adds=True)
-        if not self._norm_first:
-            self._add_norm(norm, self._x, self._x)
 
     def step(self, ids: torch.Tensor, target: FlatTarget, sources: Decoding) -> torch.Tensor | None:
         """Logits (batch, vocab_size) after `ids` (batch,), whose keys and values the target gets.
@@ -206,6 +166,9 @@ class DecoderProgram(TextProgram):
         for attending, context in zip(self._source_attentions, sources.contexts, strict=True):
             attending.read(context.keys, context.values, sources.readers, sources.mask)
         self._source = source
+
+
+_KEPT = KeptPrograms()
 
 
 def _is_known(layer: DecoderLayer) -> bool:

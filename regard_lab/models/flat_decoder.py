@@ -141,8 +141,16 @@ class FlatDecoder:
         dtype = model.embedding.weight.dtype
         if dtype not in (torch.float32, torch.float64):
             return None
-        modules = PassedModules.of(parts, dtype)
-        return None if modules is None else cls(model, modules)
+        modules = PassedModules.of(parts)
+        if modules is None:
+            return None
+        decoder = cls(model, modules)
+        is_computed = decoder.has_program or modules.have_usual_parameters(dtype)
+        return decoder if is_computed else None
+
+    @property
+    def has_program(self) -> bool:
+        return self._program is not None
 
     def is_watched(self) -> bool:
         """Whether the modules must be called now: for hooks, recordings, training mode or what watches the thread."""

@@ -12,13 +12,11 @@ from regard.layers import MultiHeadAttention
 from regard.layers.caches import Cache
 from regard.layers.caches.entries import HeldEntries
 from regard.layers.step_program import is_computed
-from regard_lab.models import text_program
+from regard_lab.models import layer_program
+from regard_lab.models.layer_program import has_known_activation, sizes_of
 from regard_lab.models.layers import Block
 from regard_lab.models.passed_modules import PassedModules
-from regard_lab.models.text_program import (
-    TextProgram,
-    has_known_activation,
-)
+from regard_lab.models.text_program import TextProgram
 
 
 class LanguageProgram(TextProgram):
@@ -57,8 +55,10 @@ class LanguageProgram(TextProgram):
         if library is None or "_through_layers" in model.__dict__ or model.config.value_residual:
             return None
         parts = [model.embedding, model.positions, model.dropout, model.blocks, model.norm]
-        modules = PassedModules.of([*parts, model.to_vocabulary], torch.float32)
-        if modules is None or modules.weight_count() > text_program.MOST_WEIGHTS:
+        modules = PassedModules.of([*parts, model.to_vocabulary])
+        if modules is None or not modules.have_usual_parameters(torch.float32):
+            return None
+        if modules.weight_count() > layer_program.MOST_WEIGHTS:
             return None
         blocks = list(model.blocks)
         if not blocks or not all(_is_known(block, blocks[0]) for block in blocks):
@@ -137,15 +137,9 @@ def _is_known(block: Any, first: Any) -> bool:
     attention = block.attention
     return (
         type(attention) is MultiHeadAttention
-        and _sizes_of(block) == _sizes_of(first)
+        and sizes_of(attention, block.feed_forward) == sizes_of(first.attention, first.feed_forward)
         and attention.positions == first.attention.positions
         and is_computed(attention)
         and entries_before(attention.pattern) is not None
         and has_known_activation(block.feed_forward)
     )
-
-
-def _sizes_of(block: Any) -> tuple[int, ...]:
-    attention = block.attention
-    sizes = (attention.dim, attention.heads, attention.kv_heads, attention.head_dim)
-    return *sizes, attention.value_dim, block.feed_forward.widen.out_features

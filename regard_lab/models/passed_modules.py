@@ -6,7 +6,7 @@ says, and nothing watches the call.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -18,12 +18,13 @@ from regard.layers.attending import LayerMechanism
 from regard.layers.multi_head import is_simple
 from regard.layers.projection import Projection, hooks_of_all_modules
 from regard.positions import Learned, Sinusoidal
-from regard_lab.models.layers import Block, DecoderLayer, Residual
+from regard_lab.models.layers import Block, DecoderLayer, EncoderLayer, Residual
 
 # Modules whose work is known, so that it may be done without calling them.
 KNOWN_MODULES = {
     Block,
     DecoderLayer,
+    EncoderLayer,
     FeedForward,
     LayerMechanism,
     Learned,
@@ -40,20 +41,26 @@ KNOWN_MODULES = {
 }
 
 
-def does_more(module: nn.Module) -> bool:
-    """Whether a call of the module may do more than its class says, or its class is not known."""
-    if type(module) not in KNOWN_MODULES or "forward" in module.__dict__:
+def does_more(
+    module: nn.Module, is_known: Callable[[MultiHeadAttention], bool] = is_simple
+) -> bool:
+    """Whether a call of the module may do more than its class says, or its class is not known.
+
+    is_known: whether the work of an attention layer is known.
+    """
+    attributes = module.__dict__
+    if type(module) not in KNOWN_MODULES or "forward" in attributes:
         return True
-    if module._compiled_call_impl is not None:  # set by `module.compile()`
+    if "weight" in attributes:  # as copies of a model have
         return True
-    if isinstance(module, MultiHeadAttention):
-        return not is_simple(module)
-    return False
+    if attributes.get("_compiled_call_impl") is not None:  # set by `module.compile()`
+        return True
+    return type(module) is MultiHeadAttention and not is_known(module)
 
 
 def has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
     """Whether all weights of the module are plain parameters of this dtype, in the memory of the CPU."""
-    if "weight" in module.__dict__ or "weight" in module._buffers:  # as copies of a model have
+    if "weight" in module._buffers:
         return False
     for parameter in module._parameters.values():
         if parameter is None:
@@ -83,15 +90,18 @@ def _all_modules(parts: Iterable[nn.Module | None]) -> list[nn.Module]:
     return found
 
 
-def _settings_of(module: nn.Module) -> tuple[Any, ...]:
-    if isinstance(module, MultiHeadAttention):
-        sizes = (module.heads, module.kv_heads, module.head_dim, module.value_dim)
-        return *sizes, module.pattern, module.positions, *module.options.items()
-    if isinstance(module, FeedForward):
-        return (module.activation,)
-    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
-        return (module.eps,)
-    return ()
+def _settings_of_attention(layer: MultiHeadAttention) -> tuple[Any, ...]:
+    sizes = (layer.heads, layer.kv_heads, layer.head_dim, layer.value_dim)
+    return *sizes, layer.pattern, layer.positions, *layer.options.items()
+
+
+# By class, since texts begin with these: the numbers and options by which a module computes beside its parameters.
+_SETTINGS: dict[type, Callable[[Any], Any]] = {
+    MultiHeadAttention: _settings_of_attention,
+    FeedForward: lambda layer: layer.activation,
+    nn.LayerNorm: lambda norm: norm.eps,
+    nn.RMSNorm: lambda norm: norm.eps,
+}
 
 
 class PassedModules:
@@ -103,32 +113,44 @@ class PassedModules:
         self._hooks = [module._forward_hooks for module in modules]
         self._hooks += [module._forward_pre_hooks for module in modules]
         self._attention_layers = [
-            module for module in modules if isinstance(module, MultiHeadAttention)
+            module for module in modules if type(module) is MultiHeadAttention
         ]
 
     @classmethod
-    def of(cls, parts: Iterable[nn.Module | None], dtype: torch.dtype) -> PassedModules | None:
+    def of(
+        cls,
+        parts: Iterable[nn.Module | None],
+        is_known: Callable[[MultiHeadAttention], bool] = is_simple,
+    ) -> PassedModules | None:
         """All modules of these parts of a model; None if a call of one may do more, or something watches it.
 
-        dtype: that of all weights.
+        is_known: as for `does_more`.
         """
         if needs_modules_now():
             return None
         modules = _all_modules(parts)
-        if any(map(does_more, modules)):
-            return None
-        if not all(has_usual_parameters(module, dtype) for module in modules):
-            return None
+        for module in modules:
+            if does_more(module, is_known):
+                return None
         passed = cls(modules)
         return None if passed.are_watched() else passed
+
+    def have_usual_parameters(self, dtype: torch.dtype) -> bool:
+        """Whether all weights are plain parameters of this dtype, in the memory of the CPU."""
+        return all(has_usual_parameters(module, dtype) for module in self._modules)
 
     def parameters(self) -> list[nn.Parameter | None]:
         """The parameters of all modules, in order."""
         return [parameter for module in self._modules for parameter in module._parameters.values()]
 
-    def settings(self) -> list[tuple[Any, ...]]:
+    def settings(self) -> list[Any]:
         """The modules, and the numbers and options by which they compute beside their parameters."""
-        return [(module, *_settings_of(module)) for module in self._modules]
+        found: list[Any] = [*self._modules]
+        for module in self._modules:
+            settings_of = _SETTINGS.get(type(module))
+            if settings_of is not None:
+                found.append(settings_of(module))
+        return found
 
     def weight_count(self) -> int:
         """How many numbers the parameters of the modules have; a shared parameter counts once."""

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from regard.arguments import a_string, of_kind
-from regard.backends.native.program import Choice, Written
+from regard.backends.native.program import MOST_ROWS, Choice, Written
 from regard.core.problem import check_combination
 from regard.errors import ArgumentError, UnsupportedError
 from regard.layers import FeedForward, MultiHeadAttention, ProjectedContext
@@ -26,11 +26,13 @@ from regard_lab.models.base import (
     Settings,
     TranslationBase,
     align,
+    check_ids,
     check_number,
     check_shape_of_ids,
     check_step,
     new_positions,
 )
+from regard_lab.models.encoder_program import EncoderProgram
 from regard_lab.models.flat_decoder import FlatDecoder
 from regard_lab.models.flat_target import FlatTarget
 from regard_lab.models.layers import NORM_PLACES, DecoderLayer, EncoderLayer
@@ -371,10 +373,13 @@ class TranslationTransformer(TranslationBase):
             cache, capacity, dtype: the kind of cache of the decoder's own attention, as for `new_cache` of a layer.
             vectors: as in `encode`.
         """
-        context, live = self.encode(source, vectors)
-        contexts = [
-            layer.cross_attention.project_context(context) for layer in self._decoder_layers()
-        ]
+        live = None
+        contexts = None if vectors is not None else self._read_by_program(source)
+        if contexts is None:
+            context, live = self.encode(source, vectors)
+            contexts = [
+                layer.cross_attention.project_context(context) for layer in self._decoder_layers()
+            ]
         sources = Sources(contexts, live, shared=self.cross_pattern.query_free)
         if cache is None and capacity is None and dtype is None:
             decoder = FlatDecoder.of(self)
@@ -385,6 +390,22 @@ class TranslationTransformer(TranslationBase):
             for layer in self._decoder_layers()
         ]
         return TranslationState(sources, caches)
+
+    def _read_by_program(self, source: torch.Tensor) -> list[ProjectedContext] | None:
+        """What the decoder reads of short sources without padding, in one call; None where modules are called."""
+        if "encode" in self.__dict__ or type(self).encode is not PLAIN_ENCODE:
+            return None
+        aligned = align(source)
+        if aligned.span is not None or source.numel() > MOST_ROWS:
+            return None
+        program = EncoderProgram.of(self)
+        if program is None:
+            return None
+        try:
+            return program.encode(source)
+        except IndexError:
+            check_ids(source, self.config.vocab_size)  # its error names the id
+            raise
 
     def step(self, ids: torch.Tensor, state: TranslationState) -> torch.Tensor:
         """Append `ids` (batch,) to the targets of the state, and return logits (batch, vocab_size) of the next ids."""
@@ -518,3 +539,4 @@ class TranslationTransformer(TranslationBase):
 
 # The step that `continue_texts` may leave out; another one, which somebody puts in its place, is called.
 PLAIN_STEP = TranslationTransformer.step
+PLAIN_ENCODE = TranslationTransformer.encode

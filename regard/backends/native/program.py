@@ -21,10 +21,13 @@ from regard.backends.native.filling import describe
 from regard.backends.native.library import CCall, CSchedule, Library, load, refusal
 
 MOST_ROWS = 64  # RG_MOST_PROGRAM_ROWS
-MOST_BUFFERS = 16  # RG_MOST_BUFFERS
+MOST_BUFFERS = 64  # RG_MOST_BUFFERS
 MOST_STEPS = 1024  # RG_MOST_STEPS
 NO_ID = -1
-NO_TEXT = -1
+AS_IT_IS = -1  # RG_AS_IT_IS
+AMONG_ROWS = -2  # RG_AMONG_ROWS
+WHOLE = 0  # RG_WHOLE
+BOUNDED = 1  # RG_BOUNDED
 BAD_SIZES = 2
 BAD_ID = 9
 NOT_FINITE = 10
@@ -42,6 +45,8 @@ class Kind(IntEnum):
     ATTEND = 6
     RMS_NORM = 7
 
+
+Form = tuple[torch.Size, torch.dtype]  # of a weight
 
 ACTIVATIONS = {"relu": 0, "gelu": 1, "gelu-tanh": 2, "silu": 3}
 
@@ -80,6 +85,7 @@ class CProgram(Structure):
         ("cos", c_void_p),
         ("sin", c_void_p),
         ("rotated", c_int32),
+        ("places", c_int32),
     ]
 
 
@@ -237,6 +243,28 @@ class Attending:
         describe(self.struct.v, v)
         self._text = (weakref.ref(k), weakref.ref(v))
 
+    def read_rows(
+        self, texts: int, length: int, bounds: tuple[torch.Tensor, torch.Tensor] | None
+    ) -> None:
+        """Let the queries of each text look at the keys of the same rows, which are `length` neighbours.
+
+        Args:
+            bounds: int32 (length,), the first key of each query and the end of its keys; None for all keys.
+        """
+        self._write_sizes(texts, length, length)
+        self._block[:] = (0, length, 0, 1)
+        schedule = self._schedule
+        if bounds is None:
+            self._run[:] = (0, length, WHOLE, 0)
+            schedule.bounds = 0
+            return
+        self._run[:] = (0, length, BOUNDED, 0)
+        lo, hi = bounds
+        schedule.bounds = length
+        schedule.lo = lo.data_ptr()
+        schedule.hi = hi.data_ptr()
+        self._read = bounds
+
     def _write_sizes(self, batch: int, q_len: int, keys: int) -> None:
         struct = self.struct
         struct.batch = batch
@@ -269,7 +297,7 @@ class Program:
 
     def __init__(self, library: Library) -> None:
         self._library = library
-        self._struct = CProgram()
+        self._struct = CProgram(places=1)
         self._address = ctypes.byref(self._struct)
         self._operations: list[COperation] = []
         self._widths: list[int] = []
@@ -292,8 +320,8 @@ class Program:
         return self._widths[buffer]
 
     def embed(self, table: torch.Tensor, factor: float, into: int) -> int:
-        """into = rows of the table · factor, plus the vector of `add_to_rows`; returns the number of the operation."""
-        operation = self._add(Kind.EMBED, into, into, number=factor, bias_size=table.shape[1])
+        """into = rows of the table · factor, plus the vectors of `add_to_rows`; returns the number of the operation."""
+        operation = self._add(Kind.EMBED, into, into, number=factor)
         self._point(operation, "weight", table)
         return operation
 
@@ -341,7 +369,7 @@ class Program:
 
     def attend(self, queries: int, into: int, attending: Attending) -> None:
         """into = attention of the queries over the keys that `Attending.read` gives."""
-        self._attend(queries, into, attending, back=NO_TEXT)
+        self._attend(queries, into, attending, back=AS_IT_IS)
 
     def attend_to_text(
         self, queries: int, keys: int, values: int, into: int, attending: Attending, back: int
@@ -351,6 +379,12 @@ class Program:
         back: how many entries before its own a query looks at.
         """
         self._attend(queries, into, attending, keys=keys, values=values, back=back)
+
+    def attend_among_rows(
+        self, queries: int, keys: int, values: int, into: int, attending: Attending
+    ) -> None:
+        """into = attention of the queries over keys and values of the rows of each text; see `Attending.read_rows`."""
+        self._attend(queries, into, attending, keys=keys, values=values, back=AMONG_ROWS)
 
     def _attend(self, queries: int, into: int, attending: Attending, **fields: int) -> None:
         call = ctypes.addressof(attending.struct)
@@ -408,9 +442,9 @@ class Program:
             other._attendings[number] = attendings[attending] = own
         return other, attendings
 
-    def shapes(self) -> list[torch.Size]:
-        """The shapes that the weights have now."""
-        return [weight.shape for weight in self._weights]
+    def forms(self) -> list[Form]:
+        """The shapes and dtypes that the weights have now."""
+        return [(weight.shape, weight.dtype) for weight in self._weights]
 
     def has_weights(self) -> bool:
         """Whether the weights are where they were."""
@@ -434,12 +468,18 @@ class Program:
         self._addresses = [(weight.data_ptr(), True) for weight in self._read]
         return True
 
-    def add_to_rows(self, operation: int, vector: torch.Tensor) -> None:
-        """Add a vector (width) to each row of an embedding; it must live until the program has run."""
-        self._operation_structs[operation].bias = vector.data_ptr()
+    def stand_at(self, places: int) -> None:
+        """Let row r stand at the place r % `places` after the first; 1, as at first, for all rows at one place."""
+        self._struct.places = places
+
+    def add_to_rows(self, operation: int, vectors: torch.Tensor) -> None:
+        """Add vectors (places, width) to the rows of an embedding; they must live until the program has run."""
+        struct = self._operation_structs[operation]
+        struct.bias = vectors.data_ptr()
+        struct.bias_size = vectors.numel()
 
     def rotate_by(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
-        """Rotate by these cosines and signed sines (head_dim), float32, until others are given."""
+        """Rotate by these cosines and signed sines (places, head_dim), float32, until others are given."""
         self._struct.cos = cos.data_ptr()
         self._struct.sin = sin.data_ptr()
         self._turns = (cos, sin)  # while the struct points at them

@@ -397,9 +397,9 @@ def test_texts_of_several_threads_do_not_disturb_each_other() -> None:
 def test_a_kept_program_goes_with_its_model() -> None:
     model = telling_translator()
     search(model, 1)
-    assert model in _KEPT
+    assert model in _KEPT._kept
     gc.collect()
-    count = len(_KEPT)
+    count = len(_KEPT._kept)
     del model
     gc.collect()
-    assert len(_KEPT) == count - 1
+    assert len(_KEPT._kept) == count - 1

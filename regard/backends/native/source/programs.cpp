@@ -29,7 +29,7 @@ int check_norm(const rg_program &p, const rg_operation &o) {
 
 int check_embedding(const rg_program &p, const rg_operation &o) {
   const int32_t width = p.width[o.into];
-  if (!p.ids || !o.weight || (o.bias && !holds(o.bias_size, width))) return RG_BAD_TENSOR;
+  if (!p.ids || !o.weight || (o.bias && !holds(o.bias_size, (int64_t)p.places * width))) return RG_BAD_TENSOR;
   for (int32_t row = 0; row < p.rows; row++)
     if (p.ids[row] < 0 || p.ids[row] >= o.weight_size / width) return RG_BAD_ID;
   return RG_OK;
@@ -38,6 +38,12 @@ int check_embedding(const rg_program &p, const rg_operation &o) {
 int check_rotation(const rg_program &p, const rg_operation &o) {
   if (!p.cos || !p.sin || o.head_dim < 2 || o.head_dim % 2 || p.width[o.into] % o.head_dim) return RG_BAD_SIZES;
   return p.rotated == o.head_dim ? RG_OK : RG_BAD_SIZES;
+}
+
+// Heads of `dim` numbers in the rows of a buffer, as (batch, length, heads, dim).
+rg_tensor in_rows(float *numbers, int32_t batch, int32_t length, int64_t heads, int32_t dim) {
+  const int64_t row = heads * dim, text = row * length;
+  return {numbers, text, dim, row, text * batch, RG_FLOAT32};
 }
 
 // The call of an attention, whose queries and outputs are rows of buffers. `keeps`: its keys and values are appended to a
@@ -55,6 +61,12 @@ struct Attending {
     call.out.data = memory[o.into];
     call.unsound = unsound;
     call.threads = 1;
+    if (o.back == RG_AMONG_ROWS) {
+      call.k = in_rows(memory[o.keys], call.batch, call.q_len, call.kv_heads, call.head_dim);
+      call.v = in_rows(memory[o.values], call.batch, call.q_len, call.kv_heads, call.v_dim);
+      call.first_key = 0;
+      call.keys = call.q_len;
+    }
     if (!keeps) return;
     call.first_key = 0;
     call.keys = p.place + 1;
@@ -75,8 +87,20 @@ struct Attending {
   }
 };
 
+// Keys and values that an attention reads from buffers.
+int check_own_keys(const rg_program &p, const rg_operation &o) {
+  if (!has_buffer(p, o.keys) || !has_buffer(p, o.values)) return RG_BAD_OPTIONS;
+  const rg_call &c = *o.call;
+  if (c.batch < 1 || c.q_len < 1 || (int64_t)c.batch * c.q_len != p.rows) return RG_BAD_SIZES;
+  if (p.width[o.keys] != (int64_t)c.kv_heads * c.head_dim || p.width[o.values] != (int64_t)c.kv_heads * c.v_dim) return RG_BAD_SIZES;
+  return RG_OK;
+}
+
 int check_attention(const rg_program &p, const rg_operation &o, float *const *memory) {
-  if (!o.call) return RG_BAD_OPTIONS;
+  if (!o.call || o.back < RG_AMONG_ROWS) return RG_BAD_OPTIONS;
+  const bool has_own_keys = o.back != RG_AS_IT_IS;
+  if (has_own_keys)
+    if (int wrong = check_own_keys(p, o)) return wrong;
   Attending attending;
   attending.write(p, o, memory, nullptr);
   const rg_call &c = attending.call;
@@ -86,12 +110,10 @@ int check_attention(const rg_program &p, const rg_operation &o, float *const *me
   if (p.width[o.from] != (int64_t)c.heads * c.head_dim || p.width[o.into] != (int64_t)c.heads * c.v_dim) return RG_BAD_SIZES;
   // Queries and outputs lie as (batch, q_len, heads, dim) in the rows of their buffers.
   const int64_t q_row = p.width[o.from], out_row = p.width[o.into];
-  const bool in_rows = c.q.head == c.head_dim && c.q.row == q_row && c.q.batch == q_row * c.q_len && c.out.head == c.v_dim &&
-                       c.out.row == out_row && c.out.batch == out_row * c.q_len;
-  if (!in_rows) return RG_BAD_TENSOR;
-  if (!attending.keeps) return RG_OK;
-  if (!has_buffer(p, o.keys) || !has_buffer(p, o.values)) return RG_BAD_OPTIONS;
-  if (p.width[o.keys] != (int64_t)c.kv_heads * c.head_dim || p.width[o.values] != (int64_t)c.kv_heads * c.v_dim) return RG_BAD_SIZES;
+  const bool are_rows = c.q.head == c.head_dim && c.q.row == q_row && c.q.batch == q_row * c.q_len && c.out.head == c.v_dim &&
+                        c.out.row == out_row && c.out.batch == out_row * c.q_len;
+  if (!are_rows) return RG_BAD_TENSOR;
+  if (!has_own_keys) return RG_OK;
   return c.k.type == RG_FLOAT32 && c.v.type == RG_FLOAT32 ? RG_OK : RG_BAD_TENSOR;
 }
 
@@ -131,6 +153,14 @@ int attend(const rg_program &p, const rg_operation &o, float *const *memory) {
   return unsound ? RG_NOT_FINITE : RG_OK;
 }
 
+void rotate(const rg_program &p, const rg_operation &o, float *head) {
+  for (int32_t row = 0; row < p.rows; row++) {
+    const int64_t turn = (int64_t)(row % p.places) * p.rotated;
+    for (float *const end = head + p.width[o.into]; head < end; head += o.head_dim)
+      rotate_head(head, head, o.head_dim, p.cos + turn, p.sin + turn, 1);
+  }
+}
+
 int run(const rg_program &p, float *const *memory) {
   for (int32_t i = 0; i < p.operations; i++)
     if (int wrong = check(p, p.operation[i], memory)) return wrong;
@@ -138,8 +168,7 @@ int run(const rg_program &p, float *const *memory) {
   for (int32_t i = 0; i < p.operations; i++) {
     const rg_operation &o = p.operation[i];
     if (o.kind == RG_ROTATE) {
-      float *const heads = memory[o.into], *const end = heads + (int64_t)p.rows * p.width[o.into];
-      for (float *head = heads; head < end; head += o.head_dim) rotate_head(head, head, o.head_dim, p.cos, p.sin, 1);
+      rotate(p, o, memory[o.into]);
     } else if (o.kind != RG_ATTEND) {
       operate(&o, &p, memory);
     } else if (int wrong = attend(p, o, memory)) {
@@ -152,7 +181,7 @@ int run(const rg_program &p, float *const *memory) {
 int check_sizes(const rg_program &p) {
   if (!has_kernel()) return RG_NO_KERNEL;
   if (p.operations < 1 || !p.operation || p.buffers < 1 || p.buffers > RG_MOST_BUFFERS || !p.width || !p.given) return RG_BAD_OPTIONS;
-  if (p.rows < 1 || p.rows > RG_MOST_PROGRAM_ROWS || p.place < 0 || p.place == INT32_MAX) return RG_BAD_SIZES;
+  if (p.rows < 1 || p.rows > RG_MOST_PROGRAM_ROWS || p.place < 0 || p.place == INT32_MAX || p.places < 1) return RG_BAD_SIZES;
   for (int32_t i = 0; i < p.buffers; i++)
     if (p.width[i] < 1 || p.width[i] > 1 << 24) return RG_BAD_SIZES;
   return RG_OK;
@@ -185,7 +214,7 @@ int check_writing(const rg_writing &w) {
   if (int wrong = check_sizes(p)) return wrong;
   if (!has_buffer(p, w.logits)) return RG_BAD_OPTIONS;
   if (w.beam < 1 || p.rows % w.beam || (w.parents ? !w.totals || !w.floors : w.beam > 1)) return RG_BAD_OPTIONS;
-  if (w.steps < 1 || w.steps > RG_MOST_STEPS || w.nevers < 0 || p.place > INT32_MAX - w.steps) return RG_BAD_SIZES;
+  if (p.places > 1 || w.steps < 1 || w.steps > RG_MOST_STEPS || w.nevers < 0 || p.place > INT32_MAX - w.steps) return RG_BAD_SIZES;
   for (int32_t i = 0; i < w.nevers; i++)
     if (w.never[i] < 0 || w.never[i] >= p.width[w.logits]) return RG_BAD_ID;
   return RG_OK;
@@ -313,7 +342,9 @@ int write(rg_writing &w, rg_program &p, rg_operation *operations) {
   while (w.written < w.steps) {
     for (int32_t i = 0; w.vectors && i < p.operations; i++) {
       rg_operation &o = operations[i];
-      if (o.kind == RG_EMBED) o.bias = w.vectors + (int64_t)w.written * p.width[o.into];
+      if (o.kind != RG_EMBED) continue;
+      o.bias = w.vectors + (int64_t)w.written * p.width[o.into];
+      o.bias_size = p.width[o.into];
     }
     if (int wrong = run(p, buffers.memory)) return wrong;
     if (!choose(w, buffers.memory[w.logits])) {

@@ -176,12 +176,12 @@ int32_t rg_recur(const rg_recurrence *);
 int32_t rg_recur_back(const rg_recurrence *, const rg_recurrence_gradients *);
 
 // A program: the layers of a network over a few rows, float32, as operations one after the other on buffers (rows, width).
-#define RG_MOST_BUFFERS 16
+#define RG_MOST_BUFFERS 64
 #define RG_MOST_PROGRAM_ROWS 64
 #define RG_MOST_STEPS 1024  // of a text that a program continues by itself
 
 enum {
-  RG_EMBED = 0,     // into = row `ids` of the table weight (.., width) · number, plus bias (width)
+  RG_EMBED = 0,     // into = row `ids` of the table weight (.., width) · number, plus bias (places, width)
   RG_PROJECT = 1,   // into = from weightᵀ + bias; weight (width of into, width of from), bias (width of into)
   RG_NORM = 2,      // into = (from - mean) / sqrt(variance + number) · weight + bias
   RG_ACTIVATE = 3,  // into = activation(into)
@@ -191,10 +191,11 @@ enum {
   RG_RMS_NORM = 7,  // into = from / sqrt(mean of squares + number) · weight
 };
 enum { RG_RELU = 0, RG_GELU = 1, RG_GELU_TANH = 2, RG_SILU = 3 };
+enum { RG_AS_IT_IS = -1, RG_AMONG_ROWS = -2 };
 
 typedef struct {
   int32_t kind, from, into;       // kind, and numbers of buffers
-  int32_t keys, values;           // buffers of RG_ATTEND with back >= 0
+  int32_t keys, values;           // buffers of RG_ATTEND, unless it is the call as it is
   int32_t activation, adds;       // adds: the product of RG_PROJECT is added to what the buffer holds
   int32_t head_dim;               // of RG_ROTATE
   double number;
@@ -202,7 +203,8 @@ typedef struct {
   int64_t weight_size, bias_size; // numbers that may be read
   const rg_call *call;            // of RG_ATTEND; the addresses of q and out, threads and `unsound` are written into a copy of it
   int64_t back;                   // at least 0: `keys` and `values` become entry `place` of the call's k and v, which have room
-                                  // for it, and the query of each row looks at entries place - back to place. -1: the call as it is
+                                  // for it, and the query of each row looks at entries place - back to place. RG_AS_IT_IS, or
+                                  // RG_AMONG_ROWS: the rows of `keys` and `values` are k and v, (batch, q_len, heads, dim)
 } rg_operation;
 
 typedef struct {
@@ -213,8 +215,9 @@ typedef struct {
   void *const *given;             // [buffers]: memory of a buffer, or NULL: it is only needed while the program runs
   int32_t rows, place;
   const int64_t *ids;             // [rows]
-  const float *cos, *sin;         // [rotated]: of the place
+  const float *cos, *sin;         // [places][rotated]
   int32_t rotated;
+  int32_t places;                 // positions of the rows: row r stands at position place + r % places
 } rg_program;
 
 // RG_OK, or what was wrong. After RG_NOT_FINITE buffers and entry `place` hold unfinished numbers.
@@ -223,7 +226,7 @@ int32_t rg_run(const rg_program *);
 // Texts that a program continues by itself: in each step with the likeliest id of each row, or as a beam search does, with the
 // likeliest continuations of the `beam` neighbouring rows of each text.
 typedef struct {
-  const rg_program *program;      // of the first step: its cos and sin have a row (rotated) for each step
+  const rg_program *program;      // of the first step, with 1 place: its cos and sin have a row (rotated) for each step
   const float *vectors;           // [steps][width of the embedding]: its bias in each step; NULL: that of the operation
   int32_t logits;                 // the buffer of the scores
   int32_t steps;                  // the most

@@ -17,8 +17,11 @@ constexpr int outputs_at_once(int rows) {
 template <int R, int O>
 static inline void multiply_rows(const real *x, long x_row, const real *matrix, int in, vf *const *folds) {
   Lanes sum[R][O];
+#pragma GCC unroll 4
   for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
     for (int o = 0; o < O; o++)
+#pragma GCC unroll 8
       for (int part = 0; part < REGISTERS; part++) sum[r][o].part[part] = vf{};
   int i = 0;
   for (; i + LANES <= in; i += LANES)
@@ -26,7 +29,7 @@ static inline void multiply_rows(const real *x, long x_row, const real *matrix, 
     for (int part = 0; part < REGISTERS; part++) {
       vf numbers[R];
 #pragma GCC unroll 4
-      for (int r = 0; r < R; r++) numbers[r] = load(x + r * x_row + i + part * W);
+      for (int r = 0; r < R; r++) numbers[r] = in_register(load(x + r * x_row + i + part * W));
 #pragma GCC unroll 8
       for (int o = 0; o < O; o++) {
         const vf weights = load(matrix + (long)o * in + i + part * W);
@@ -34,14 +37,21 @@ static inline void multiply_rows(const real *x, long x_row, const real *matrix, 
         for (int r = 0; r < R; r++) sum[r][o].part[part] = madd(weights, numbers[r], sum[r][o].part[part]);
       }
     }
-  for (int part = 0; i < in; part++, i += W) {
-    const int count = std::min(W, in - i);
+  // Each index is a constant after unrolling: otherwise the sums would lie in memory, also in the loop above.
+#pragma GCC unroll 8
+  for (int part = 0; part < REGISTERS; part++) {
+    const int from = i + part * W, count = std::min(W, in - from);
+    if (count <= 0) break;
+#pragma GCC unroll 8
     for (int o = 0; o < O; o++) {
-      const vf weights = load_some(matrix + (long)o * in + i, count);
-      for (int r = 0; r < R; r++) sum[r][o].part[part] = madd(weights, load_some(x + r * x_row + i, count), sum[r][o].part[part]);
+      const vf weights = load_some(matrix + (long)o * in + from, count);
+#pragma GCC unroll 4
+      for (int r = 0; r < R; r++) sum[r][o].part[part] = madd(weights, load_some(x + r * x_row + from, count), sum[r][o].part[part]);
     }
   }
+#pragma GCC unroll 4
   for (int r = 0; r < R; r++)
+#pragma GCC unroll 8
     for (int o = 0; o < O; o++) folds[r][o] = folded(sum[r][o]);
 }
 
@@ -193,11 +203,11 @@ static real log_sum_exp(const real *x, int n) {
   return top + (real)(std::log2((double)total) * 0.6931471805599453);  // newer C libraries have another log
 }
 
-// x = a row of a table · p.number, plus p.bias
-static void embed_row(const rg_operation &p, long id, real *x, int dim) {
+// x = a row of a table · p.number, plus the row of p.bias of its place
+static void embed_row(const rg_operation &p, long id, long place, real *x, int dim) {
   const real *row = (const real *)p.weight + id * dim, *bias = (const real *)p.bias;
   for (int i = 0; i < dim; i++) x[i] = row[i] * (real)p.number;
-  for (int i = 0; bias && i < dim; i++) x[i] += bias[i];
+  for (int i = 0; bias && i < dim; i++) x[i] += bias[place * dim + i];
 }
 }  // namespace
 
@@ -216,7 +226,7 @@ void operate(const rg_operation *p, const rg_program *program, float *const *mem
   const real *from = (const real *)memory[p->from];
   switch (p->kind) {
     case RG_EMBED:
-      for (int r = 0; r < rows; r++) embed_row(*p, program->ids[r], into + (long)r * width, width);
+      for (int r = 0; r < rows; r++) embed_row(*p, program->ids[r], r % program->places, into + (long)r * width, width);
       return;
     case RG_PROJECT: return project_all(*p, rows, from, program->width[p->from], into, width, 0, width);
     case RG_NORM: return norm_rows(*p, rows, from, into, width);

@@ -18,6 +18,10 @@
 
 namespace RG_SPACE {
 namespace {
+#ifndef RG_512
+static inline vf in_register(vf x) { return x; }
+#endif
+
 // 0, 1, 2, ... in the lanes
 static inline vf lane_numbers() {
   vf x;

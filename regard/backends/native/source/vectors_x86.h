@@ -26,6 +26,11 @@ struct FlushToZero {
 
 #if defined(RG_512)
 static inline vf madd(vf a, vf b, vf c) { return (vf)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c); }
+// x in a register: a compiler would load what several products share once for each of them.
+static inline vf in_register(vf x) {
+  asm("" : "+v"(x));
+  return x;
+}
 static inline vf load_some(const real *p, int n) { return (vf)_mm512_maskz_loadu_ps((__mmask16)((1u << n) - 1), p); }
 static inline void store_some(real *p, vf x, int n) { _mm512_mask_storeu_ps(p, (__mmask16)((1u << n) - 1), (__m512)x); }
 static inline vf larger(vf a, vf b) { return (vf)_mm512_max_ps((__m512)a, (__m512)b); }

@@ -1,0 +1,191 @@
+"""The encoder of a TranslationTransformer as one program, for the few ids of short sources; see `LayerProgram`.
+
+Its last operations project what the decoder's layers read of a source, so that a translation begins with one call.
+"""
+
+from __future__ import annotations
+
+import math
+from copy import copy
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import torch
+
+from regard.backends.native.bands import NO_STOP, RowBand, row_band_of
+from regard.backends.native.program import MOST_ROWS, Attending, Program, library_of_programs
+from regard.layers import MultiHeadAttention, ProjectedContext
+from regard.layers.multi_head import is_plain
+from regard.layers.step_program import is_computed, new_attending
+from regard.patterns.band import Band
+from regard_lab.models import layer_program
+from regard_lab.models.kept_programs import KeptPrograms, Origin
+from regard_lab.models.layer_program import LayerProgram, has_known_activation, sizes_of
+from regard_lab.models.layers import EncoderLayer
+from regard_lab.models.passed_modules import PassedModules
+
+_KEPT: KeptPrograms[EncoderProgram]
+
+
+class _SourceHeads(NamedTuple):
+    """The buffers of the keys and values that a layer of the decoder reads, and the layer's attention."""
+
+    layer: MultiHeadAttention
+    keys: int
+    values: int
+
+
+class EncoderProgram(LayerProgram):
+    """The program of an encoder, which does not call its modules; `EncoderProgram.of` makes it."""
+
+    def __init__(self, model: Any, program: Program) -> None:
+        first = model.encoder[0]
+        super().__init__(program, first.attention, first.feed_forward)
+        self._positions = model.positions
+        self._attendings: list[Attending] = []
+        self._bands: list[RowBand] = []  # by layer: the keys that its queries look at
+        self._embedding = program.embed(
+            model.embedding.weight, math.sqrt(model.config.dim), self._x
+        )
+        norm_first: bool = model.config.norm == "pre"
+        for layer in model.encoder:
+            self._add_layer(layer, norm_first)
+        encoded = self._x
+        if norm_first:
+            self._add_norm(model.encoder_norm, self._x, self._normed)
+            encoded = self._normed
+        self._source_heads = [
+            self._add_source_heads(layer.cross_attention, encoded) for layer in model.decoder
+        ]
+
+    @classmethod
+    def of(cls, model: Any) -> EncoderProgram | None:
+        """The program of an encoder; None if its modules have to be called, or it needs more than a program has."""
+        library = library_of_programs()
+        if library is None:
+            _KEPT.forget(model)
+            return None
+        parts = [model.embedding, model.positions, model.dropout, model.encoder]
+        parts += [layer.cross_attention for layer in model.decoder]
+        if model.config.norm == "pre":
+            parts.append(model.encoder_norm)
+        modules = PassedModules.of(parts, is_plain)
+        if modules is None:
+            return None
+        origin = Origin.of(modules, model.config.norm, model.config.dim)
+        kept = _KEPT.find(model, origin)
+        if kept is not None:
+            return kept.of_new_texts()
+        if not modules.have_usual_parameters(torch.float32):
+            return None
+        if modules.weight_count() > layer_program.MOST_WEIGHTS:
+            return None
+        first = model.encoder[0]
+        if not all(_is_known(layer, first) for layer in model.encoder):
+            return None
+        program = Program(library)
+        compiled = cls(model, program)
+        if not program.finish():
+            return None
+        _KEPT.keep(model, origin, compiled)
+        return compiled.of_new_texts()
+
+    def of_new_texts(self) -> EncoderProgram:
+        """A program of the same encoder that reads nothing yet."""
+        other = copy(self)
+        other._program, attendings = self._program.copy()
+        other._attendings = [attendings[attending] for attending in self._attendings]
+        return other
+
+    def _add_layer(self, layer: EncoderLayer, norm_first: bool) -> None:
+        norm = layer.around_attention.norm
+        attention = layer.attention
+        x = self._begin_part(norm, norm_first)
+        self._add_queries_keys_and_values(attention, x)
+        attending = new_attending(attention)
+        self._program.attend_among_rows(
+            self._queries, self._keys, self._values, self._heads, attending
+        )
+        self._end_part(self._heads, attention.to_output, norm, norm_first)
+        band = row_band_of(attention.pattern.canonical())
+        assert band is not None
+        self._attendings.append(attending)
+        self._bands.append(band)
+
+        norm = layer.around_feed_forward.norm
+        x = self._begin_part(norm, norm_first)
+        self._add_feed_forward(layer.feed_forward, x)
+        self._end_part(self._hidden, layer.feed_forward.narrow, norm, norm_first)
+
+    def _add_source_heads(self, layer: MultiHeadAttention, encoded: int) -> _SourceHeads:
+        keys = self._program.buffer(layer.kv_heads * layer.head_dim)
+        values = self._program.buffer(layer.kv_heads * layer.value_dim)
+        self._add_projection(layer.to_k, encoded, keys)
+        self._add_projection(layer.to_v, encoded, values)
+        return _SourceHeads(layer, keys, values)
+
+    def encode(self, ids: torch.Tensor) -> list[ProjectedContext] | None:
+        """What each layer of the decoder reads of sources (batch, source_length) without padding.
+
+        None where PyTorch has to compute it: for many ids, where something watches its operations, for weights that a
+        program cannot read, and where an attention is not finite.
+
+        Raises:
+            IndexError: an id is not in the table.
+        """
+        if not self._can_read(ids, MOST_ROWS):
+            return None
+        texts, length = ids.shape
+        program = self._program
+        program.stand_at(length)
+        if self._rotary is not None:
+            cos, sin, around = self._rotary.turns_around(0, self._head_dim)
+            if length > len(around):
+                return None
+            program.rotate_by(cos, sin)
+        if self._positions is not None:
+            # Kept as an attribute, since the program reads its memory when it runs.
+            self._vectors = (
+                self._positions(torch.arange(length, device="cpu")).to(torch.float32).contiguous()
+            )
+            program.add_to_rows(self._embedding, self._vectors)
+        for attending, band in zip(self._attendings, self._bands, strict=True):
+            attending.read_rows(texts, length, _bounds_of(band.window, length))
+
+        contexts = []
+        for layer, *buffers in self._source_heads:
+            shape = (texts, length, layer.kv_heads, -1)
+            keys, values = (self._give_rows(buffer, texts * length) for buffer in buffers)
+            # (batch, kv_heads, source_length, head_dim)
+            keys = keys.view(shape).transpose(1, 2)
+            contexts.append(ProjectedContext(keys, values.view(shape).transpose(1, 2)))
+        return contexts if program.run(texts * length, 0, ids.contiguous()) else None
+
+
+_KEPT = KeptPrograms()
+
+
+@lru_cache(maxsize=256)
+def _bounds_of(window: Band, length: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The first key of each query and the end of its keys, int32 (length,); None where they are all keys."""
+    if window.left is None and window.right is None:
+        return None
+    lo, hi = RowBand(window, [(0, length)]).listed_bounds(0, length, 0, length)
+    return (
+        torch.tensor(lo, dtype=torch.int32, device="cpu"),
+        torch.tensor(hi, dtype=torch.int32, device="cpu"),
+    )
+
+
+def _is_known(layer: EncoderLayer, first: EncoderLayer) -> bool:
+    """Whether a program computes what this layer does, with buffers of the sizes of the first."""
+    band = row_band_of(layer.attention.pattern.canonical())
+    return (
+        sizes_of(layer.attention, layer.feed_forward)
+        == sizes_of(first.attention, first.feed_forward)
+        and layer.attention.positions == first.attention.positions
+        and is_computed(layer.attention)
+        and band is not None
+        and band.spans == [(0, NO_STOP)]
+        and has_known_activation(layer.feed_forward)
+    )
