@@ -22,7 +22,7 @@ from regard_lab.models import layer_program
 from regard_lab.models.kept_programs import KeptPrograms, Origin
 from regard_lab.models.layer_program import LayerProgram, has_known_activation, sizes_of
 from regard_lab.models.layers import EncoderLayer
-from regard_lab.models.passed_modules import PassedModules
+from regard_lab.models.passed_modules import PassedModules, does_nothing
 
 _KEPT: KeptPrograms[EncoderProgram]
 
@@ -69,8 +69,10 @@ class EncoderProgram(LayerProgram):
         parts += [layer.cross_attention for layer in model.decoder]
         if model.config.norm == "pre":
             parts.append(model.encoder_norm)
+        elif not does_nothing(model.encoder_norm):
+            return None
         modules = PassedModules.of(parts, is_plain)
-        if modules is None:
+        if modules is None or not modules.have_norms_at(model.config.norm):
             return None
         origin = Origin.of(modules, model.config.norm, model.config.dim)
         kept = _KEPT.find(model, origin)
@@ -83,6 +85,8 @@ class EncoderProgram(LayerProgram):
         first = model.encoder[0]
         if not all(_is_known(layer, first) for layer in model.encoder):
             return None
+        if any(layer.cross_attention.positions is not None for layer in model.decoder):
+            return None  # it would rotate the keys of a source
         program = Program(library)
         compiled = cls(model, program)
         if not program.finish():

@@ -27,7 +27,7 @@ from regard_lab.models.base import check_ids
 from regard_lab.models.decoder_program import Continued, DecoderProgram
 from regard_lab.models.flat_target import Decoding, FlatTarget
 from regard_lab.models.layers import DecoderLayer
-from regard_lab.models.passed_modules import PassedModules
+from regard_lab.models.passed_modules import PassedModules, does_nothing
 
 FIRST_ROOM = 32  # positions of a target for which memory is allocated at first; it doubles when they are full
 
@@ -138,11 +138,13 @@ class FlatDecoder:
         parts += [model.decoder, model.to_vocabulary]
         if model.config.norm == "pre":
             parts.append(model.decoder_norm)
+        elif not does_nothing(model.decoder_norm):
+            return None
         dtype = model.embedding.weight.dtype
         if dtype not in (torch.float32, torch.float64):
             return None
         modules = PassedModules.of(parts)
-        if modules is None:
+        if modules is None or not modules.have_norms_at(model.config.norm):
             return None
         decoder = cls(model, modules)
         is_computed = decoder.has_program or modules.have_usual_parameters(dtype)

@@ -58,6 +58,18 @@ def does_more(
     return type(module) is MultiHeadAttention and not is_known(module)
 
 
+def does_nothing(module: nn.Module) -> bool:
+    """Whether a call of the module returns what it gets, and nothing watches the call."""
+    attributes = module.__dict__
+    return (
+        type(module) is nn.Identity
+        and "forward" not in attributes
+        and attributes.get("_compiled_call_impl") is None
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+    )
+
+
 def has_usual_parameters(module: nn.Module, dtype: torch.dtype) -> bool:
     """Whether all weights of the module are plain parameters of this dtype, in the memory of the CPU."""
     if "weight" in module._buffers:
@@ -138,6 +150,13 @@ class PassedModules:
     def have_usual_parameters(self, dtype: torch.dtype) -> bool:
         """Whether all weights are plain parameters of this dtype, in the memory of the CPU."""
         return all(has_usual_parameters(module, dtype) for module in self._modules)
+
+    def have_norms_at(self, place: str) -> bool:
+        """Whether all residual connections have their norm at this place, "pre" or "post"."""
+        norm_first = place == "pre"
+        return all(
+            module.norm_first == norm_first for module in self._modules if type(module) is Residual
+        )
 
     def parameters(self) -> list[nn.Parameter | None]:
         """The parameters of all modules, in order."""

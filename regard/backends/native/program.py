@@ -469,7 +469,7 @@ class Program:
         return True
 
     def stand_at(self, places: int) -> None:
-        """Let row r stand at the place r % `places` after the first; 1, as at first, for all rows at one place."""
+        """Let row r stand at position place + r % `places`; before any call all rows stand at the place itself."""
         self._struct.places = places
 
     def add_to_rows(self, operation: int, vectors: torch.Tensor) -> None:

@@ -358,29 +358,39 @@ def compute_recurrence(draw: random.Random) -> None:
 
 
 def compute_program(draw: random.Random) -> None:
-    """A layer over a few rows: embedding, norm, attention to a text, gated feed-forward; some with a damaged number."""
-    rows = draw.choice([1, 2, 3, 5, 24])
+    """A layer over a few rows: embedding, norm, attention to a text or among the rows of each text, gated feed-forward;
+    some with a damaged number."""
+    texts, length = draw.choice([(1, 1), (2, 1), (5, 1), (24, 1), (1, 13), (3, 7), (2, 31)])
+    rows = texts * length
     dim, hidden = draw_size(draw, 70), draw_size(draw, 70)
     kv_heads, group, head_dim = draw.choice([1, 2]), draw.choice([1, 3]), 2 * draw_size(draw, 20)
     heads = kv_heads * group
     room, place = draw.choice([(1, 0), (7, 3), (40, 39)])
+    among_rows = length > 1 or draw.random() < 0.2
+    v_dim = draw_size(draw, 40) if among_rows else head_dim
     loaded = backend.load()
     assert isinstance(loaded, library.Library)
     program = Program(loaded)
     x, normed, gate, wide = (program.buffer(size) for size in (dim, dim, hidden, hidden))
-    q, into = (program.buffer(heads * head_dim) for _ in range(2))
-    k, v = (program.buffer(kv_heads * head_dim) for _ in range(2))
+    q, into = (program.buffer(heads * size) for size in (head_dim, v_dim))
+    k, v = (program.buffer(kv_heads * size) for size in (head_dim, v_dim))
     embedding = program.embed(torch.randn(9, dim), 1.5, x)
     program.norm(x, normed, torch.randn(dim), torch.randn(dim), 1e-5)
-    for buffer, size in ((q, heads), (k, kv_heads), (v, kv_heads)):
-        program.project(normed, buffer, torch.randn(size * head_dim, dim), None)
+    for buffer in (q, k, v):
+        program.project(normed, buffer, torch.randn(program.width(buffer), dim), None)
     program.rotate(q, head_dim)
-    attending = Attending(HeadSizes(heads, kv_heads, head_dim, head_dim), 0.5, None)
-    entries = torch.randn(2, rows, kv_heads, room, head_dim)
-    keys, values = entries.unbind()
-    attending.read_text(keys, values)
-    program.attend_to_text(q, k, v, into, attending, draw.choice([0, 5, EVERY_KEY_BEFORE]))
-    program.project(into, x, torch.randn(dim, heads * head_dim), torch.randn(dim), adds=True)
+    program.rotate(k, head_dim)
+    attending = Attending(HeadSizes(heads, kv_heads, head_dim, v_dim), 0.5, None)
+    if among_rows:
+        bounds = draw_bounds(draw, length)
+        attending.read_rows(texts, length, bounds)
+        program.attend_among_rows(q, k, v, into, attending)
+    else:
+        entries = torch.randn(2, rows, kv_heads, room, head_dim)
+        keys, values = entries.unbind()
+        attending.read_text(keys, values)
+        program.attend_to_text(q, k, v, into, attending, draw.choice([0, 5, EVERY_KEY_BEFORE]))
+    program.project(into, x, torch.randn(dim, heads * v_dim), torch.randn(dim), adds=True)
     program.rms_norm(x, normed, None, 1e-5)
     for buffer in (gate, wide):
         program.project(normed, buffer, torch.randn(hidden, dim), torch.randn(hidden))
@@ -388,30 +398,43 @@ def compute_program(draw: random.Random) -> None:
     program.multiply(gate, wide)
     program.project(wide, x, torch.randn(dim, hidden), None, adds=True)
     assert program.finish()
-    turns = torch.randn(2, head_dim)
+    # The interface gives no sizes of the cosines and sines, so that they are as many as the places.
+    turns = torch.randn(2, length, head_dim)
+    program.stand_at(length)
     program.rotate_by(turns[0], turns[1])
-    vector = torch.randn(dim)
-    program.add_to_rows(embedding, vector)
+    vectors = torch.randn(length, dim)
+    program.add_to_rows(embedding, vectors)
     output = torch.empty(rows, dim)
     program.give(x, output)
     if draw.random() < 0.4:
-        operation = draw.choice([*program._operation_structs])
-        names = (
-            "kind",
-            "source",
-            "into",
-            "keys",
-            "values",
-            "activation",
-            "head_dim",
-            "weight_size",
-        )
-        setattr(operation, draw.choice(names), draw.choice([-1, 0, 3, 5, 17, 1 << 30]))
+        damage_program(draw, program, attending)
     ids = torch.tensor(
         [draw.choice([0, 8] if draw.random() < 0.9 else [-1, 9]) for _ in range(rows)]
     )
     with contextlib.suppress(RegardError, IndexError):
         program.run(rows + draw.choice([0, 0, 0, 1]), place + draw.choice([0, 0, 0, 1]), ids)
+
+
+def draw_bounds(draw: random.Random, length: int) -> tuple[torch.Tensor, torch.Tensor] | None:
+    """The first key of each query and the end of its keys; None for all keys."""
+    if draw.random() < 0.4:
+        return None
+    places = torch.arange(length, dtype=torch.int32)
+    before, after = draw.randint(0, 9), draw.randint(0, 9)
+    return (places - before).clamp(min=0), (places + after + 1).clamp(max=length)
+
+
+def damage_program(draw: random.Random, program: Program, attending: Attending) -> None:
+    """Change a number of an operation, or of the attention."""
+    names = ["kind", "source", "into", "keys", "values", "activation", "head_dim", "weight_size"]
+    damaged: Any = draw.choice([*program._operation_structs])
+    if draw.random() < 0.3:
+        names = ["bias_size"]
+        damaged = program._operation_structs[0]
+    elif draw.random() < 0.4:
+        names = ["batch", "q_len", "kv_heads", "heads", "head_dim", "v_dim", "keys"]
+        damaged = attending.struct
+    setattr(damaged, draw.choice(names), draw.choice([-1, 0, 3, 5, 17, 1 << 30]))
 
 
 def use_threads(count: int) -> None:

@@ -228,6 +228,206 @@ def test_neighbouring_rows_read_one_source(native: Library, masked: bool) -> Non
         assert_close(output, (weights @ all_v).transpose(1, 2).reshape(texts * readers, -1))
 
 
+class RandomSources:
+    """Attention among the rows of each text, whose queries and keys are rotated to their places."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.length = draw.choice([1, 2, 5, 7, 13, 17, 23])
+        self.texts = draw.randint(1, MOST_ROWS // self.length)
+        self.kv_heads = draw.choice([1, 2, 3])
+        self.heads = self.kv_heads * draw.choice([1, 2])
+        self.head_dim = draw.choice([2, 8, 14, 16])
+        self.v_dim = draw.choice([1, 7, self.head_dim])
+        self.softcap = draw.choice([None, 3.0])
+        self.bounds = None
+        self.allowed = torch.ones(self.length, self.length, dtype=torch.bool)
+        if draw.random() < 0.7:
+            before, after = draw.choice([(0, 0), (2, 2), (1, 5), (self.length, 0)])
+            places = torch.arange(self.length)
+            lo = (places - before).clamp(min=0)
+            hi = (places + after + 1).clamp(max=self.length)
+            self.bounds = (lo.int(), hi.int())
+            self.allowed = (places >= lo[:, None]) & (places < hi[:, None])
+
+    @property
+    def rows(self) -> int:
+        return self.texts * self.length
+
+    def program(self, library: Library) -> tuple[Program, list[int], Attending]:
+        """The program and the buffers of queries, keys, values and outputs."""
+        program = Program(library)
+        widths = (
+            self.heads * self.head_dim,
+            self.kv_heads * self.head_dim,
+            self.kv_heads * self.v_dim,
+            self.heads * self.v_dim,
+        )
+        buffers = [program.buffer(width) for width in widths]
+        queries, keys, values, into = buffers
+        program.rotate(queries, self.head_dim)
+        program.rotate(keys, self.head_dim)
+        sizes = HeadSizes(self.heads, self.kv_heads, self.head_dim, self.v_dim)
+        attending = Attending(sizes, 0.3, self.softcap)
+        program.attend_among_rows(queries, keys, values, into, attending)
+        assert program.finish()
+        program.stand_at(self.length)
+        cos, sin, _ = Rotary().turns_around(0, self.head_dim)
+        program.rotate_by(cos, sin)
+        attending.read_rows(self.texts, self.length, self.bounds)
+        return program, buffers, attending
+
+    def vectors(self, program: Program, buffers: list[int]) -> list[torch.Tensor]:
+        """Random queries, keys and values, and room for the outputs."""
+        vectors = [torch.randn(self.rows, program.width(buffer)) for buffer in buffers]
+        vectors[-1].fill_(math.nan)
+        return vectors
+
+    def expected(self, vectors: list[torch.Tensor]) -> torch.Tensor:
+        dims = (self.head_dim, self.head_dim, self.v_dim)
+        q, k, v = (
+            heads_of(x.view(self.texts, self.length, -1), dim)
+            for x, dim in zip(vectors[:3], dims, strict=True)
+        )
+        places = torch.arange(self.length)
+        group = self.heads // self.kv_heads
+        k = Rotary().rotate(k, places).repeat_interleave(group, 1)
+        scores = Rotary().rotate(q, places) @ k.mT * 0.3
+        if self.softcap is not None:
+            scores = self.softcap * torch.tanh(scores / self.softcap)
+        weights = scores.masked_fill(~self.allowed, -math.inf).softmax(-1)
+        heads = weights @ v.repeat_interleave(group, 1)
+        return heads.transpose(1, 2).reshape(self.rows, -1)
+
+
+def test_rows_of_a_text_look_at_each_other(native: Library) -> None:
+    draw = random.Random(13)
+    for _ in range(80):
+        sources = RandomSources(draw)
+        program, buffers, _ = sources.program(native)
+        vectors = sources.vectors(program, buffers)
+        expected = sources.expected(vectors)
+        assert run_on(program, sources.rows, dict(zip(buffers, vectors, strict=True)))
+        assert_close(vectors[-1], expected)
+
+
+def test_a_program_reads_texts_of_other_lengths_one_after_the_other(native: Library) -> None:
+    sources = RandomSources(random.Random(14))
+    program, buffers, attending = sources.program(native)
+    for texts, length in ((3, 7), (1, 13), (2, 1), (5, 7)):
+        sources.texts, sources.length = texts, length
+        sources.allowed = torch.ones(length, length, dtype=torch.bool)
+        program.stand_at(length)
+        attending.read_rows(texts, length, None)
+        vectors = sources.vectors(program, buffers)
+        expected = sources.expected(vectors)
+        assert run_on(program, sources.rows, dict(zip(buffers, vectors, strict=True)))
+        assert_close(vectors[-1], expected)
+
+
+def damage_places(program: Program, _: Attending) -> None:
+    program._struct.places = 0
+
+
+def damage_keys(program: Program, _: Attending) -> None:
+    program._operation_structs[2].keys = 4
+
+
+def damage_values(program: Program, _: Attending) -> None:
+    program._operation_structs[2].values = -1
+
+
+def damage_kind_of_keys(program: Program, _: Attending) -> None:
+    program._operation_structs[2].back = -3
+
+
+def damage_texts(_: Program, attending: Attending) -> None:
+    attending.struct.batch += 1
+
+
+def damage_length(_: Program, attending: Attending) -> None:
+    attending.struct.q_len = 0
+
+
+def damage_heads(_: Program, attending: Attending) -> None:
+    attending.struct.kv_heads = 1 << 30
+
+
+def damage_width_of_values(program: Program, _: Attending) -> None:
+    program._operation_structs[2].values = 0  # as wide as the queries
+
+
+def damage_run(_: Program, attending: Attending) -> None:
+    attending._run[1] += 1  # one key more than there are
+
+
+def damage_bounds(_: Program, attending: Attending) -> None:
+    attending._run[2] = 1  # BOUNDED
+    attending._schedule.bounds = 1
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_places,
+        damage_keys,
+        damage_values,
+        damage_kind_of_keys,
+        damage_texts,
+        damage_length,
+        damage_heads,
+        damage_width_of_values,
+        damage_run,
+        damage_bounds,
+    ],
+)
+def test_damaged_attention_among_rows_is_refused_and_writes_nothing(
+    native: Library, damage: Callable[[Program, Attending], None]
+) -> None:
+    draw = random.Random(15)
+    sources = RandomSources(draw)
+    while sources.bounds is not None or sources.heads == sources.kv_heads or sources.length < 5:
+        sources = RandomSources(draw)
+    program, buffers, attending = sources.program(native)
+    vectors = [torch.full_like(x, 0.5) for x in sources.vectors(program, buffers)]
+    given = dict(zip(buffers, vectors, strict=True))
+    damage(program, attending)
+    with pytest.raises(RegardError):
+        run_on(program, sources.rows, given)
+    assert all(bool((x == 0.5).all()) for x in vectors)
+
+
+def test_rows_of_a_table_are_moved_by_the_vector_of_their_place(native: Library) -> None:
+    table = torch.randn(11, 7)
+    vectors = torch.randn(5, 7)
+    program = Program(native)
+    x = program.buffer(7)
+    embedding = program.embed(table, 1.5, x)
+    assert program.finish()
+    program.add_to_rows(embedding, vectors)
+    ids = torch.randint(0, 11, (13,))
+    rows = torch.full((13, 7), math.nan)
+    program.stand_at(5)
+    assert run_on(program, 13, {x: rows}, ids=ids)
+    assert torch.equal(rows, table[ids] * 1.5 + vectors[torch.arange(13) % 5])
+    program.stand_at(1)
+    assert run_on(program, 13, {x: rows}, ids=ids)
+    assert torch.equal(rows, table[ids] * 1.5 + vectors[0])
+    rows.fill_(0.5)
+    for places in (6, 0, -1, 2**31 - 1):  # there are 5 vectors
+        program.stand_at(places)
+        with pytest.raises(RegardError):
+            run_on(program, 13, {x: rows}, ids=ids)
+    assert torch.equal(rows, torch.full((13, 7), 0.5))
+
+
+def test_texts_are_not_continued_at_several_places(native: Library) -> None:
+    pairs = RandomPairs(random.Random(16), native)
+    pairs.vectors = None
+    pairs.program.stand_at(2)
+    with pytest.raises(RegardError, match="a size is below 1"):
+        pairs.write([1, 2], 3)
+
+
 def test_rows_of_a_table_are_scaled_and_moved(native: Library) -> None:
     table = torch.randn(11, 7)
     vector = torch.randn(7)

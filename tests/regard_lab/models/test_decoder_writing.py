@@ -15,11 +15,12 @@ from regard.backends.native.library import load
 from regard.backends.native.program import Beam, Choice, Program, Written
 from regard.errors import RegardError, ShapeError
 from regard.patterns import CausalWindow
-from regard_lab.decoding import Hypothesis, beam_search, greedy_search
+from regard_lab.decoding import Hypothesis, Sampling, beam_search, generate, greedy_search
 from regard_lab.decoding.options import SpecialIds
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.decoder_program import _KEPT
 from regard_lab.models.flat_decoder import FIRST_ROOM
+from regard_lab.models.layers import Residual
 from regard_lab.text import BEGIN
 from regard_lab.text.batches import pad
 
@@ -118,6 +119,72 @@ def test_no_step_is_computed_that_a_search_step_by_step_does_not_need(
         alone.clear()
         without_writing(monkeypatch, lambda: search(model, beam))  # noqa: B023
         assert sum(alone) == steps
+
+
+def count_steps(monkeypatch: pytest.MonkeyPatch, call: Callable[[], Any]) -> tuple[Any, int]:
+    """The result of a call, and how many steps programs have computed in it.
+
+    Modules read SOURCES, which are padded.
+    """
+    with monkeypatch.context() as patch:
+        alone = note_steps(patch, "run", lambda _: 1)
+        together = note_steps(patch, "write", lambda result: len(result.ids) + result.is_scored)
+        result = call()
+    return result, sum(alone) + sum(together)
+
+
+def test_texts_that_end_with_their_first_id_take_one_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = telling_translator()
+    with torch.inference_mode():
+        first = model.step(torch.tensor([BEGIN] * len(SOURCES)), begin(model)).argmax(-1).tolist()
+    for end in first:
+        special = SpecialIds(end=end, never=())
+        call = partial(search, model, 1, special)
+        found, steps = count_steps(monkeypatch, call)
+        expected, expected_steps = without_writing(
+            monkeypatch, partial(count_steps, monkeypatch, call)
+        )
+        assert found == expected
+        assert steps == expected_steps
+        assert [text.ids == () for text in found] == [number == end for number in first]
+    # One source alone is over after that step.
+    call = partial(greedy_search, model, pad(SOURCES[:1]), TOKENS, SpecialIds(end=first[0]))
+    [text], steps = count_steps(monkeypatch, call)
+    assert text.ids == ()
+    assert text.finished
+    assert steps == 2  # one of them reads the source, which has no padding
+
+
+@pytest.mark.parametrize("most", [1, 2, TOKENS])
+def test_as_many_steps_are_computed_as_step_by_step(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for changes in CONFIGS[:3]:
+        call = partial(search, telling_translator(**changes), 1, max_tokens=most)
+        found, steps = count_steps(monkeypatch, call)
+        step_by_step = partial(count_steps, monkeypatch, call)
+        assert (found, steps) == without_writing(monkeypatch, step_by_step)
+        assert steps <= most
+
+
+def test_draws_are_those_of_a_search_step_by_step(
+    written: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    call = partial(
+        generate,
+        telling_translator(),
+        pad(SOURCES),
+        max_tokens=13,
+        sampling=Sampling(seed=3),
+        count=3,
+        special=ENDING,
+    )
+    found, steps = count_steps(monkeypatch, call)
+    step_by_step = partial(count_steps, monkeypatch, call)
+    assert (found, steps) == without_writing(monkeypatch, step_by_step)
+    assert not written
 
 
 def test_the_texts_of_these_tests_end_at_different_places(written: list[int]) -> None:
@@ -343,7 +410,13 @@ def other_numbers(model: Any) -> None:
 
 
 def other_layer(model: Any) -> None:
-    model.decoder[1] = telling_translator(norm="post").decoder[2]
+    model.decoder[1] = telling_translator().decoder[2]
+
+
+def layer_with_norms_last(model: Any) -> None:
+    for part in model.decoder[1].children():
+        if isinstance(part, Residual):
+            part.norm_first = False
 
 
 @pytest.mark.parametrize(
@@ -356,6 +429,7 @@ def other_layer(model: Any) -> None:
         fewer_words,
         other_numbers,
         other_layer,
+        layer_with_norms_last,
     ],
 )
 def test_what_is_changed_between_texts_counts_in_the_next(
@@ -369,6 +443,18 @@ def test_what_is_changed_between_texts_counts_in_the_next(
     model = telling_translator()
     change(model)  # before its first text
     assert search(model, 1) == after
+    model.decoder[0].register_forward_hook(lambda *_: None)  # so that its modules compute
+    texts = [text.ids for text in search(model, 1)]
+    assert texts == [text.ids for text in after]
+
+
+def test_a_norm_that_does_nothing_is_called_if_it_is_hooked(written: list[int]) -> None:
+    model = telling_translator(norm="post")
+    calls: list[int] = []
+    model.decoder_norm.register_forward_hook(lambda *_: calls.append(1))
+    texts = search(model, 1)
+    assert not written
+    assert len(calls) >= max(len(text.ids) for text in texts)
 
 
 def test_texts_of_several_threads_do_not_disturb_each_other() -> None:
