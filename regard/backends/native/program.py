@@ -490,7 +490,7 @@ class Program:
         self._rows_given[buffer] = tensor.numel() // self._widths[buffer]
 
     def run(self, rows: int, place: int, ids: torch.Tensor | None = None) -> bool:
-        """Run all operations for this number of rows, whose vectors stand at position `place`.
+        """Run all operations for this number of rows, which stand at position `place`, or from it on; see `stand_at`.
 
         Returns:
             Whether all attentions gave finite numbers. If not, the buffers hold unfinished numbers, and other code has
