@@ -243,8 +243,15 @@ class Plan:
             return None
         return prepare(problem, call_grid, call)
 
+    @property
+    def takes_tensors_alone(self) -> bool:
+        """Whether the operands of a call are q, k and v as they are, of which nothing has to be drawn or changed."""
+        problem = self.problem
+        has_more = problem.bias is not None or problem.sink is not None or problem.dropout
+        return self._takes_prepared and not self._has_parameters and not has_more
+
     def run_operands(self, operands: Operands) -> Result:
-        """The backend's result, unchecked, for operands like those of `operands_of_layers`."""
+        """The backend's result, unchecked, for operands that it takes as they are."""
         result = self._offer.run(operands)
         if result.output.dtype != self.problem.dtype:
             result = result._replace(output=result.output.to(self.problem.dtype))

@@ -83,7 +83,11 @@ class RepeatedCalls:
         arguments = (call.q, call.k, call.v, *options_of(of_structure))
         repeatable = structure.plan.repeatable(call, structure.grid_of(call), pattern)
         if repeatable is None:
-            again = partial(_output_by_row, call._replace(**_NO_TENSORS), structure)
+            again: Callable[..., torch.Tensor | None]
+            if structure.plan.takes_tensors_alone:
+                again = partial(_output_of_tensors, structure)
+            else:
+                again = partial(_output_by_row, call._replace(**_NO_TENSORS), structure)
             self._calls.keep_function(arguments, again, keys_by_row=True)
         else:
             self._calls.keep_by_row(arguments, repeatable.struct, row_keys.window)
@@ -124,6 +128,19 @@ def _output_by_row(
     """The output of a call by the plan of its pattern's structure; None if it needs a plan of its own."""
     call = common._replace(q=q, k=k, v=v, pattern=pattern, q_start=q_start)
     result = structure.compute(call)
+    return None if result is None else result.output
+
+
+def _output_of_tensors(
+    structure: StructurePlan,
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    pattern: Any,
+    q_start: int | None,
+) -> torch.Tensor | None:
+    """What `_output_by_row` returns, where the plan takes q, k and v as they are."""
+    result = structure.compute_tensors(q, k, v, pattern, q_start)
     return None if result is None else result.output
 
 

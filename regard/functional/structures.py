@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from regard.backends import BACKENDS
+from regard.core.backend import Operands
 from regard.core.call import LOOKUP_ERRORS, Call
 from regard.core.hidden import CallGrid, looks_sound
 from regard.core.newest import Newest
@@ -52,6 +53,28 @@ class StructurePlan:
         result = self.plan.compute_row_keys(call, pattern, self.grid_of(call))
         return result if looks_sound(result) else None
 
+    def compute_tensors(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        pattern: Pattern,
+        q_start: int | None,
+    ) -> Result | None:
+        """What `compute` returns for a call of plain tensors, if the plan `takes_tensors_alone`.
+
+        A step of a training passes here in each layer, so it calls as few functions as it can.
+        """
+        row_keys = pattern.row_keys
+        assert row_keys is not None
+        q_len = q.shape[2]
+        k_len = k.shape[2]
+        if not _fits(row_keys, q_len, k_len):
+            return None
+        grid = self._grid(q_len, k_len, q_start).grid
+        result = self.plan.run_operands(Operands(q, k, v, None, grid, 0, pattern=pattern))
+        return result if looks_sound(result) else None
+
     def serves(self, call: Call) -> bool:
         """Whether the plan computes a call with this structure, whatever its numbers are."""
         if isinstance(call.k, Stored) and call.k.first:
@@ -63,9 +86,10 @@ class StructurePlan:
 
     def grid_of(self, call: Call) -> CallGrid:
         """The grid of a call; calls with equal positions share one."""
-        q_len = call.q.shape[2]
-        k_len = call.k.shape[2]
-        start = k_len - q_len if call.q_start is None else call.q_start
+        return self._grid(call.q.shape[2], call.k.shape[2], call.q_start)
+
+    def _grid(self, q_len: int, k_len: int, q_start: int | torch.Tensor | None) -> CallGrid:
+        start = k_len - q_len if q_start is None else q_start
         if isinstance(start, torch.Tensor):
             # A copy, since the caller may change it in place before the backward pass.
             return CallGrid(Grid.whole(q_len, k_len, start.clone()), None)
@@ -113,7 +137,8 @@ def _fits(row_keys: RowKeys, q_len: int, k_len: int) -> bool:
         return True
     if mask.shape[-1] < k_len:
         return False
-    return row_keys.window == EVERY_PAIR or mask.shape[0] * q_len * k_len <= MOST_BITS
+    batch = mask.shape[0] if mask.dim() > 1 else 1
+    return row_keys.window == EVERY_PAIR or batch * q_len * k_len <= MOST_BITS
 
 
 def _plan_of(call: Call) -> StructurePlan | bool:

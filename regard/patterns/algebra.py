@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Hashable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, reduce
 
 import torch
@@ -103,7 +103,7 @@ class Both(Many, enrol=False):
             if band is None:
                 return None
             joined = joined.within(band)
-        return replace(joined, structure=tuple(structure))
+        return joined._replace(structure=tuple(structure))
 
     def allows(self, q_pos: torch.Tensor, k_pos: torch.Tensor) -> torch.Tensor:
         return reduce(torch.logical_and, (truth_of(part, q_pos, k_pos) for part in self.parts))

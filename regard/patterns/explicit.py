@@ -189,6 +189,10 @@ class KeyMask(TensorPattern):
     def varies_by_row(self) -> bool:  # type: ignore[override]
         return self.mask.dim() == 2
 
+    @property
+    def batch_rows(self) -> int:
+        return self.mask.shape[0] if self.mask.dim() == 2 else 1
+
     def check(self, batch: int, heads: int, q_len: int, k_len: int) -> None:
         if self.mask.shape[-1] < k_len:
             raise ShapeError(
@@ -229,8 +233,7 @@ class KeyMask(TensorPattern):
     def row_keys(self) -> RowKeys | None:  # ty: ignore[incompatible-attribute-override]
         if not has_numbers(self.mask):
             return None
-        mask = self.mask.cpu().view(-1, 1, 1, self.mask.shape[-1])
-        return RowKeys(("key_mask", mask.shape[0]), mask=mask)
+        return RowKeys(("key_mask", self.batch_rows), mask=self.mask.cpu())
 
     @cached_property
     def rows(self) -> tuple[KeySet, ...]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import count
 from typing import Any, ClassVar
 
 import torch
@@ -102,21 +104,33 @@ def settled(pattern: Pattern, queries: range | None, k_len: int) -> Pattern:
 
 
 def new_serial() -> int:
-    """A number that no other call returns, in any process: 128 random bits of the system, and never 0.
+    """A number that no other call returns, in any process, and never 0.
 
-    A counter would be inherited by a forked process and begin again in a spawned one. While a graph is traced each
-    pattern gets a serial below 0.
+    Each process counts from 128 random bits of the system, and a forked one draws its own. Drawing them for every
+    pattern would take longer than copying the mask of a short text. While a graph is traced each pattern gets a serial
+    below 0.
     """
-    serial = _draw_serial()
+    serial = _next_serial()
     return -serial if torch.compiler.is_compiling() else serial
 
 
-def _draw_serial() -> int:
-    return 1 << _BITS | int.from_bytes(os.urandom(_BITS // 8), "big")
+def _begin_serials() -> None:
+    global _serials
+    _serials = count(1 << _BITS | int.from_bytes(os.urandom(_BITS // 8), "big"))
+
+
+_serials: Iterator[int]
+_begin_serials()
+if hasattr(os, "register_at_fork"):  # where processes are forked
+    os.register_at_fork(after_in_child=_begin_serials)
+
+
+def _next_serial() -> int:
+    return next(_serials)
 
 
 # A compiler calls it while it traces. `torch.compiler.assume_constant_result` sets this too, but imports the compiler.
-_draw_serial._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
+_next_serial._dynamo_marked_constant = True  # ty: ignore[missing-attribute]
 
 
 def checked_tensor(
@@ -127,16 +141,17 @@ def checked_tensor(
     shapes: str,
     axes: tuple[int, ...] = (1, 2),
 ) -> torch.Tensor:
-    """The tensor without its gradient, if it has one of the dtypes and so many axes: of two the first is batch rows,
-    of four the first two are batch rows and heads, and neither is empty."""
+    """The tensor, if it has one of the dtypes, none of which learns, and so many axes: of two the first is batch rows, of
+    four the first two are batch rows and heads, and neither is empty."""
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(f"{name} was given as {kind_of(tensor)}; it needs {needs}")
     if tensor.dtype not in dtypes:
         raise ArgumentError(f"{name} was given as a {tensor.dtype} tensor; it needs {needs}")
-    if tensor.dim() not in axes or 0 in tensor.shape[: tensor.dim() // 2]:
+    dim = tensor.dim()
+    if dim not in axes or (dim > 1 and 0 in tensor.shape[: dim // 2]):
         raise ShapeError(f"{name} has shape {tuple(tensor.shape)}; it needs {shapes}")
     refuse_wrapper(name, tensor)
-    return in_memory(name, tensor).detach()
+    return in_memory(name, tensor)
 
 
 def in_words(tensor: torch.Tensor, what: str) -> str:

@@ -8,16 +8,14 @@ share a plan, and a backend reads their numbers and booleans in each call, as it
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from regard.patterns.band import EVERY_PAIR, Band, tighter
 
 
-@dataclass(frozen=True, eq=False)
-class RowKeys:
+class RowKeys(NamedTuple):
     """The keys that queries may look at, by batch row.
 
     A query may look at a key in its window that lies between start and stop of the batch row and that the mask allows.
@@ -26,7 +24,8 @@ class RowKeys:
     window: a band without start and stop.
     starts: int64 (1,) or (batch,) on the CPU; None for the first key.
     stops: likewise; None for the last key.
-    mask: booleans (1 or batch, 1 or heads, 1 or q_len, keys) on the CPU; None where every key is allowed.
+    mask: booleans (1 or batch, 1 or heads, 1 or q_len, keys) on the CPU, or (keys,) or (batch, keys) where they depend
+        on the key alone; None where every key is allowed.
     of_call: q_len and k_len of the only call that the mask fits, if it has a row for each query; else None.
     """
 
@@ -49,7 +48,7 @@ class RowKeys:
             mask = other.mask
         elif other.mask is not None:
             length = min(mask.shape[-1], other.mask.shape[-1])
-            mask = mask[..., :length] & other.mask[..., :length]
+            mask = mask_of_pairs(mask)[..., :length] & mask_of_pairs(other.mask)[..., :length]
         return RowKeys(
             self.structure,
             self.window & other.window,
@@ -58,6 +57,13 @@ class RowKeys:
             mask,
             self.of_call or other.of_call,
         )
+
+
+def mask_of_pairs(mask: torch.Tensor) -> torch.Tensor:
+    """A mask of `RowKeys` with all four axes."""
+    if mask.dim() == 4:
+        return mask
+    return mask[None, None, None] if mask.dim() == 1 else mask[:, None, None]
 
 
 def has_numbers(x: torch.Tensor) -> bool:

@@ -136,6 +136,16 @@ def test_a_backend_with_a_kept_schedule_passes_few_functions(
     assert 0 < len(passed) <= most, passed
 
 
+@pytest.mark.skipif(kept_calls() is None, reason="only Python computes calls here")
+@pytest.mark.parametrize(("learns", "most"), [(False, 12), (True, 25)], ids=["output", "learning"])
+def test_a_call_with_a_new_mask_passes_few_functions(fresh_plans, learns, most):
+    """Every batch of a training has its own mask, so what a mask takes is part of each call."""
+    x = torch.randn(1, 4, 16, 64, requires_grad=learns)
+    mask = torch.arange(16)[None] < 11
+    passed = frames(lambda: rg.attention(x, SHORT, SHORT, pattern=KeyMask(mask)))
+    assert 5 < len(passed) <= most, passed
+
+
 def test_the_gradients_of_a_call_with_a_new_mask_pass_few_functions(fresh_plans):
     """A mask that is data is not read again for a second derivative that nobody asks for."""
     q, k, v = (torch.randn(1, 4, 16, 64, requires_grad=True) for _ in range(3))

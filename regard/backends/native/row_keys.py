@@ -21,7 +21,7 @@ from regard.backends.native.library import (
     limit_of,
 )
 from regard.core.problem import Problem
-from regard.patterns.row_keys import RowKeys, column
+from regard.patterns.row_keys import RowKeys, column, mask_of_pairs
 
 
 class RowSchedules:
@@ -133,6 +133,7 @@ class RowSchedules:
         visible.heads = 1
         if mask is None:
             return
+        mask = mask_of_pairs(mask)
         by_axis = zip(mask.shape, mask.stride(), strict=True)
         strides = [0 if size == 1 else stride for size, stride in by_axis]
         visible.mask_row, visible.mask_head, visible.mask_query, visible.mask_key = strides

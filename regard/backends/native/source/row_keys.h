@@ -94,26 +94,39 @@ class RowSchedules {
     return true;
   }
 
+  // The sizes and strides of a mask along batch rows, heads, queries and keys. One of keys alone may come as (keys,) or
+  // (batch, keys), since to add its other axes takes Python as long as PyTorch to copy it.
+  static bool as_pairs(const rg_described &mask, int64_t *size, int64_t *stride) {
+    static constexpr int PLACES[5][4] = {{}, {3}, {0, 3}, {}, {0, 1, 2, 3}};
+    if (mask.axes != 1 && mask.axes != 2 && mask.axes != 4) return false;
+    for (int axis = 0; axis < mask.axes; axis++) {
+      size[PLACES[mask.axes][axis]] = mask.size[axis];
+      stride[PLACES[mask.axes][axis]] = mask.stride[axis];
+    }
+    return true;
+  }
+
   bool read_mask(rg_object *row_keys, int32_t heads) {
     const Reference mask(py.PyObject_GetAttr(row_keys, py.mask));
     if (!mask) return py.PyErr_Clear(), false;
     if (mask == py.none) return true;
     rg_described found;
-    if (class_of(mask) != py.tensor || !describe(mask, found) || found.axes != 4) return false;
+    if (class_of(mask) != py.tensor || !describe(mask, found)) return false;
     if (found.code != BOOLEAN || found.bits != 8 || found.lanes != 1) return false;
+    int64_t size[4] = {1, 1, 1, 1}, stride[4] = {0, 0, 0, 0};
+    if (!as_pairs(found, size, stride)) return false;
     const int64_t wanted[] = {visible.rows, heads, visible.q_len};
     int64_t *const steps[] = {&visible.mask_row, &visible.mask_head, &visible.mask_query, &visible.mask_key};
     visible.mask_size = 1;
     for (int axis = 0; axis < 4; axis++) {
-      const int64_t size = found.size[axis], stride = size > 1 ? found.stride[axis] : 0;
-      if (axis < 3 ? size != 1 && size != wanted[axis] : size < visible.keys) return false;
-      *steps[axis] = stride;
-      visible.mask_size += stride * (size - 1);
+      if (axis < 3 ? size[axis] != 1 && size[axis] != wanted[axis] : size[axis] < visible.keys) return false;
+      *steps[axis] = size[axis] > 1 ? stride[axis] : 0;
+      visible.mask_size += *steps[axis] * (size[axis] - 1);
     }
     visible.mask = (const uint8_t *)found.data + found.offset;
-    visible.heads = (int32_t)found.size[1];
+    visible.heads = (int32_t)size[1];
     const bool has_window = visible.left != RG_NO_LIMIT || visible.right != RG_NO_LIMIT;
-    if (has_window && found.size[0] * visible.q_len * visible.keys > MOST_BITS) return false;
+    if (has_window && size[0] * visible.q_len * visible.keys > MOST_BITS) return false;
     return fits_this_call(row_keys);
   }
 
