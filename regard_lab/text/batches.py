@@ -223,6 +223,7 @@ class TranslationBatch(NamedTuple):
 
 def encode_pairs(pairs: Sequence[Pair], tokeniser: Tokeniser) -> list[EncodedPair]:
     """The ids of both sides of each pair, without BEGIN and END."""
+    tokeniser = tokeniser.keeping_words()
     encoded = []
     for pair in pairs:
         source = tokeniser.encode(pair.source)

@@ -1,5 +1,6 @@
 """Lossless tokenisers: text to ids and back, and ids to words."""
 
+import copy
 import re
 from bisect import bisect_right
 from collections import Counter
@@ -18,7 +19,15 @@ from regard_lab.text.placeholders import (
     align,
     find_placeholders,
 )
-from regard_lab.text.vocabularies import BEGIN, END, PAD, UNKNOWN, Vocabulary, word_units
+from regard_lab.text.vocabularies import (
+    BEGIN,
+    END,
+    PAD,
+    UNKNOWN,
+    Vocabulary,
+    parts_of,
+    word_units,
+)
 
 __all__ = ["Tokeniser", "PAD", "UNKNOWN", "BEGIN", "END", "normalise"]
 
@@ -67,6 +76,7 @@ class Tokeniser:
         self._engine = vocabulary.engine()
         self._word_units = word_units(vocabulary.typographic)
         self._ids_with: dict[str, tuple[int, ...]] = {}
+        self._kept: dict[str, list[int]] | None = None  # by parts of texts
 
     @property
     def protects(self) -> bool:
@@ -346,16 +356,37 @@ class Tokeniser:
             if number:
                 encoded.append(next(reserved))
             if part:
-                encoding = self._engine.encode(part, add_special_tokens=False)
-                encoded += self._spell(encoding.ids)
+                encoded += self._encode_spaced(part)
         return encoded
 
     def _encode_prepared(self, text: str) -> list[int]:
         if not text:
             return []
         # A space before the first word gives it the same pieces as anywhere else in a text.
-        encoding = self._engine.encode(f" {text}", add_special_tokens=False)
-        return self._spell(encoding.ids)
+        return self._encode_spaced(f" {text}")
+
+    def _encode_spaced(self, text: str) -> list[int]:
+        if self._kept is None:
+            return self._spell(self._engine.encode(text, add_special_tokens=False).ids)
+        ids: list[int] = []
+        for part in parts_of(text):
+            known = self._kept.get(part)
+            if known is None:
+                known = self._spell(self._engine.encode(part, add_special_tokens=False).ids)
+                self._kept[part] = known
+            ids += known
+        return ids
+
+    def keeping_words(self) -> "Tokeniser":
+        """The same tokeniser, which keeps the ids of each word that it encodes; for many texts with the same words.
+
+        >>> tokeniser = Tokeniser.train(["The animal didn't cross the street."] * 2, vocab_size=400)
+        >>> tokeniser.keeping_words().encode("The street") == tokeniser.encode("The street")
+        True
+        """
+        same = copy.copy(self)
+        same._kept = {}
+        return same
 
     def _spell(self, merged_ids: Iterable[int]) -> list[int]:
         """The ids of merged pieces, which the engine counts without the special ones."""

@@ -176,6 +176,7 @@ def openings(split: Split, referent: Noun, same_gender: bool) -> tuple[Opening, 
     return tuple(choices)
 
 
+@cache
 def _partners(split: Split, referent: Noun, sense: Sense, same_gender: bool) -> tuple[Noun, ...]:
     """The nouns of a class that stand beside the referent in this split."""
     partners = []

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from regard.errors import ArgumentError, CheckpointError, DataError, MissingPackageError
@@ -18,6 +18,7 @@ from regard_lab.decoding.loading import with_pieces
 from regard_lab.models import SavedModel
 from regard_lab.text import BEGIN, END, PAD, UNKNOWN, Tokeniser
 from regard_lab.text.cleaning import drop_invisible, normalise
+from regard_lab.text.vocabularies import BYTE_OF
 
 LINES = [
     "The animal didn't cross the street because it was too tired.",
@@ -386,6 +387,41 @@ def test_a_dropped_piece_is_spelled_by_its_parts():
     assert tokeniser.decode(tokeniser.encode("stree")) == "stree"
     untrimmed = Tokeniser.train(["streets"] * 3, vocab_size=300)
     assert len(tokeniser.encode("stree")) > len(untrimmed.encode("stree"))
+
+
+SPACED = st.text(
+    st.sampled_from("aß1_ .,;!?’\u00a0\u202f\u2003\t\n\x1c\x85\u180e\u200b\u200d\u0301😀-中   ")
+)
+
+
+# Runs of spaces are pieces of it.
+WIDE = "It  is   tired ,  or  not  ."
+OF_SPACES = Tokeniser.train(LINES, vocab_size=420, targets=[WIDE] * 4)
+
+
+@pytest.mark.parametrize("tokeniser", [*TRAINED.values(), OF_SPACES], ids=[*TRAINED, "of spaces"])
+@settings(deadline=None, max_examples=200)
+@given(lines=st.lists(texts | SPACED, min_size=1))
+@example(lines=[WIDE])
+def test_a_tokeniser_that_keeps_words_encodes_as_one_that_does_not(tokeniser, lines):
+    keeping = tokeniser.keeping_words()
+    for line in [*lines, *lines]:
+        assert keeping.encode(line) == tokeniser.encode(line)
+        assert keeping.encode_target(line) == tokeniser.encode_target(line)
+    assert tokeniser.keeping_words() is not keeping
+
+
+@settings(deadline=None, max_examples=200)
+@given(lines=st.lists(texts | SPACED, min_size=1))
+@example(lines=[WIDE])
+def test_pieces_in_no_encoding_of_a_text_are_unused(lines):
+    lines = [line.encode("utf-8", "ignore").decode() for line in lines]
+    vocabulary = OF_SPACES.vocabulary
+    engine = vocabulary.engine()
+    used = set()
+    for line in lines:
+        used.update(engine.encode(line, add_special_tokens=False).tokens)
+    assert vocabulary.unused(lines) == frozenset(vocabulary.merged) - used - set(BYTE_OF)
 
 
 TEXT = "A bird  sang.\n\n\tIt was   happy,\nand so \u00e9\u00e8 was the bird.\n" * 3
