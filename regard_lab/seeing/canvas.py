@@ -22,7 +22,7 @@ from regard.arguments import a_path
 from regard.errors import ArgumentError
 from regard.packages import needed
 from regard.storage.files import replace_file
-from regard_lab.seeing.palette import AGAINST, EDGES, FAINT, INK, SCALE, UNSEEN
+from regard_lab.seeing.palette import AGAINST, DEPENDS, EDGES, FAINT, INK, OPPOSES, SCALE, UNSEEN
 from regard_lab.seeing.terminal import shortened, visible
 
 if TYPE_CHECKING:
@@ -77,6 +77,15 @@ def signed_colours() -> Any:
     from matplotlib.colors import LinearSegmentedColormap
 
     return LinearSegmentedColormap.from_list("regard signed", [*reversed(AGAINST), *SCALE[1:]])
+
+
+@cache
+def dependence_colours() -> Any:
+    """The colour scale of what a word depends on, orange, and of what speaks against it, grey; as in the explorer."""
+    from matplotlib.colors import LinearSegmentedColormap
+
+    stops = [*reversed(OPPOSES), *DEPENDS[1:]]
+    return LinearSegmentedColormap.from_list("regard dependence", stops)
 
 
 def is_dark(colour: Sequence[float]) -> bool:

@@ -16,6 +16,10 @@ _TRAINING = _COLOURS["training"]
 SCALE: tuple[str, ...] = tuple(_COLOURS["weights"]["light"])
 # Of what a word depends on, from the background to the strongest.
 DEPENDS: tuple[str, ...] = tuple(_COLOURS["depends"]["light"])
+# Of what speaks against a word, in the same order.
+OPPOSES: tuple[str, ...] = tuple(
+    _COLOURS["page"]["light"][name] for name in ("paper", "line", "edge", "faint", "ink")
+)
 # Of numbers below 0, from the background to the strongest.
 AGAINST: tuple[str, ...] = tuple(_COLOURS["against"]["light"])
 # Of pairs that are not allowed.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from regard_lab.seeing.canvas import Box, fill, saved_figure, text_width, wrapped, write_text
 from regard_lab.seeing.lenses.record import Relevance
-from regard_lab.seeing.palette import FAINT, LINES
+from regard_lab.seeing.palette import DEPENDS, FAINT, INK
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -26,8 +26,8 @@ BETWEEN_LANGUAGES = 0.95
 OF_A_SENTENCE = BETWEEN_LANGUAGES + LINE_OF_TEXT + 0.45
 LEAST_SHARE = 0.05  # a thinner line is not drawn
 THICKEST = 9.0  # points, of a line that has the whole scale
-LANGUAGE_COLOUR = LINES[0]
-CHANGED_COLOUR = LINES[1]
+DEPENDS_COLOUR = DEPENDS[-2]  # of the pronoun and its lines, as in the explorer
+CHANGED_COLOUR = INK
 
 
 @dataclass(frozen=True)
@@ -153,13 +153,13 @@ def _draw_sentence(figure: Figure, sentence: PronounTranslation, whole: float, t
         _write_word(figure, word, box.left, top)
     for word, box in german:
         is_pronoun = box is pronoun
-        style = {"weight": "bold", "color": LANGUAGE_COLOUR} if is_pronoun else {}
+        style = {"weight": "bold", "color": DEPENDS_COLOUR} if is_pronoun else {}
         _write_word(figure, word, box.left, below, **style)
     meaning = (
         f"{sentence.pronoun} = {sentence.meant}, {sentence.meant_in_english}. Without “{sentence.changed}” its "
         f"probability {sentence.without_changed}."
     )
-    write_text(figure, meaning, EDGE, below + LINE_OF_TEXT, NOTE_SIZE, color=LANGUAGE_COLOUR)
+    write_text(figure, meaning, EDGE, below + LINE_OF_TEXT, NOTE_SIZE, color=DEPENDS_COLOUR)
 
 
 def _places(text: str, left: float) -> list[tuple[str, Box]]:
@@ -191,7 +191,7 @@ def _draw_line(
         [start[0] / width, stop[0] / width],
         [1 - start[1] / height, 1 - stop[1] / height],
         transform=figure.transFigure,
-        color=LANGUAGE_COLOUR,
+        color=DEPENDS_COLOUR,
         alpha=0.6,
         linewidth=THICKEST * share,
         solid_capstyle="round",

@@ -16,7 +16,14 @@ from regard.arguments import a_list, count_of, kind_of, of_kind, shown, suggest,
 from regard.errors import ArgumentError, UnsupportedError
 from regard.reprs import brief
 from regard_lab.models import LanguageModel, TextEncoder, TranslationTransformer
-from regard_lab.seeing.canvas import Box, axes_in, is_dark, saved_figure, write_text
+from regard_lab.seeing.canvas import (
+    Box,
+    axes_in,
+    dependence_colours,
+    is_dark,
+    saved_figure,
+    write_text,
+)
 from regard_lab.seeing.heads.replacing import (
     Head,
     LayerName,
@@ -35,7 +42,6 @@ from regard_lab.seeing.lenses.contrast import (
     logits_of,
 )
 from regard_lab.seeing.lenses.erasing import greedily_written
-from regard_lab.seeing.lenses.record import SIGNED
 from regard_lab.seeing.palette import FAINT, INK, UNSEEN
 from regard_lab.seeing.watching import in_eval_mode
 from regard_lab.text import BEGIN, END, UNKNOWN, Pair, score
@@ -661,7 +667,7 @@ GAP = 0.75
 def draw_head_effects(
     effects: HeadEffects, path: str | Path, *, title: str = "", footer: bool = True
 ) -> None:
-    """Draw the effect of each head: a row for each layer, a column for each head; blue: the model is better with it.
+    """Draw the effect of each head: a row for each layer, a column for each head; orange: the model is better with it.
 
     Args:
         effects: what `ablate` or `patch` returns.
@@ -696,21 +702,19 @@ def draw_head_effects(
             _draw_grid(axes_in(figure, box), grid, largest)
             top += len(grid) * CELL + GAP
         if footer:
-            blue = "the model is better with the head"
+            orange = "the model is better with the head"
             if is_patch:
-                blue = "what the head returns there lowers them"
+                orange = "what the head returns there lowers them"
             texts = count_of(effects.texts, "texts", ",")
-            note = f"Blue: {blue}. {effects.measure} {effects.value:.3f} over {texts}."
+            note = f"Orange: {orange}. {effects.measure} {effects.value:.3f} over {texts}."
             write_text(figure, note, 0.3, height - 0.25, 7.5, color=FAINT)
 
 
 def _draw_grid(axes: Axes, grid: torch.Tensor, largest: float) -> None:
     """Draw the effects of one kind of attention, (layers, heads), each with its number."""
-    from matplotlib import colormaps
-
     layers, heads = grid.shape
-    scale = colormaps[SIGNED].with_extremes(bad=UNSEEN)
-    colours = 0.5 + 0.45 * grid / largest
+    scale = dependence_colours().with_extremes(bad=UNSEEN)
+    colours = 0.5 + 0.5 * grid / largest
     axes.imshow(colours.numpy(), cmap=scale, vmin=0, vmax=1, aspect="auto")
     axes.set_xticks(range(heads))
     axes.set_yticks(range(layers))

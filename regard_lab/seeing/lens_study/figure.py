@@ -36,7 +36,7 @@ BAR_HEIGHT = 0.15
 BAR_LINE = 0.24
 NOTE = (
     "Lens: each word in turn was replaced by the mean of the words' embeddings; the number below it is by how much "
-    "that lowers the log odds. Blue words speak for the pronoun, red ones for the other two. A word can be needed "
+    "that lowers the log odds. Orange words speak for the pronoun, grey ones for the other two. A word can be needed "
     "without saying which noun is meant, as “weil” often is, which has no gender; the bars show which words decide. "
     "Attention has no sign: it says where one chosen head looks, not what the model uses; other heads look elsewhere. "
     "The bars are not of this sentence: they are means over test sentences. Only another referent in the English "
@@ -132,7 +132,7 @@ def draw_view(figure: Figure, view: PronounView, routes: Routes | None) -> None:
     head = from_head.partition(":")[0].replace(", from 0", " (counted from 0)")
     name = f"where one chosen head of cross-attention looks while “{lens.word}” is written: {head}"
     largest = max(attention.source_scores, default=0.0)
-    top = draw_row(figure, name, attended, top, largest, ".2f")
+    top = draw_row(figure, name, attended, top, largest, are_shares=True)
     if routes is not None and shares:
         draw_bars(figure, shares, routes.counts[0], top)
 

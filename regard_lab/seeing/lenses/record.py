@@ -16,6 +16,8 @@ from regard.reprs import brief
 from regard_lab.seeing.canvas import (
     Box,
     axes_in,
+    colours,
+    dependence_colours,
     fill,
     is_dark,
     label_texts,
@@ -121,6 +123,11 @@ class Relevance:
         return 1 / (1 + math.exp(-self.log_odds)) if self.log_odds > -700 else 0.0
 
     @property
+    def are_shares(self) -> bool:
+        """Whether the numbers are shares of attention, which have no sign."""
+        return self.lens in ("attention", "rollout")
+
+    @property
     def question(self) -> str:
         """The word and the others, as in "es rather than er or sie"."""
         return f"{visible(self.word)} rather than {' or '.join(map(visible, self.others))}"
@@ -210,7 +217,6 @@ def _bar(score: float, largest: float, width: int) -> str:
     return f"{score:+6.2f} {left:>{width}}│{right}".rstrip()
 
 
-SIGNED = "RdBu"  # red against, blue for the written word: distinct for colour-blind readers, as the numbers are too
 MOST_WORDS = 120
 # Points:
 WORD_SIZE = 11.0
@@ -256,7 +262,9 @@ def placed(words: Sequence[str], relevances: Sequence[float | None]) -> list[Pla
 
 
 def draw_relevance(relevance: Relevance, path: str | Path, *, title: str = "") -> None:
-    """Draw the words with their signed relevance: blue supports the written word, red for the others.
+    """Draw the words with their signed relevance: orange supports the written word, grey the others.
+
+    Attention has no sign; its shares are blue.
 
     Args:
         relevance: what `relevance` returns.
@@ -328,8 +336,9 @@ def draw_page(
     write_text(figure, note, EDGE, height, NOTE_SIZE, color=FAINT)
     largest = relevance.largest
     for name, words in sides.items():
-        top = draw_row(figure, name, words, top, largest)
-    draw_signed_scale(figure, EDGE, top + 0.1, largest, relevance.word)
+        top = draw_row(figure, name, words, top, largest, are_shares=relevance.are_shares)
+    if not relevance.are_shares:
+        draw_signed_scale(figure, EDGE, top + 0.1, largest, relevance.word)
     return top + 0.48
 
 
@@ -344,12 +353,14 @@ def draw_row(
     words: Sequence[PlacedWord],
     top: float,
     largest: float,
-    form: str = "+.2f",
+    *,
+    are_shares: bool = False,
 ) -> float:
     """Draw the words of one side under their name; return the top of what comes below.
 
-    The explained word has an outline and no colour.
+    The explained word has an outline and no colour. Shares of attention have no sign.
     """
+    form = ".2f" if are_shares else "+.2f"
     write_text(figure, name, EDGE, top, LABEL_SIZE, color=FAINT, style="italic")
     for word in words:
         box = Box(EDGE + word.left, top + 0.27 + LINE_HEIGHT * word.line, word.width, BOX_HEIGHT)
@@ -358,7 +369,8 @@ def draw_row(
         if word.relevance is None:
             fill(figure, box, "white", INK, 1.6)
         else:
-            colour = signed_colour(word.relevance / largest if largest else 0.0)
+            share = word.relevance / largest if largest else 0.0
+            colour = colours()(share) if are_shares else signed_colour(share)
             ink = "white" if is_dark(colour) else INK
             fill(figure, box, colour, UNSEEN, 0.6)
             number = f"{word.relevance:{form}}"
@@ -371,9 +383,7 @@ def draw_row(
 
 def signed_colour(share: float) -> tuple[float, ...]:
     """The colour of a relevance: white for 0, the ends of the scale for a share of 1 and -1 of the largest."""
-    from matplotlib import colormaps
-
-    return colormaps[SIGNED](0.5 + 0.45 * share)  # the very ends are too dark to read on
+    return dependence_colours()(0.5 + 0.5 * share)
 
 
 def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, word: str) -> None:
@@ -381,8 +391,8 @@ def draw_signed_scale(figure: Figure, left: float, top: float, largest: float, w
     label = f"against “{word}” "
     start = left + text_width(label, NUMBER_SIZE) + 0.06
     axes = axes_in(figure, Box(start, top, SCALE_WIDTH, SCALE_HEIGHT))
-    colours = [signed_colour(step / 20) for step in range(-20, 21)]
-    axes.imshow([colours], aspect="auto", interpolation="nearest")
+    shown = [signed_colour(step / 20) for step in range(-20, 21)]
+    axes.imshow([shown], aspect="auto", interpolation="nearest")
     axes.set_axis_off()
     write_text(figure, label, left, top - 0.01, NUMBER_SIZE, color=FAINT)
     end = f" for “{word}”; the ends are ±{largest:.2f} of log odds"

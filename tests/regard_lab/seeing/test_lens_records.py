@@ -9,7 +9,8 @@ from regard.errors import ArgumentError
 from regard_lab.seeing import Relevance, draw_relevance
 from regard_lab.seeing.canvas import new_figure
 from regard_lab.seeing.lenses import explain_contrasts
-from regard_lab.seeing.lenses.record import draw_words
+from regard_lab.seeing.lenses.record import draw_words, signed_colour
+from regard_lab.seeing.palette import DEPENDS, OPPOSES, SCALE
 
 
 def relevance(**changed):
@@ -92,4 +93,20 @@ def test_words_and_their_scores_are_drawn_without_overlap(tmp_path, lens):
         assert_apart(figure)
     for word, score in zip(record.source_words, record.source_scores, strict=True):
         assert word in texts
-        assert f"{score:+.2f}" in texts
+        assert (f"{score:.2f}" if lens == "attention" else f"{score:+.2f}") in texts
+
+
+def test_a_dependence_is_orange_what_speaks_against_a_word_grey_and_attention_blue():
+    """As in the explorer: one palette for both."""
+    from matplotlib.colors import to_hex
+
+    assert to_hex(signed_colour(1.0)) == DEPENDS[-1]
+    assert to_hex(signed_colour(-1.0)) == OPPOSES[-1]
+    record = relevance(lens="attention", source_scores=(0.0, 1.0, 0.0))
+    assert record.are_shares
+    assert not relevance().are_shares
+    with new_figure() as figure:
+        draw_words(figure, record)
+        fills = {to_hex(patch.get_facecolor()) for patch in figure.patches}
+    assert SCALE[-1] in fills
+    assert DEPENDS[-1] not in fills
