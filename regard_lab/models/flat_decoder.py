@@ -16,12 +16,19 @@ from typing import Any, NamedTuple
 import torch
 
 from regard import attention
+from regard.backends import flash
+from regard.backends.flash import FusedCall
+from regard.backends.native.bands import EVERY_KEY_BEFORE, entries_before
+from regard.backends.native.library import load
 from regard.backends.native.program import Choice
+from regard.functional.measured import is_unwatched
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.caches import Cache, RecurrentState
 from regard.layers.feed_forward import ACTIVATIONS
 from regard.layers.projection import project
 from regard.layers.rotation import rotate_heads
+from regard.layers.step_program import is_computed
+from regard.patterns import Full
 from regard.positions import Rotary
 from regard_lab.models.base import check_ids
 from regard_lab.models.decoder_program import Continued, DecoderProgram
@@ -56,6 +63,52 @@ class Norm(NamedTuple):
         return cls(norm.normalized_shape, norm.weight, norm.bias, norm.eps)
 
 
+class HeadAttention:
+    """The attention of a layer between its projections.
+
+    Without the compiled library, one query in float32 reads its keys by PyTorch's fused operation. `attention` would
+    find the same operation, in more time than it takes.
+
+    Args:
+        back: how many keys before the last one a query looks at; None where it looks at others.
+    """
+
+    def __init__(self, layer: MultiHeadAttention, back: int | None) -> None:
+        self._options = {
+            **layer.options,
+            **layer.mechanism.options(None),
+            "pattern": layer.pattern,
+        }
+        self._back = back
+        scale = layer.options["scale"]
+        self._scale: float = 1 / math.sqrt(layer.head_dim) if scale is None else scale
+        self._is_fused = (
+            isinstance(load(), str)
+            and back is not None
+            and is_computed(layer)
+            and layer.options["softcap"] is None
+            and layer.kv_heads == layer.heads
+            and layer.value_dim == layer.head_dim
+        )
+
+    def __call__(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        place: int | None,
+        mask: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Heads (batch, heads, q_len, head_dim) of queries at `place`; the mask is added to their scores."""
+        if not self._is_fused or q.dtype != torch.float32 or not is_unwatched():
+            return attention(q, k, v, bias=mask, q_start=place, **self._options)
+        assert self._back is not None
+        first = max(0, k.shape[2] - 1 - self._back)
+        call = FusedCall(mask, causal=False, scale=self._scale, sums=False)
+        output, _ = flash.forward(q, k[:, :, first:], v[:, :, first:], call)
+        return output
+
+
 @dataclass(frozen=True)
 class FlatLayer:
     """What a decoder layer computes with: its parameters themselves, and the options of its calls of attention."""
@@ -72,35 +125,31 @@ class FlatLayer:
     gate: LinearWeights | None
     widen: LinearWeights
     narrow: LinearWeights
-    target_options: dict[str, Any]
-    source_options: dict[str, Any]
+    read_target: HeadAttention
+    read_source: HeadAttention
 
     @classmethod
     def of(cls, layer: DecoderLayer) -> FlatLayer:
-        read_target = layer.self_attention
-        read_source = layer.cross_attention
+        target = layer.self_attention
+        source = layer.cross_attention
         feed_forward = layer.feed_forward
+        reads_all = source.pattern.canonical() == Full()
         return cls(
             target_norm=Norm.of(layer.around_self_attention.norm),
-            to_q=LinearWeights.of(read_target.to_q),
-            to_k=LinearWeights.of(read_target.to_k),
-            to_v=LinearWeights.of(read_target.to_v),
-            to_output=LinearWeights.of(read_target.to_output),
+            to_q=LinearWeights.of(target.to_q),
+            to_k=LinearWeights.of(target.to_k),
+            to_v=LinearWeights.of(target.to_v),
+            to_output=LinearWeights.of(target.to_output),
             source_norm=Norm.of(layer.around_cross_attention.norm),
-            to_source_q=LinearWeights.of(read_source.to_q),
-            to_source_output=LinearWeights.of(read_source.to_output),
+            to_source_q=LinearWeights.of(source.to_q),
+            to_source_output=LinearWeights.of(source.to_output),
             last_norm=Norm.of(layer.around_feed_forward.norm),
             gate=None if feed_forward.gate is None else LinearWeights.of(feed_forward.gate),
             widen=LinearWeights.of(feed_forward.widen),
             narrow=LinearWeights.of(feed_forward.narrow),
-            target_options=_options_of(read_target),
-            source_options=_options_of(read_source),
+            read_target=HeadAttention(target, entries_before(target.pattern)),
+            read_source=HeadAttention(source, EVERY_KEY_BEFORE if reads_all else None),
         )
-
-
-def _options_of(layer: MultiHeadAttention) -> dict[str, Any]:
-    """The options of every call of attention by this layer."""
-    return {**layer.options, **layer.mechanism.options(None), "pattern": layer.pattern}
 
 
 class FlatDecoder:
@@ -247,15 +296,15 @@ class FlatDecoder:
         k = project(x, *layer.to_k).view(batch, self.kv_heads, 1, self.head_dim)
         v = project(x, *layer.to_v).view(batch, self.kv_heads, 1, self.head_dim)
         if self.rotary is not None:
-            q = rotate_heads(self.rotary, q, place)
-            k = rotate_heads(self.rotary, k, place)
+            both = rotate_heads(self.rotary, torch.cat([q, k], 1), place)
+            q, k = both.split([self.heads, self.kv_heads], 1)
 
         keys, values = entries.unbind(0)  # (batch, kv_heads, room, head_dim)
         keys[:, :, place : place + 1] = k
         values[:, :, place : place + 1] = v
         keys = keys[:, :, : place + 1]
         values = values[:, :, : place + 1]
-        heads = attention(q, keys, values, q_start=place, **layer.target_options)
+        heads = layer.read_target(q, keys, values, place)
         return project(heads.reshape(batch, -1), *layer.to_output)
 
     def _read_source(
@@ -269,13 +318,12 @@ class FlatDecoder:
         """Cross-attention of x (batch, dim); the batch rows that read one text are its queries."""
         queries = project(x, *layer.to_source_q)
         queries = queries.view(-1, sources.readers, self.heads, self.head_dim)
-        heads = attention(
+        heads = layer.read_source(
             queries.transpose(1, 2),  # (texts, heads, readers, head_dim)
             context.keys,
             context.values,
-            bias=sources.mask,
-            q_start=source_start,
-            **layer.source_options,
+            source_start,
+            sources.mask,
         )
         joined = heads.transpose(1, 2).reshape(x.shape[0], -1)
         return project(joined, *layer.to_source_output)
