@@ -145,7 +145,7 @@ class DecoderProgram(TextProgram):
             # The rows of a beam change their places.
             target = FlatTarget(target.entries.clone(), place)
         self._read(target, sources)
-        written, logits = self._write(ids, place, choice._replace(steps=steps))
+        written, logits = self._write(ids, place, place, choice._replace(steps=steps))
         appended = len(written.ids) + written.is_scored
         if not appended:
             return None

@@ -74,7 +74,7 @@ class HeadAttention:
     """
 
     def __init__(self, layer: MultiHeadAttention, back: int | None) -> None:
-        self._options = {
+        self._options: dict[str, Any] = {
             **layer.options,
             **layer.mechanism.options(None),
             "pattern": layer.pattern,

@@ -1,14 +1,16 @@
 """The language model: a decoder-only Transformer with any pattern, mechanism, positions and kind of cache."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import lcm
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
 
 from regard.arguments import a_string, count_of, of_kind, real
+from regard.backends.native.program import Choice, Written
 from regard.bias import ALiBi
 from regard.core.keywords import OF_MODELS, refusing_keywords
 from regard.core.problem import check_combination
@@ -57,6 +59,8 @@ POSITIONS = ("rotary", "alibi", "learned", "sinusoidal", "none")
 LAYER_OPTIONS = ("qk_norm", "output_gate", "value_residual", "differential", "forgetting")
 CHOOSERS = ("moba", "nsa", "indexer")
 EACH = str | tuple[str, ...]  # one text for all layers, or several that the layers use in turn
+
+Result = TypeVar("Result")
 
 
 @brief
@@ -579,6 +583,39 @@ class LanguageModel(Stack):
 
     def _step_by_program(self, ids: torch.Tensor, state: LanguageState) -> torch.Tensor | None:
         """A step of a small model for a few texts, in one call; None where its modules have to be called."""
+        return self._by_program(state, ids, lambda program, caches: program.step(ids, caches))
+
+    def continue_texts(
+        self, ids: torch.Tensor, state: LanguageState, choice: Choice
+    ) -> tuple[Written, torch.Tensor | None] | None:
+        """Append `ids` (batch,) to the texts, and then the ids that a greedy or a beam search would choose.
+
+        It stops before a step in which a text may end, so that the search decides about that step. The ids are those
+        that the search would choose from the logits of `step`, in less time.
+
+        Args:
+            ids: integers (batch,).
+            state: the texts so far.
+            choice: how many steps there are at most, and which ids are chosen.
+
+        Returns:
+            What was written, and the logits (batch, vocab_size) of the step after it where it was computed. None where
+            the next step has to be asked for, as where something watches the modules.
+        """
+        if "step" in self.__dict__ or type(self).step is not PLAIN_STEP:
+            return None
+        check_step(ids, state, LanguageState)
+        return self._by_program(
+            state, ids, lambda program, caches: program.write(ids, caches, choice)
+        )
+
+    def _by_program(
+        self,
+        state: LanguageState,
+        ids: torch.Tensor,
+        compute: Callable[[LanguageProgram, list[Any]], Result | None],
+    ) -> Result | None:
+        """What a program computes with the caches of all texts, which then hold more; None where there is none."""
         if state.program == NOT_ASKED:
             # A derived class may compute its steps in another way.
             is_usual = type(self) is LanguageModel
@@ -591,15 +628,15 @@ class LanguageModel(Stack):
             return None
         caches = texts.caches.copy()
         try:
-            logits = program.step(ids, caches.each)
+            result = compute(program, caches.each)
         except IndexError:
             check_ids(ids, self.config.vocab_size)  # its error names the id
             raise
-        if logits is None:
+        if result is None:
             return None
         # in one statement, which an exception cannot divide
         state.groups, state.next_scores = [replace(texts, caches=caches)], None
-        return logits
+        return result
 
     def extend(
         self, ids: torch.Tensor, state: LanguageState, tree: Tree | None = None
@@ -708,3 +745,7 @@ class LanguageModel(Stack):
 
     def _score(self, x: torch.Tensor) -> torch.Tensor:
         return super()._score(self.norm(x))
+
+
+# The step that `continue_texts` may leave out; another one, which somebody puts in its place, is called.
+PLAIN_STEP = LanguageModel.step

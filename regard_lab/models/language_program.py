@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from regard.backends.native.bands import entries_before
-from regard.backends.native.program import Program, library_of_programs
+from regard.backends.native.program import Choice, Program, Written, library_of_programs
 from regard.layers import MultiHeadAttention
-from regard.layers.caches import Cache
+from regard.layers.caches import Cache, RingCache
 from regard.layers.caches.entries import HeldEntries
 from regard.layers.step_program import is_computed
 from regard_lab.models import layer_program
@@ -86,31 +86,69 @@ class LanguageProgram(TextProgram):
         logits = self._prepare(ids, caches[0].length)
         if logits is None:
             return None
-        reserved = self._reserve(caches)
+        reserved = self._reserve(caches, 1)
         if reserved is None:
             return None
         if not self._program.run(len(ids), reserved[0].stop - 1, ids.contiguous()):
             return None
-        for layer, cache, held in zip(self._layers, caches, reserved, strict=True):
-            cache.hold(held)
-            cache.belong_to(layer)
+        self._hold(caches, reserved)
         return logits
 
-    def _reserve(self, caches: list[Cache]) -> list[HeldEntries] | None:
-        """A free slot in each cache, into which the attentions write; None unless it is the same slot in all caches."""
+    def write(
+        self, ids: torch.Tensor, caches: list[Any], choice: Choice
+    ) -> tuple[Written, torch.Tensor | None] | None:
+        """What is written after `ids` (batch,), which the caches then hold, and the logits of one step more, if any.
+
+        None where PyTorch has to compute the next step, as in `step`. The caches must be copies, which may change.
+        """
+        if self._modules.are_watched() or not _are_alike(caches, len(ids)):
+            return None
+        position = caches[0].length
+        steps = self._steps_from(ids, position, choice.steps)
+        if steps < 1:
+            return None
+        if choice.beam is not None:
+            if isinstance(
+                caches[0], RingCache
+            ):  # other slots than a search step by step would read
+                return None
+            same_rows = torch.arange(len(ids), device="cpu")
+            for cache in caches:
+                cache.reorder(same_rows)  # the rows change places in memory of their own
+        before = caches[0].entries
+        reserved = self._reserve(caches, steps)
+        if reserved is None:
+            return None
+        steps = reserved[0].entries - before
+        place = reserved[0].stop - steps
+        written, logits = self._write(ids, position, place, choice._replace(steps=steps))
+        appended = len(written.ids) + written.is_scored
+        self._hold(caches, reserved, steps - appended)
+        if not appended:
+            return None
+        return written, logits if written.is_scored else None
+
+    def _reserve(self, caches: list[Cache], most: int) -> list[HeldEntries] | None:
+        """Free slots in each cache, into which the attentions write; None unless they are the same in all caches."""
         reserved: list[HeldEntries] = []
         for layer, cache, back in zip(self._layers, caches, self._backs, strict=True):
             cache.refuse_other(layer)
-            held = cache.reserve()
-            if held is None or (held.dropped and back >= held.entries):
+            held = cache.reserve(most)
+            if held is None or (held.dropped and back > cache.entries):
                 return None
-            is_elsewhere = reserved and held.stop != reserved[0].stop
-            if is_elsewhere or held.planes["k"].device.type != "cpu":
+            if reserved and (held.start, held.stop) != (reserved[0].start, reserved[0].stop):
+                return None
+            if held.planes["k"].device.type != "cpu":
                 return None
             reserved.append(held)
         for attending, held in zip(self._text_attentions, reserved, strict=True):
             attending.read_text(held.planes["k"], held.planes["v"])
         return reserved
+
+    def _hold(self, caches: list[Cache], reserved: list[HeldEntries], left: int = 0) -> None:
+        for layer, cache, held in zip(self._layers, caches, reserved, strict=True):
+            cache.hold(held, left)
+            cache.belong_to(layer)
 
 
 def _are_alike(caches: list[Any], rows: int) -> bool:

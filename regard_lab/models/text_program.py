@@ -99,11 +99,15 @@ class TextProgram(LayerProgram):
         return max(0, min(steps, MOST_STEPS))
 
     def _write(
-        self, ids: torch.Tensor, position: int, choice: Choice
+        self, ids: torch.Tensor, position: int, place: int, choice: Choice
     ) -> tuple[Written, torch.Tensor]:
         """What is written after `ids` (batch,), and the logits (batch, vocab_size) of the last step that was computed.
 
-        The choice has as many steps as `_steps_from` says.
+        The choice has at most as many steps as `_steps_from` says.
+
+        Args:
+            position: of the ids in their texts.
+            place: of their keys and values in memory.
         """
         program = self._program
         if self._rotary is not None:
@@ -113,5 +117,5 @@ class TextProgram(LayerProgram):
             places = torch.arange(position, position + choice.steps)
             vectors = self._positions(places).to(torch.float32).contiguous()
         logits = self._give_rows(self._logits, len(ids))
-        written = program.write(self._logits, ids.contiguous(), position, choice, vectors)
+        written = program.write(self._logits, ids.contiguous(), place, choice, vectors)
         return written, logits

@@ -358,15 +358,16 @@ class Cache(Owned):
         self._held = kept
         return keys, values, bias
 
-    def reserve(self) -> HeldEntries | None:
-        """Room for one more entry of each text, which the caller writes instead of calling `append`.
+    def reserve(self, most: int = 1) -> HeldEntries | None:
+        """Room for one to `most` more entries of each text, which the caller writes instead of calling `append`.
 
-        The caller writes slot `stop - 1` of the planes "k" and "v", (batch, kv_heads, room, dim), and then calls
-        `hold`. Until then the cache keeps the entries that it had.
+        The caller writes the slots behind the entries held, in the planes "k" and "v" (batch, kv_heads, room, dim), in
+        order, and then calls `hold`. Until then the cache keeps the entries that it had.
 
         Returns:
-            The entries held and the new one behind them; None where entries are stored in another way (rounded to int8,
-            joined, paged, with forget gates, with gaps), or where gradients are recorded.
+            The entries held and the new ones behind them, as many as there is memory for; None where entries are stored
+            in another way (rounded to int8, joined, paged, with forget gates, with gaps), or where gradients are
+            recorded.
 
         Raises:
             ArgumentError: the capacity is used up.
@@ -386,14 +387,23 @@ class Cache(Owned):
         if not is_plain or len(held.planes) != 2 or self.joined or torch.is_grad_enabled():
             return None
         self._check_capacity(1)
-        if not held.claimed(1, self._overwrites):
+        added = max(1, min(most, held.room - held.stop))
+        if not held.claimed(added, self._overwrites):
             held = held.moved(self._room(held.entries + 1, held.room))
-            if not held.claimed(1, self._overwrites):
+            added = max(1, min(most, held.room - held.stop))
+            if not held.claimed(added, self._overwrites):
                 return None
-        return HeldEntries(held.planes, held.start, held.stop + 1, held.dropped, held.free_slots)
+        return HeldEntries(
+            held.planes, held.start, held.stop + added, held.dropped, held.free_slots
+        )
 
-    def hold(self, reserved: HeldEntries) -> None:
-        """Add to the cache the entry that the caller wrote into the slot of `reserve`."""
+    def hold(self, reserved: HeldEntries, left: int = 0) -> None:
+        """Add to the cache the entries that the caller wrote into the slots of `reserve`, all but the last `left`."""
+        if left:
+            stop = reserved.stop - left
+            if reserved.free_slots is not None:
+                reserved.free_slots.give_back(reserved.stop, stop)
+            reserved = replace(reserved, stop=stop)
         self._held = self._kept_after_append(reserved)
 
     def crop(self, length: int) -> None:

@@ -56,6 +56,14 @@ class FreeSlots:
         self._written.append(stop if granted else written)
         return granted
 
+    def give_back(self, claimed: int, stop: int) -> None:
+        """Free the slots from `stop` on, which were claimed up to `claimed` and not written."""
+        try:
+            written = self._written.pop()
+        except IndexError:
+            return
+        self._written.append(stop if written == claimed else written)
+
     def note(self, stop: int) -> None:
         """Note that a compiled graph, which claims nothing, has written up to `stop`."""
         self._written[:] = [stop]
