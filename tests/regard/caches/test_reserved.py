@@ -95,3 +95,47 @@ def test_a_full_cache_refuses_one_more() -> None:
     cache = filled("static", capacity=6)
     with pytest.raises(ValueError, match="capacity"):
         cache.reserve()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"), [("dynamic", {}), ("static", {"capacity": 90}), ("ring", {"capacity": 8})]
+)
+@torch.no_grad()
+def test_several_slots_are_as_many_as_there_is_memory_for_and_those_left_are_free(
+    kind: str, options: dict[str, Any]
+) -> None:
+    cache = filled(kind, **options)
+    other = copy.deepcopy(cache)
+    for most, left in ((1, 0), (3, 1), (50, 0), (5, 4), (2, 2), (7, 3)):
+        before, length = cache.entries, cache.length
+        reserved = cache.reserve(most)
+        assert reserved is not None
+        added = reserved.entries - before
+        assert 1 <= added <= most
+        assert added == most or reserved.stop == reserved.room
+        left = min(left, added)
+        for name in ("k", "v"):
+            reserved.planes[name][:, :, reserved.stop - added :] = 1
+        cache.hold(reserved, left)
+        kept = added - left
+        if kept:
+            other.append(torch.ones(2, 3, kept, 5), torch.ones(2, 3, kept, 7))
+        assert cache.length == other.length == length + kept
+        assert torch.equal(keys_of(cache), keys_of(other))
+        memory = cache._held.planes["k"].data_ptr()
+        if left and cache._held.stop < cache._held.room:
+            cache.hold(write(cache))
+            other.append(torch.ones(2, 3, 1, 5), torch.ones(2, 3, 1, 7))
+            assert cache._held.planes["k"].data_ptr() == memory
+
+
+@torch.no_grad()
+def test_slots_that_another_cache_claimed_in_between_stay_claimed() -> None:
+    cache = filled("dynamic")
+    other = copy.copy(cache)  # its entries may not be written over
+    reserved = cache.reserve(3)
+    assert reserved is not None
+    reserved.free_slots.note(reserved.stop + 2)  # as another one with these entries does
+    cache.hold(reserved, 3)
+    assert write(cache).planes["k"].data_ptr() != reserved.planes["k"].data_ptr()
+    assert other.length == 6
