@@ -108,9 +108,8 @@ class LanguageProgram(TextProgram):
         if steps < 1:
             return None
         if choice.beam is not None:
-            if isinstance(
-                caches[0], RingCache
-            ):  # other slots than a search step by step would read
+            # A search step by step would read the entries of a window in other slots.
+            if isinstance(caches[0], RingCache):
                 return None
             same_rows = torch.arange(len(ids), device="cpu")
             for cache in caches:
