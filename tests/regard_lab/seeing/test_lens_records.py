@@ -99,6 +99,7 @@ def test_words_and_their_scores_are_drawn_without_overlap(tmp_path, lens):
 def test_a_dependence_is_orange_what_speaks_against_a_word_grey_and_attention_blue():
     """As in the explorer: one palette for both."""
     from matplotlib.colors import to_hex
+    from matplotlib.patches import Rectangle
 
     assert to_hex(signed_colour(1.0)) == DEPENDS[-1]
     assert to_hex(signed_colour(-1.0)) == OPPOSES[-1]
@@ -107,6 +108,6 @@ def test_a_dependence_is_orange_what_speaks_against_a_word_grey_and_attention_bl
     assert not relevance().are_shares
     with new_figure() as figure:
         draw_words(figure, record)
-        fills = {to_hex(patch.get_facecolor()) for patch in figure.patches}
+        fills = {to_hex(box.get_facecolor()) for box in figure.findobj(Rectangle)}
     assert SCALE[-1] in fills
     assert DEPENDS[-1] not in fills
