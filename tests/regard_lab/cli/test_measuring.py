@@ -11,6 +11,7 @@ from regard.backends import BACKENDS
 from regard.backends.native.library import load
 from regard.core.backend import Refusal
 from regard_lab.bench import running
+from regard_lab.bench.measuring import Pace
 from regard_lab.bench.peaks import Peaks
 from regard_lab.bench.work import Case
 from regard_lab.cli import bench, evaluate
@@ -79,7 +80,10 @@ def test_an_interruption_of_bench_names_how_to_go_on(held, tmp_path):
     assert held == ["second 1", "second 2"]
 
 
-def test_one_real_case_from_start_to_end(tmp_path):
+def test_one_real_case_from_start_to_end(tmp_path, monkeypatch):
+    once = Pace(rounds=1, slow_rounds=1, shortest=0.0)
+    monkeypatch.setattr(running, "QUICK_CPU_PACE", once)
+    monkeypatch.setattr(running, "QUICK_WALL_PACE", once)
     answer = succeeded("bench", "overhead", "--quick", "--out", tmp_path, "--json")
     contest = json.loads(answer.out)["cases"]["overhead"]["contests"][0]
     assert {contender["status"] for contender in contest["contenders"].values()} == {"measured"}
