@@ -129,6 +129,7 @@ def pooled_in_place(model, groups, method):
     return model
 
 
+@pytest.mark.each_value(pairs=[("method", "groups")])
 @pytest.mark.parametrize(
     ("kind", "method"), [(kind, ("mean", "first")[index % 2]) for index, kind in enumerate(KINDS)]
 )

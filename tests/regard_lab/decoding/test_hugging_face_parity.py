@@ -76,6 +76,7 @@ def test_greedy_search_gives_their_tokens(models, texts):
     assert len(set(expected)) >= 3
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("normalisation", "penalty"), [("none", 0.0), ("average", 1.0)])
 @pytest.mark.parametrize("count", [1, 4])
 def test_beam_search_gives_their_tokens_and_scores(models, texts, normalisation, penalty, count):

@@ -87,6 +87,7 @@ RANKINGS = [
 ]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("normalisation", "alpha"), RANKINGS)
 @pytest.mark.parametrize("seed", range(3))
 def test_a_wide_beam_finds_the_best_of_all_texts(normalisation, alpha, seed):
@@ -204,6 +205,7 @@ def by_definition(model, kind, beam, longest, rank, over):
     return sorted(ended.items(), key=lambda text: -text[1][1])[:beam]
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(("normalisation", "alpha"), RANKINGS)
 @pytest.mark.parametrize("beam", [2, 3, 4])
 def test_a_beam_is_its_definition_and_stops_no_search_too_early(beam, normalisation, alpha):

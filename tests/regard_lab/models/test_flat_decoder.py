@@ -30,6 +30,7 @@ def through_modules(state: Any) -> Any:
     return state
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 @pytest.mark.parametrize("changes", SHORT_CONTEXTS, ids=str)
 def test_flat_steps_have_the_bits_of_steps_through_modules_after_any_reordering(

@@ -78,6 +78,7 @@ class ModelPair:
         change(self.other)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("changes", COMPUTED, ids=str)
 @pytest.mark.parametrize("cache", [None, "dynamic", "static"])
 @torch.no_grad()

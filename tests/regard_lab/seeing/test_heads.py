@@ -100,6 +100,7 @@ def losses_by_hand(model, text):
     return -float(logits.log_softmax(-1)[range(len(right)), right].sum()), len(right)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize(
     ("model", "texts"),
     [(small_model(), PAIRS), (language_model(), TEXTS), (encoder(), TEXTS[:2])],

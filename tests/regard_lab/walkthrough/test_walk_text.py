@@ -18,6 +18,7 @@ from regard_lab.walkthrough.writing import Gap, formula_elements, formula_text, 
 LONG = " ".join(["The animal did not cross the street because it was too tired"] * 5)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("width", [60, 100])
 @pytest.mark.parametrize(
     "text",

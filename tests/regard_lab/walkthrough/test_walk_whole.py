@@ -101,6 +101,7 @@ def test_the_parts_of_the_paper_are_all_there():
     )
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("activation", ["relu", "gelu", "gelu-tanh", "silu", "swiglu", "geglu"])
 @pytest.mark.parametrize(("norm", "biases", "tied"), [("rms", False, True), ("layer", True, False)])
 def test_a_trained_language_model(tmp_path, activation, norm, biases, tied):
