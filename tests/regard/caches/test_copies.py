@@ -57,6 +57,7 @@ def append_in_steps(cache, number: float) -> None:
         append(cache, 1 + step % 2, number + step)
 
 
+@pytest.mark.each_value(pairs=[("name", "way"), ("name", "grad")])
 @pytest.mark.parametrize("cropped", [0, 3])
 @pytest.mark.parametrize("grad", [False, True])
 @pytest.mark.parametrize("way", WAYS)

@@ -80,6 +80,7 @@ def continued(layer, x, cache, kept, sizes=(1, 3, 2, 1), **options):
     return torch.cat([layer(part, cache=cache, **options) for part in rest.split(sizes, 1)], 1)
 
 
+@pytest.mark.each_value
 @pytest.mark.parametrize("kind", ["dynamic", "static", "paged"])
 @pytest.mark.parametrize("pattern", PATTERNS)
 def test_going_on_is_the_whole_text_with_the_dropped_keys_hidden(kind, pattern):

@@ -71,6 +71,7 @@ def go_on(state: RecurrentState, text: StateText, steps: list[int], **options) -
 HOLES = p.KeyMask(torch.arange(LENGTH) % torch.tensor([[2], [5]]) > 0)
 
 
+@pytest.mark.each_value(pairs=[("mechanism", "span"), ("mechanism", "steps")])
 @every
 @pytest.mark.parametrize(
     "steps", [[1] * LENGTH, [5, 128, 2, 1, 0, 3]], ids=["one by one", "pieces"]
