@@ -81,7 +81,7 @@ def test_an_interruption_of_bench_names_how_to_go_on(held, tmp_path):
 
 
 def test_one_real_case_from_start_to_end(tmp_path, monkeypatch):
-    once = Pace(rounds=1, slow_rounds=1, shortest=0.0)
+    once = Pace(rounds=1, slow_rounds=1, shortest=0.002)
     monkeypatch.setattr(running, "QUICK_CPU_PACE", once)
     monkeypatch.setattr(running, "QUICK_WALL_PACE", once)
     answer = succeeded("bench", "overhead", "--quick", "--out", tmp_path, "--json")
