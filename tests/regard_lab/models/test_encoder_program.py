@@ -222,6 +222,15 @@ def train(model: Any) -> None:
     model.encoder[0].train()
 
 
+class OwnParameter(nn.Parameter):
+    """A weight that may compute its products in its own way."""
+
+
+def take_a_weight_of_another_class(model: Any) -> None:
+    layer = model.encoder[0].attention.to_q
+    layer.weight = OwnParameter(layer.weight.detach())
+
+
 def take_a_norm_out(model: Any) -> None:
     model.encoder[0].around_attention.norm = nn.Identity()
 
@@ -241,6 +250,7 @@ def rotate_the_keys_of_sources(model: Any) -> None:
         replace_with_a_derived_class,
         compile_a_layer,
         train,
+        take_a_weight_of_another_class,
         take_a_norm_out,
         put_a_norm_last,
         rotate_the_keys_of_sources,
