@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from regard.arguments import count_of, of_kind
-from regard.errors import UnsupportedError
+from regard.errors import ShapeError, UnsupportedError
 from regard.exporting import exporting
 from regard.layers.latent import LatentAttention
 from regard.layers.projection import Projection, is_plain_tensor, project
@@ -26,6 +26,8 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 DTYPES = (torch.float32, torch.bfloat16)
 KINDS = (nn.Linear, Projection)  # exactly these; a subclass may do more than multiply
 ROWS = 64  # that oneDNN is told to expect; from 16 rows on its order of numbers is the same
+# The activations that oneDNN applies to a product, by their names in configs of transformers.
+ACTIVATIONS = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu-tanh": ("gelu", "tanh"), "relu": ("relu", "")}
 # Layers of PyTorch that read the weights of the linear layers inside of them, instead of calling them.
 READ_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 # What a packed layer notes of its weight. A compiler reads numbers and flags, since it cannot look at the weight.
@@ -165,7 +167,12 @@ def _pack(weight: torch.Tensor) -> torch.Tensor:
 
 
 def _multiply(x: torch.Tensor, packed: torch.Tensor, bias: torch.Tensor | None) -> torch.Tensor:
-    return torch.ops.mkldnn._linear_pointwise(x, packed, bias, "none", [], "")
+    return _operation()(x, packed, bias, "none", [], "")
+
+
+def _operation() -> Any:
+    """The product of oneDNN, which can also activate or add."""
+    return torch.ops.mkldnn._linear_pointwise
 
 
 def _read_by_others(module: nn.Module) -> dict[int, str]:
@@ -279,6 +286,31 @@ class PackedLinear(Projection):
                 f"changed in place since, and the packed weight was not; {UNPACK}, and then it can be packed again"
             )
         return _multiply(x, self.weight, self.bias)
+
+    def is_current(self) -> bool:
+        """Whether a call without gradients would multiply with the packed weight, and it is that of the parameter."""
+        own = self.__dict__
+        if own.get("weight") is not own.get("packed"):
+            return False
+        origin = own["origin"]()
+        return origin is None or origin._version == own["origin_version"]
+
+    def multiply_and_activate(self, x: torch.Tensor, activation: str) -> torch.Tensor:
+        """One of ACTIVATIONS of the product, computed while the product is in the processor's cache.
+
+        The caller has asked `is_current`, and x is an input that `forward` takes.
+        """
+        name, form = ACTIVATIONS[activation]
+        return _operation().default(x, self.weight, self._parameters["bias"], name, [], form)
+
+    def multiply_and_add(self, x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
+        """The product plus a tensor of its shape; for callers as those of `multiply_and_activate`."""
+        if added.shape[-1] != self.out_features or added.shape[:-1] != x.shape[:-1]:
+            raise ShapeError(
+                f"{(*added.shape,)} cannot be added to the product of {(*x.shape,)} and a matrix of "
+                f"{self.out_features} rows"
+            )
+        return _operation().binary(x, added, self.weight, self._parameters["bias"], "add")
 
     def _check_call(self, x: torch.Tensor) -> None:
         """Raise for a call that a packed layer does not compute."""

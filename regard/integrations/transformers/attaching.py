@@ -36,6 +36,7 @@ from regard.integrations.transformers.modules import (
     written_out,
 )
 from regard.integrations.transformers.packed import check_documents_were_read, pass_documents
+from regard.integrations.transformers.packed_layers import exchange_layers, restore_layers
 from regard.integrations.transformers.recurring import exchange_recurrent, restore_recurrent
 from regard.integrations.transformers.rewinding import allow_drafts, forbid_drafts
 from regard.integrations.transformers.sharing import HOOKS as SHARED
@@ -178,6 +179,7 @@ def _pack(model: nn.Module, check: bool) -> None:
     """Pack the weights of a model, and compare its outputs with those before."""
     before = TinyOutputs(model) if check else None
     model.__dict__["packed"] = pack_weights(model)
+    exchange_layers(model)
     if before is not None:
         before.check_again("with packed weights")
 
@@ -384,6 +386,7 @@ def detach(model: ModelT) -> ModelT:
         change.undo()
     share_model(model, None)  # ty: ignore[invalid-argument-type]
     expand_latents(model)
+    restore_layers(model)
     unpack_weights(model)
     forbid_drafts(model)
     for hook in model.__dict__.pop(HOOKS, ()):
