@@ -27,7 +27,12 @@ DTYPES = (torch.float32, torch.bfloat16)
 KINDS = (nn.Linear, Projection)  # exactly these; a subclass may do more than multiply
 ROWS = 64  # that oneDNN is told to expect; from 16 rows on its order of numbers is the same
 # The activations that oneDNN applies to a product, by their names in configs of transformers.
-ACTIVATIONS = {"none": ("none", ""), "gelu": ("gelu", "none"), "gelu-tanh": ("gelu", "tanh"), "relu": ("relu", "")}
+ACTIVATIONS = {
+    "none": ("none", ""),
+    "gelu": ("gelu", "none"),
+    "gelu-tanh": ("gelu", "tanh"),
+    "relu": ("relu", ""),
+}
 # Layers of PyTorch that read the weights of the linear layers inside of them, instead of calling them.
 READ_WEIGHTS = (nn.MultiheadAttention, nn.TransformerEncoderLayer)
 # What a packed layer notes of its weight. A compiler reads numbers and flags, since it cannot look at the weight.

@@ -44,6 +44,7 @@ class Kind(IntEnum):
     ROTATE = 5
     ATTEND = 6
     RMS_NORM = 7
+    PROJECT_PANELS = 8
 
 
 Form = tuple[torch.Size, torch.dtype]  # of a weight
@@ -158,6 +159,18 @@ class Written(NamedTuple):
     def last_ids(self, before: torch.Tensor) -> torch.Tensor:
         """The ids of the last step, int64 (rows,); those before where there is none."""
         return self.ids[-1] if len(self.ids) else before
+
+
+class Panels(NamedTuple):
+    """A matrix in panels of neighbouring outputs: (outputs / width, inputs, width), float32 at an address.
+
+    The caller keeps its memory alive until a program that reads it has run.
+    """
+
+    address: int
+    outputs: int
+    inputs: int
+    width: int
 
 
 class HeadSizes(NamedTuple):
@@ -336,6 +349,21 @@ class Program:
         """into = source weightᵀ + bias, added to what `into` holds if `adds`."""
         operation = self._add(Kind.PROJECT, source, into, adds=adds)
         self._point(operation, "weight", weight)
+        self._point(operation, "bias", bias)
+
+    def project_panels(
+        self, source: int, into: int, panels: Panels, bias: torch.Tensor | None, adds: bool = False
+    ) -> None:
+        """As `project`, with a matrix in panels, which is faster for more than a few rows."""
+        operation = self._add(
+            Kind.PROJECT_PANELS,
+            source,
+            into,
+            adds=adds,
+            weight=panels.address,
+            weight_size=panels.outputs * panels.inputs,
+            head_dim=panels.width,
+        )
         self._point(operation, "bias", bias)
 
     def norm(

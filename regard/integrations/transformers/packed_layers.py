@@ -5,6 +5,8 @@ The modules of a layer are then not called: between products, which fill the cac
 takes ten times as long as in a loop. Many rows pass through the feed-forward part by blocks, so that its hidden numbers
 stay in the cache, and their memory is not fetched from the system again in every layer.
 
+Of up to 64 rows the compiled library computes everything but attention, in two calls; see `layer_program`.
+
 A layer that anything watches or has changed calls its modules as before.
 """
 
@@ -19,9 +21,11 @@ import torch
 from torch import nn
 from transformers.activations import GELUActivation
 
+from regard.backends.native.program import MOST_ROWS
 from regard.exporting import exporting
 from regard.functional.measured import is_unwatched
 from regard.integrations.transformers.attending import regard_attention
+from regard.integrations.transformers.layer_program import LayerProgram
 from regard.layers.packed import PackedLinear
 from regard.layers.projection import hooks_of_all_modules
 
@@ -53,10 +57,14 @@ LAYERS = {
     "xlm_roberta.modeling_xlm_roberta": "XLMRobertaLayer",
 }
 PARTS = ("Attention", "SelfAttention", "SelfOutput", "Intermediate", "Output")
-AFTER = ("dense", "LayerNorm", "dropout")  # the modules behind attention and behind the hidden numbers
+AFTER = (
+    "dense",
+    "LayerNorm",
+    "dropout",
+)  # the modules behind attention and behind the hidden numbers
 # Arguments with which a layer reads keys of another text or of a cache.
 OTHER_KEYS = {"cache", "past_key_values", "encoder_hidden_states", "encoder_attention_mask"}
-ROWS = 128  # of a block: its products are as fast as those of more rows
+ROWS = 256  # of a block: its products are as fast as those of more rows
 
 
 class _Computed(NamedTuple):
@@ -84,6 +92,7 @@ class _Kept:
         self.computed = computed
         self.activation = activation
         self.dtype = computed.query.dtype
+        self.program: LayerProgram | None = None
         self._modules = [module for module in layer.modules() if module is not layer]
         self._kinds = [*map(type, self._modules)]
         self._states = [module.__dict__ for module in self._modules]
@@ -186,25 +195,58 @@ def _compute(
     if type(x) is not torch.Tensor or x.dim() != 3 or not x.is_cpu or x.dtype != kept.dtype:
         return None
 
-    computed = kept.computed
-    batch, length, dim = x.shape
-    heads = computed.heads
-    by_head = (batch, length, -1, heads.attention_head_size)
-    q = computed.query.multiply_and_activate(x, "none").view(by_head).transpose(1, 2)
-    k = computed.key.multiply_and_activate(x, "none").view(by_head).transpose(1, 2)
-    v = computed.value.multiply_and_activate(x, "none").view(by_head).transpose(1, 2)
-    attended, _ = regard_attention(heads, q, k, v, mask, scaling=heads.scaling, **given)
-    mixed = computed.mix.multiply_and_add(attended.reshape(batch, length, -1), x)
-    rows = _normed(computed.mixed_norm, mixed).view(-1, dim)
+    if x.shape[2] != kept.computed.query.in_features:
+        return None  # the module reports it
+    # One thread computes few rows faster by itself; oneDNN divides its products among several.
+    program = kept.program
+    is_small = 0 < x.shape[0] * x.shape[1] <= MOST_ROWS and torch.get_num_threads() == 1
+    if program is None or not is_small or not program.begin():
+        mixed = _attended(kept.computed, _heads(kept.computed, x), x, mask, given)
+        return _behind_attention(kept, mixed, x)
+    try:
+        rows = x.contiguous().view(-1, x.shape[2])
+        mixed = _attended(kept.computed, program.heads(rows), x, mask, given)
+        if mixed.dtype != x.dtype:
+            return _behind_attention(kept, mixed, x)
+        return program.outputs(mixed.view(len(rows), -1), rows).view(x.shape)
+    finally:
+        program.end()
 
-    count = batch * length
-    blocks = rows.tensor_split(-(-count // ROWS)) if count > ROWS else (rows,)
+
+def _heads(computed: _Computed, x: torch.Tensor) -> list[torch.Tensor]:
+    """Queries, keys and values, (batch, length, width) each."""
+    linears = (computed.query, computed.key, computed.value)
+    return [linear.multiply_and_activate(x, "none") for linear in linears]
+
+
+def _attended(
+    computed: _Computed,
+    heads: list[torch.Tensor],
+    x: torch.Tensor,
+    mask: Any,
+    options: dict[str, Any],
+) -> torch.Tensor:
+    """The outputs of attention, (batch, length, width), as the module of BERT calls it."""
+    module = computed.heads
+    batch, length, _ = x.shape
+    by_head = (batch, length, -1, module.attention_head_size)
+    q, k, v = (numbers.view(by_head).transpose(1, 2) for numbers in heads)
+    output, _ = regard_attention(module, q, k, v, mask, scaling=module.scaling, **options)
+    return output.reshape(batch, length, -1).contiguous()
+
+
+def _behind_attention(kept: _Kept, mixed: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+    """The outputs of a layer by operations of PyTorch."""
+    computed = kept.computed
+    summed = computed.mix.multiply_and_add(mixed, x)
+    rows = _normed(computed.mixed_norm, summed).view(-1, x.shape[2])
+    blocks = rows.tensor_split(-(-len(rows) // ROWS)) if len(rows) > ROWS else (rows,)
     outputs = []
     for block in blocks:
         hidden = computed.widen.multiply_and_activate(block, kept.activation)
         outputs.append(_normed(computed.norm, computed.narrow.multiply_and_add(hidden, block)))
     output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-    return output.view(batch, length, dim)
+    return output.view(x.shape)
 
 
 def _normed(norm: Any, x: torch.Tensor) -> torch.Tensor:
@@ -226,7 +268,7 @@ def _are_modules_needed() -> bool:
 def _look_at(layer: nn.Module, parts: tuple[type, ...]) -> _Kept | None:
     """What a layer has now; None where the call of one of its modules does more than BERT's code says."""
     try:
-        own = layer._modules
+        own: dict[str, Any] = layer._modules
         attention, widening, narrowing = own["attention"], own["intermediate"], own["output"]
         heads, mixing = attention._modules["self"], attention._modules["output"]
         query, key, value = map(heads._modules.__getitem__, ("query", "key", "value"))
@@ -243,15 +285,16 @@ def _look_at(layer: nn.Module, parts: tuple[type, ...]) -> _Kept | None:
         return None
     if not type(mixed_dropout) is type(dropout) is nn.Dropout:
         return None
-    computed = _Computed(
-        heads, query, key, value, mix, mixed_norm, widen, activation, narrow, norm
-    )
+    computed = _Computed(heads, query, key, value, mix, mixed_norm, widen, activation, narrow, norm)
     if any(type(linear) is not PackedLinear for linear in computed.linears()):
         return None
     dtypes = {linear.dtype for linear in computed.linears()}
-    dtypes |= {mixed_norm.weight.dtype, norm.weight.dtype}
+    dtypes.update((mixed_norm.weight.dtype, norm.weight.dtype))
     kept = _Kept(layer, computed, name)
-    return kept if len(dtypes) == 1 and kept.holds() else None
+    if len(dtypes) > 1 or not kept.holds():
+        return None
+    kept.program = LayerProgram.of(computed, name)
+    return kept
 
 
 def _name_of(activation: Any) -> str | None:

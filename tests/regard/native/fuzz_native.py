@@ -25,7 +25,7 @@ from regard.backends.native.bands import EVERY_KEY_BEFORE
 from regard.backends.native.filling import KernelCall, describe, fill_gradients
 from regard.backends.native.library import MOST_TOP, CCall, CStatistics
 from regard.backends.native.lowering import Lowered
-from regard.backends.native.program import ACTIVATIONS, Attending, HeadSizes, Program
+from regard.backends.native.program import ACTIVATIONS, Attending, HeadSizes, Panels, Program
 from regard.backends.native.recurrence import RecurrenceKernel
 from regard.backends.recurrence import RecurrenceInputs, Rule
 from regard.backends.schedule import Arrays
@@ -397,6 +397,10 @@ def compute_program(draw: random.Random) -> None:
     program.activate(gate, draw.choice([*ACTIVATIONS]))
     program.multiply(gate, wide)
     program.project(wide, x, torch.randn(dim, hidden), None, adds=True)
+    panels = torch.randn(3, dim, 32)  # it lives until the program has run
+    of_panels = program.buffer(96)
+    matrix = Panels(panels.data_ptr(), 96, dim, 32)
+    program.project_panels(x, of_panels, matrix, torch.randn(96), adds=True)
     assert program.finish()
     # The interface gives no sizes of the cosines and sines, so that they are as many as the places.
     turns = torch.randn(2, length, head_dim)

@@ -18,6 +18,7 @@ from regard.backends.native.program import (
     Beam,
     Choice,
     HeadSizes,
+    Panels,
     Program,
     Written,
 )
@@ -125,6 +126,72 @@ def test_a_row_has_the_bits_that_it_has_alone_with_any_registers(native: Library
             assert run_on(program, 1, {buffer: alone})
             assert torch.equal(alone[0], together[row])
         assert torch.equal(narrow, together)
+
+
+def in_panels(matrix: torch.Tensor, width: int) -> torch.Tensor:
+    """A matrix (outputs, inputs) in panels, (outputs / width, inputs, width)."""
+    return matrix.unflatten(0, (-1, width)).mT.contiguous()
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 11, 12, 13, 23, 59, MOST_ROWS])
+@pytest.mark.parametrize(("width", "panels", "inputs"), [(32, 3, 1), (64, 1, 67), (96, 2, 31)])
+@pytest.mark.parametrize("adds", [False, True])
+def test_a_matrix_in_panels_has_the_product_of_its_formula_and_a_row_its_bits(
+    native: Library, rows: int, width: int, panels: int, inputs: int, adds: bool
+) -> None:
+    torch.manual_seed(rows)
+    outputs = width * panels
+    matrix = torch.randn(outputs, inputs)
+    bias = torch.randn(outputs) if rows % 2 else None
+    weights = in_panels(matrix, width)
+    program = Program(native)
+    x, y = program.buffer(inputs), program.buffer(outputs)
+    program.project_panels(
+        x, y, Panels(weights.data_ptr(), outputs, inputs, width), bias, adds=adds
+    )
+    assert program.finish()
+    numbers = torch.randn(rows, inputs)
+    held = torch.randn(rows, outputs)
+    product = held.clone()
+    assert run_on(program, rows, {x: numbers, y: product})
+    expected = F.linear(numbers.double(), matrix.double(), None if bias is None else bias.double())
+    assert_close(product, expected + held.double() if adds else expected)
+
+    native.handle.rg_use_instructions(AVX2)
+    narrow = held.clone()
+    assert run_on(program, rows, {x: numbers, y: narrow})
+    native.handle.rg_use_instructions(BEST)
+    assert torch.equal(narrow, product)
+    alone = held[-1:].clone()
+    assert run_on(program, 1, {x: numbers[-1:].clone(), y: alone})
+    assert torch.equal(alone[0], product[-1])
+
+
+@pytest.mark.parametrize(
+    ("width", "outputs", "numbers"), [(48, 96, 96), (64, 96, 96), (0, 96, 96), (32, 96, 95)]
+)
+def test_panels_that_do_not_fit_are_refused(
+    native: Library, width: int, outputs: int, numbers: int
+) -> None:
+    weights = torch.randn(96, 7)
+    program = Program(native)
+    x, y = program.buffer(7), program.buffer(outputs)
+    program.project_panels(x, y, Panels(weights.data_ptr(), numbers, 7, width), None)
+    assert program.finish()
+    with pytest.raises(RegardError):
+        run_on(program, 2, {x: torch.randn(2, 7), y: torch.randn(2, outputs)})
+
+
+def test_gelu_has_the_numbers_of_its_formula_far_out_too(native: Library) -> None:
+    program = Program(native)
+    buffer = program.buffer(4099)
+    program.activate(buffer, "gelu")
+    assert program.finish()
+    x = torch.linspace(-9, 9, 4099)
+    x[:6] = torch.tensor([-0.0, 1e-30, -1e-30, 40.0, math.inf, math.nan])
+    expected = F.gelu(x.double())
+    assert run_on(program, 1, {buffer: x})
+    torch.testing.assert_close(x.double(), expected, rtol=1e-6, atol=5e-7, equal_nan=True)
 
 
 class RandomText:

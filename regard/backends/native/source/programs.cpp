@@ -20,6 +20,11 @@ int check_product(const rg_program &p, const rg_operation &o) {
   return !o.bias || holds(o.bias_size, p.width[o.into]) ? RG_OK : RG_BAD_TENSOR;
 }
 
+int check_panels(const rg_program &p, const rg_operation &o) {
+  if (o.head_dim < 1 || o.head_dim % 32 || p.width[o.into] % o.head_dim) return RG_BAD_SIZES;
+  return check_product(p, o);
+}
+
 int check_norm(const rg_program &p, const rg_operation &o) {
   const int32_t width = p.width[o.into];
   if (p.width[o.from] != width) return RG_BAD_SIZES;
@@ -122,6 +127,7 @@ int check(const rg_program &p, const rg_operation &o, float *const *memory) {
   switch (o.kind) {
     case RG_EMBED: return check_embedding(p, o);
     case RG_PROJECT: return check_product(p, o);
+    case RG_PROJECT_PANELS: return check_panels(p, o);
     case RG_NORM:
     case RG_RMS_NORM: return check_norm(p, o);
     case RG_ACTIVATE: return o.activation >= RG_RELU && o.activation <= RG_SILU ? RG_OK : RG_BAD_OPTIONS;

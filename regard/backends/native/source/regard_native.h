@@ -189,6 +189,7 @@ enum {
   RG_ROTATE = 5,    // heads of into are rotated: x · cos + (halves of x exchanged) · sin
   RG_ATTEND = 6,    // into = attention of the queries `from`
   RG_RMS_NORM = 7,  // into = from / sqrt(mean of squares + number) · weight
+  RG_PROJECT_PANELS = 8,  // as RG_PROJECT; weight (width of into / head_dim, width of from, head_dim): panels of neighbouring outputs
 };
 enum { RG_RELU = 0, RG_GELU = 1, RG_GELU_TANH = 2, RG_SILU = 3 };
 enum { RG_AS_IT_IS = -1, RG_AMONG_ROWS = -2 };
@@ -197,7 +198,7 @@ typedef struct {
   int32_t kind, from, into;       // kind, and numbers of buffers
   int32_t keys, values;           // buffers of RG_ATTEND, unless it is the call as it is
   int32_t activation, adds;       // adds: the product of RG_PROJECT is added to what the buffer holds
-  int32_t head_dim;               // of RG_ROTATE
+  int32_t head_dim;               // of RG_ROTATE; of RG_PROJECT_PANELS the outputs of a panel, a multiple of 32
   double number;
   const void *weight, *bias;      // NULL where there is none
   int64_t weight_size, bias_size; // numbers that may be read

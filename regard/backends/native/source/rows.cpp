@@ -2,7 +2,7 @@
 //
 // The bits of a row depend neither on the other rows nor on the width of registers. This file is compiled once for each
 // width, like kernel.cpp.
-#include "vectors.h"
+#include "row_panels.h"
 
 namespace RG_SPACE {
 namespace {
@@ -155,14 +155,20 @@ static void rms_norm_rows(const rg_operation &p, int rows, const real *x, real *
   }
 }
 
+// x (1 + erf(x / √2)) / 2, by equation 7.1.26 of Abramowitz and Stegun, whose erf has an error of 1.5e-7
+static inline vf gelu(vf x) {
+  const vf z = larger(x, -x) * all((real)0.7071067811865476);
+  const vf t = all(1) / madd(all((real)0.3275911), z, all(1));
+  vf terms = all((real)1.061405429);
+  for (real term : {(real)-1.453152027, (real)1.421413741, (real)-0.284496736, (real)0.254829592}) terms = madd(terms, t, all(term));
+  const vf erf = all(1) - terms * t * exp2(z * z * all(-LOG2E));
+  return all((real)0.5) * x * (all(1) + (x < all(0) ? -erf : erf));
+}
+
 static vf activated(vf x, int activation) {
-  const real root_half = (real)0.7071067811865476, slope = (real)0.7978845608028654, cubic = (real)0.044715;
-  vf out = x;
+  const real slope = (real)0.7978845608028654, cubic = (real)0.044715;
   if (activation == RG_RELU) return larger(all(0), x);  // NaN stays NaN
-  if (activation == RG_GELU) {
-    for (int i = 0; i < W; i++) out[i] = (real)0.5 * x[i] * ((real)1 + std::erf(x[i] * root_half));
-    return out;
-  }
+  if (activation == RG_GELU) return gelu(x);
   if (activation == RG_GELU_TANH) {
     const vf inner = all(slope) * (x + all(cubic) * x * x * x);
     return all((real)0.5) * x * (all(1) + tanh(inner));
@@ -229,6 +235,7 @@ void operate(const rg_operation *p, const rg_program *program, float *const *mem
       for (int r = 0; r < rows; r++) embed_row(*p, program->ids[r], r % program->places, into + (long)r * width, width);
       return;
     case RG_PROJECT: return project_all(*p, rows, from, program->width[p->from], into, width, 0, width);
+    case RG_PROJECT_PANELS: return project_by_panels(*p, rows, from, program->width[p->from], into, width);
     case RG_NORM: return norm_rows(*p, rows, from, into, width);
     case RG_RMS_NORM: return rms_norm_rows(*p, rows, from, into, width);
     case RG_ACTIVATE: return activate_all(into, (long)rows * width, p->activation);
