@@ -304,7 +304,7 @@ def test_searches_write_the_texts_of_a_model_without_programs(
     model = model_of(positions="rotary")
     texts = generate(model, PROMPTS, max_tokens=12, **options)
     assert all(computed)
-    assert computed
+    assert computed or not options  # the likeliest ids are written without a step
     monkeypatch.setattr(LanguageProgram, "of", lambda *_: None)
     expected = generate(model, PROMPTS, max_tokens=12, **options)
     for found_of_prompt, expected_of_prompt in zip(texts, expected, strict=True):
