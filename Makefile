@@ -103,7 +103,7 @@ bench: $(BUILT)               ## measurements that take minutes; results are com
 	$(BIN)/pip install -q -c constraints.txt -e '.[bench]'
 	# A report of another family of processors is kept: name another folder for yours.
 	$(BIN)/regard bench $(PATTERNS) --out benchmarks/results/attention_cpu
-	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.libraries linear additive --out benchmarks/results/mechanisms_cpu
+	OMP_NUM_THREADS=1 $(BIN)/regard bench linear additive --out benchmarks/results/mechanisms_cpu
 	$(BIN)/python -m benchmarks.complexity --out benchmarks/results/complexity_cpu
 	$(BIN)/python -m benchmarks.behaviour --out benchmarks/results/behaviour_cpu
 	$(BIN)/python benchmarks/evicting.py

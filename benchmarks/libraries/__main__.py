@@ -1,4 +1,4 @@
-"""Compares regard with libraries for mechanisms, runtimes, servers and training, and with plain PyTorch.
+"""Compares single layers, training steps, translators, attached models and kernels of servers with other libraries.
 
 python -m benchmarks.libraries [CASE ...] [--out DIR] [--resume] [--quick]
 """
@@ -10,8 +10,6 @@ from pathlib import Path
 
 from benchmarks.libraries.attached import ATTACHED_CASE
 from benchmarks.libraries.layers import STEP_CASE, TRAINING_CASE, TRANSLATING_CASE
-from benchmarks.libraries.mechanisms import MECHANISM_CASES
-from benchmarks.libraries.runtimes import RUNTIME_CASES
 from benchmarks.libraries.servers import SERVING_CASE
 from regard.errors import RegardError
 from regard_lab.bench import Results, describe_results
@@ -21,15 +19,7 @@ from regard_lab.bench.work import Case
 OUT = Path("runs") / "libraries"
 CASES: dict[str, Case] = {
     case.name: case
-    for case in (
-        *MECHANISM_CASES,
-        *RUNTIME_CASES,
-        SERVING_CASE,
-        STEP_CASE,
-        TRANSLATING_CASE,
-        TRAINING_CASE,
-        ATTACHED_CASE,
-    )
+    for case in (SERVING_CASE, STEP_CASE, TRANSLATING_CASE, TRAINING_CASE, ATTACHED_CASE)
 }
 
 

@@ -1,6 +1,5 @@
 """Kernels of vLLM and SGLang for CPUs, which their servers call, beside `attention`."""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import torch
@@ -8,13 +7,7 @@ import torch
 from regard.errors import UnsupportedError
 from regard.mechanisms import GatedDelta
 from regard.patterns import Causal
-from regard.testing.serving_kernels import (
-    VLLM_HEAD_DIMS,
-    kernels,
-    one_row_for_each_token,
-    sglang_call,
-    vllm_call,
-)
+from regard.testing import serving_kernels as serving
 from regard_lab.bench.cases import REGARD
 from regard_lab.bench.peers import SDPA, SDPA_GROUPED
 from regard_lab.bench.work import (
@@ -28,110 +21,6 @@ from regard_lab.bench.work import (
     Work,
 )
 
-LATENT_BLOCK = 16  # entries of a block of vLLM's cache of latents
-SPLITS = 8  # parts into which SGLang divides the keys of one query
-
-
-def sglang_decoding_call(
-    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, v_dim: int, scale: float
-) -> Callable[[], torch.Tensor]:
-    """`decode_attention_cpu`: one query for each batch row.
-
-    Args:
-        v: None where the values are the first `v_dim` numbers of the keys, as with latents.
-    """
-    batch, heads = q.shape[:2]
-    k_len = k.shape[2]
-    operations = kernels()
-    queries = one_row_for_each_token(q)
-    keys = one_row_for_each_token(k)
-    values = keys[..., :v_dim] if v is None else one_row_for_each_token(v)
-    partial_results = torch.empty(batch, heads, SPLITS, v_dim + 1)
-    places = (torch.arange(batch)[:, None] * k_len + torch.arange(k_len)).int()
-    requests = torch.arange(batch)
-    k_lengths = torch.full((batch,), k_len)
-    output = torch.full((batch, heads, v_dim), torch.nan, dtype=q.dtype)
-
-    def attend() -> torch.Tensor:
-        operations.decode_attention_cpu(
-            queries,
-            keys,
-            values,
-            output,
-            None,
-            None,
-            None,
-            partial_results,
-            places,
-            requests,
-            k_lengths,
-            scale,
-            0.0,
-            False,
-            -1,
-            None,
-            None,
-        )
-        return output[:, :, None]
-
-    return attend
-
-
-def vllm_latent_call(
-    q: torch.Tensor, latents: torch.Tensor, v_dim: int, scale: float
-) -> Callable[[], torch.Tensor]:
-    """`mla_decode_kvcache`: one query for each batch row over latents, whose first `v_dim` numbers are the values.
-
-    Args:
-        latents: (batch, 1, k_len, dim), where k_len is a multiple of 16.
-    """
-    batch, heads, _, dim = q.shape
-    k_len = latents.shape[2]
-    operations = kernels()
-    queries = q[:, :, 0].contiguous()
-    blocks = k_len // LATENT_BLOCK
-    cached = latents.reshape(batch * blocks, LATENT_BLOCK, dim).contiguous()
-    table = torch.arange(batch * blocks, dtype=torch.int32).view(batch, blocks)
-    k_lengths = torch.full((batch,), k_len, dtype=torch.int32)
-    output = torch.full((batch, heads, v_dim), torch.nan, dtype=q.dtype)
-
-    def attend() -> torch.Tensor:
-        operations.mla_decode_kvcache(output, queries, cached, scale, table, k_lengths)
-        return output[:, :, None]
-
-    return attend
-
-
-def sglang_gated_delta_call(
-    q: torch.Tensor,
-    k: torch.Tensor,
-    v: torch.Tensor,
-    log_decay: torch.Tensor,
-    strength: torch.Tensor,
-) -> Callable[[], torch.Tensor]:
-    """`chunk_gated_delta_rule_cpu` of one batch row in bfloat16, from a state of zeros; its outputs are scaled.
-
-    Args:
-        log_decay: (1, heads, length), in float32; strength: the same shape.
-    """
-    _, heads, length, dim = q.shape
-    operations = kernels()
-    queries, keys, values = (x.transpose(1, 2).contiguous() for x in (q, k, v))
-    decay = log_decay.transpose(1, 2).float().contiguous()
-    beta = strength.transpose(1, 2).to(q.dtype).contiguous()
-    state = torch.zeros(1, heads, dim, v.shape[3])
-    ends = torch.tensor([0, length], dtype=torch.int32)
-    place = torch.zeros(1, dtype=torch.int32)
-
-    def attend() -> torch.Tensor:
-        state.zero_()
-        output, _ = operations.chunk_gated_delta_rule_cpu(
-            queries, keys, values, decay, beta, state, True, ends, False, False, place
-        )
-        return output.transpose(1, 2)
-
-    return attend
-
 
 def _vllm(work: Work, tensors: Tensors) -> Attend:
     """vLLM's kernel over a cache of blocks, which is written in advance."""
@@ -139,23 +28,23 @@ def _vllm(work: Work, tensors: Tensors) -> Attend:
     if work.gated:
         raise UnsupportedError(f"its own code has no kernel for {work.mechanism}")
     if work.latent:
-        return vllm_latent_call(q, k, work.v_dim, work.scale)
-    if work.head_dim not in VLLM_HEAD_DIMS:
+        return serving.vllm_latent_call(q, k, work.v_dim, work.scale)
+    if work.head_dim not in serving.VLLM_HEAD_DIMS:
         raise UnsupportedError(f"it has no kernel for heads of {work.head_dim}")
     earlier = _keys_before(work)
-    return vllm_call(q, k, v, is_causal=True, earlier=earlier, scale=work.scale)
+    return serving.vllm_call(q, k, v, is_causal=True, earlier=earlier, scale=work.scale)
 
 
 def _sglang(work: Work, tensors: Tensors) -> Attend:
     q, k, v = _served(work, tensors, ("bfloat16",))
     if work.gated:
         gates = tensors.parameters
-        return sglang_gated_delta_call(q, k, v, gates["log_decay"], gates["strength"])
+        return serving.sglang_gated_delta_call(q, k, v, gates["log_decay"], gates["strength"])
     if work.q_len == 1:
         values = None if work.latent else v
-        return sglang_decoding_call(q, k, values, work.v_dim, work.scale)
+        return serving.sglang_decoding_call(q, k, values, work.v_dim, work.scale)
     earlier = _keys_before(work)
-    return sglang_call(q, k, v, is_causal=True, earlier=earlier, scale=work.scale)
+    return serving.sglang_call(q, k, v, is_causal=True, earlier=earlier, scale=work.scale)
 
 
 def _served(

@@ -18,12 +18,14 @@ import torch
 
 Attend = Callable[[], torch.Tensor]
 BLOCK = 32  # entries of a block of vLLM's cache
+LATENT_BLOCK = 16  # the same, of latents
+SPLITS = 8  # parts into which SGLang divides the keys of one query
 # The sizes of heads for which vLLM's kernel was compiled.
 VLLM_HEAD_DIMS = (32, 64, 80, 96, 112, 128, 160, 192, 224, 256, 512)
 
 
 @cache
-def kernels() -> Any:
+def _operations() -> Any:
     """The operations, without importing vllm itself, which needs many packages."""
     spec = find_spec("vllm")
     assert spec is not None
@@ -55,10 +57,10 @@ def vllm_call(
     """
     batch, heads, q_len, dim = q.shape
     kv_heads, k_len = k.shape[1:3]
-    operations = kernels()
-    queries = one_row_for_each_token(q)
-    keys = one_row_for_each_token(k)
-    values = one_row_for_each_token(v)
+    operations = _operations()
+    queries = _one_row_for_each_token(q)
+    keys = _one_row_for_each_token(k)
+    values = _one_row_for_each_token(v)
     blocks = -(-k_len // BLOCK)  # of a request
     cache = torch.zeros(batch * blocks, kv_heads, 2 * BLOCK, dim, dtype=q.dtype)
     k_cache, v_cache = cache.chunk(2, dim=2)
@@ -126,10 +128,10 @@ def sglang_call(
     """`extend_attention_cpu`: the last keys are those of the queries, the others lie in a buffer; options as above."""
     batch, _, q_len, dim = q.shape
     k_len = k.shape[2]
-    operations = kernels()
-    queries = one_row_for_each_token(q)
-    keys = one_row_for_each_token(k)
-    values = one_row_for_each_token(v)
+    operations = _operations()
+    queries = _one_row_for_each_token(q)
+    keys = _one_row_for_each_token(k)
+    values = _one_row_for_each_token(v)
     new = torch.arange(batch)[:, None] * k_len + torch.arange(k_len - q_len, k_len)
     new_k = keys[new.flatten()].contiguous() if is_causal else None
     new_v = values[new.flatten()].contiguous() if is_causal else None
@@ -168,6 +170,105 @@ def sglang_call(
     return attend
 
 
+def sglang_decoding_call(
+    q: torch.Tensor, k: torch.Tensor, v: torch.Tensor | None, v_dim: int, scale: float
+) -> Attend:
+    """`decode_attention_cpu`: one query for each batch row.
+
+    Args:
+        v: None where the values are the first `v_dim` numbers of the keys, as with latents.
+    """
+    batch, heads = q.shape[:2]
+    k_len = k.shape[2]
+    operations = _operations()
+    queries = _one_row_for_each_token(q)
+    keys = _one_row_for_each_token(k)
+    values = keys[..., :v_dim] if v is None else _one_row_for_each_token(v)
+    partial_results = torch.empty(batch, heads, SPLITS, v_dim + 1)
+    places = (torch.arange(batch)[:, None] * k_len + torch.arange(k_len)).int()
+    requests = torch.arange(batch)
+    k_lengths = torch.full((batch,), k_len)
+    output = torch.full((batch, heads, v_dim), torch.nan, dtype=q.dtype)
+
+    def attend() -> torch.Tensor:
+        operations.decode_attention_cpu(
+            queries,
+            keys,
+            values,
+            output,
+            None,
+            None,
+            None,
+            partial_results,
+            places,
+            requests,
+            k_lengths,
+            scale,
+            0.0,
+            False,
+            -1,
+            None,
+            None,
+        )
+        return output[:, :, None]
+
+    return attend
+
+
+def vllm_latent_call(q: torch.Tensor, latents: torch.Tensor, v_dim: int, scale: float) -> Attend:
+    """`mla_decode_kvcache`: one query for each batch row over latents, whose first `v_dim` numbers are the values.
+
+    Args:
+        latents: (batch, 1, k_len, dim), where k_len is a multiple of 16.
+    """
+    batch, heads, _, dim = q.shape
+    k_len = latents.shape[2]
+    operations = _operations()
+    queries = q[:, :, 0].contiguous()
+    blocks = k_len // LATENT_BLOCK
+    cached = latents.reshape(batch * blocks, LATENT_BLOCK, dim).contiguous()
+    table = torch.arange(batch * blocks, dtype=torch.int32).view(batch, blocks)
+    k_lengths = torch.full((batch,), k_len, dtype=torch.int32)
+    output = torch.full((batch, heads, v_dim), torch.nan, dtype=q.dtype)
+
+    def attend() -> torch.Tensor:
+        operations.mla_decode_kvcache(output, queries, cached, scale, table, k_lengths)
+        return output[:, :, None]
+
+    return attend
+
+
+def sglang_gated_delta_call(
+    q: torch.Tensor,
+    k: torch.Tensor,
+    v: torch.Tensor,
+    log_decay: torch.Tensor,
+    strength: torch.Tensor,
+) -> Attend:
+    """`chunk_gated_delta_rule_cpu` of one batch row in bfloat16, from a state of zeros; its outputs are scaled.
+
+    Args:
+        log_decay: (1, heads, length), in float32; strength: the same shape.
+    """
+    _, heads, length, dim = q.shape
+    operations = _operations()
+    queries, keys, values = (x.transpose(1, 2).contiguous() for x in (q, k, v))
+    decay = log_decay.transpose(1, 2).float().contiguous()
+    beta = strength.transpose(1, 2).to(q.dtype).contiguous()
+    state = torch.zeros(1, heads, dim, v.shape[3])
+    ends = torch.tensor([0, length], dtype=torch.int32)
+    place = torch.zeros(1, dtype=torch.int32)
+
+    def attend() -> torch.Tensor:
+        state.zero_()
+        output, _ = operations.chunk_gated_delta_rule_cpu(
+            queries, keys, values, decay, beta, state, True, ends, False, False, place
+        )
+        return output.transpose(1, 2)
+
+    return attend
+
+
 def _new_output(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The output that a kernel writes, (batch · q_len, heads, dim), and the same numbers with the axes of q."""
     batch, heads, q_len, dim = q.shape
@@ -175,6 +276,6 @@ def _new_output(q: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     return output, output.view(batch, q_len, heads, dim).transpose(1, 2)
 
 
-def one_row_for_each_token(x: torch.Tensor) -> torch.Tensor:
+def _one_row_for_each_token(x: torch.Tensor) -> torch.Tensor:
     """(batch · length, heads, dim)."""
     return x.transpose(1, 2).flatten(0, 1).contiguous()

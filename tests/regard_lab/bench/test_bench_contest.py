@@ -1,6 +1,7 @@
 """A contest times whoever is right, and says of everyone else why not."""
 
 from dataclasses import replace
+from importlib.util import find_spec
 
 import pytest
 
@@ -18,6 +19,7 @@ from regard_lab.bench.work import (
     Contest,
     Promise,
     Work,
+    make_tensors,
 )
 
 WORK = Work(12, heads=2, head_dim=8, pattern=Causal())
@@ -85,6 +87,20 @@ def test_our_backend_is_said_and_what_could_not_be_checked():
     assert record["contenders"]["regard"]["backend"] in BACKENDS
     assert record["contenders"]["regard"]["notes"] == []
     assert "without dropout" in record["contenders"]["fine"]["notes"][0]
+
+
+RUNTIMES = (peers.ONNX_ATTENTION, peers.ONNX_MULTI_HEAD, peers.ONNX_GROUPED, peers.OPENVINO)
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES, ids=lambda runtime: runtime.name)
+def test_a_runtime_is_right_where_it_is_installed_and_named_where_it_is_not(runtime):
+    work = Work(1, 37, heads=4, head_dim=8, batch=2, caches=2)
+    record = held(runtime, work=work)["contenders"][runtime.name]
+    absent = [package for package in runtime.package.split() if find_spec(package) is None]
+    assert record["status"] == ("missing" if absent else "measured")
+    assert not absent or record["reason"] == f"the package {absent[0]} is not installed"
+    with pytest.raises(NotImplementedError, match="forward in float32, without options"):
+        runtime.prepare(replace(work, backward=True), make_tensors(work))
 
 
 def test_rates_count_kept_pairs_or_the_bytes_of_one_query():

@@ -180,6 +180,9 @@ def test_peers_of_torch_are_right():
     assert verdict(Work(9, 4, heads=2, head_dim=8), peers.SDPA).right, "more queries than keys"
     for peer in (peers.SDPA_GROUPED, peers.SDPA_REPEATED):
         assert verdict(WORKS["grouped heads and a cache"], peer).right
+    assert verdict(replace(WORKS["additive"], pattern=FULL), peers.BROADCAST).right
+    with pytest.raises(NotImplementedError, match="full additive attention without groups"):
+        verdict(WORKS["additive"], peers.BROADCAST)
 
 
 def test_softmax_beside_the_linear_transformer_is_judged_as_softmax():
