@@ -48,7 +48,6 @@ POISONED = {"contracts", "backends", "caches"}
 ONCE = (
     "tests/long/",
     "tests/regard_lab/bench/",
-    "tests/studies/",
     "tests/regard_lab/test_found_faults.py",
     "tests/regard/test_machines.py",
 )

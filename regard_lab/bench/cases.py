@@ -11,14 +11,15 @@ from regard.core.plan import Plan
 from regard.core.result import Want, top_keys
 from regard.core.tensors import Stored
 from regard.functional import attention, attention_detail, plan_attention
-from regard.mechanisms import Additive, LinearTransformer, Softmax
+from regard.mechanisms import Additive, GatedDelta, LinearTransformer, Softmax
 from regard.patterns import KeyMask, KeySpan, Pattern
 from regard.testing.cases import LAYOUTS
 from regard_lab.bench import peers
-from regard_lab.bench.model_families import FAMILIES, LARGEST_ERROR, ModelFamily
+from regard_lab.bench.whole import WHOLE_CASES
 from regard_lab.bench.work import (
     BIG_BIRD,
     CAUSAL,
+    CAUSAL_WINDOW,
     DROPOUT_SEED,
     FULL,
     HOLED,
@@ -31,9 +32,7 @@ from regard_lab.bench.work import (
     Contender,
     Contest,
     Promise,
-    Side,
     Tensors,
-    WholeContest,
     Work,
     unpromised,
 )
@@ -276,6 +275,58 @@ def _one_query(kv_heads: int, head_dim: int, k_len: int) -> Contest:
     return _contest(label, work, (peers.SDPA_GROUPED, *bounds), bounds)
 
 
+# Kernels of servers for CPUs.
+SERVED = (peers.VLLM, peers.SGLANG)
+HALF = "bfloat16"
+
+
+def _prefill(length: int, dtype: str = "float32") -> Contest:
+    work = Work(length, heads=8, pattern=CAUSAL, dtype=dtype)
+    label = f"causal, {length:,} tokens, 8 heads of 64, {dtype}"
+    return _contest(label, work, (*SERVED, peers.SDPA))
+
+
+def _causal_window(length: int, dtype: str = "float32") -> Contest:
+    work = Work(length, heads=8, pattern=CAUSAL_WINDOW, dtype=dtype)
+    label = f"a causal window of 512, {length:,} tokens, 8 heads of 64, {dtype}"
+    return _contest(label, work, SERVED)
+
+
+def _served_query(k_len: int, kv_heads: int, dtype: str = "float32") -> Contest:
+    work = Work(1, k_len, heads=8, kv_heads=kv_heads, dtype=dtype)
+    work = replace(work, caches=max(2, 2**27 // work.tensor_bytes))
+    label = f"one query, {k_len:,} keys, 8 heads over {kv_heads} of 64, {dtype}"
+    return _contest(label, work, (*SERVED, peers.SDPA_GROUPED))
+
+
+def _latents(k_len: int, dtype: str = "float32") -> Contest:
+    work = Work(1, k_len, heads=16, kv_heads=1, head_dim=576, v_dim=512, dtype=dtype, latent=True)
+    label = f"one query over {k_len:,} latents of 576, 16 heads, {dtype}"
+    return _contest(label, work, SERVED)
+
+
+def _single(work: Work) -> Work:
+    return replace(work, dtype="float32")
+
+
+def _gated_delta(length: int) -> Contest:
+    work = Work(length, heads=4, head_dim=128, pattern=CAUSAL, mechanism=GatedDelta(), dtype=HALF)
+    ours = replace(REGARD, judged_at=peers.GATED_JUDGED_AT)
+    in_float32 = replace(ours, name="regard in float32", works_on=_single)
+    label = f"gated delta, {length:,} tokens, 4 heads of 128, bfloat16"
+    return Contest(label, work, (ours, in_float32, peers.SGLANG_GATED))
+
+
+_SERVING = (
+    *(_prefill(length) for length in (16, 512, 2048)),
+    *(_prefill(length, HALF) for length in (512, 2048)),
+    *(_causal_window(4096, dtype) for dtype in ("float32", HALF)),
+    *(_served_query(k_len, 2) for k_len in (256, 1024, 4096)),
+    _served_query(4096, 8),
+    *(_served_query(k_len, 2, HALF) for k_len in (256, 4096)),
+    *(_latents(4096, dtype) for dtype in ("float32", HALF)),
+    *(_gated_delta(length) for length in (256, 1024, 4096)),
+)
 _SHORT = (
     _short(64, 64, 8, 64, 1.05),
     _short(128, 128, 8, 64, 1.05),
@@ -361,22 +412,6 @@ _DECODING = (
     _decoding("16,384 keys", 16384, {peers.SDPA_GROUPED: 2.5, peers.SDPA_REPEATED: 8}),
     _decoding("16,384 keys in bfloat16", 16384, {peers.SDPA_GROUPED: 8}, "bfloat16"),
 )
-
-
-def _whole_model(family: ModelFamily) -> WholeContest:
-    sides = [
-        Side("regard", partial(family.prepare, "attached"), "transformers"),
-        Side("regard, packed weights", partial(family.prepare, "packed"), "transformers"),
-        Side("sdpa", partial(family.prepare, "as it is"), "transformers"),
-    ]
-    if family.runs_in_openvino:
-        sides.append(Side("OpenVINO", family.prepare_openvino, "transformers openvino"))
-    return WholeContest(
-        family.label, family.work, tuple(sides), LARGEST_ERROR, attention=family.attention_share
-    )
-
-
-_MODELS = tuple(_whole_model(family) for family in FAMILIES)
 
 CASES: dict[str, Case] = {
     case.name: case
@@ -470,13 +505,13 @@ CASES: dict[str, Case] = {
             (*_ONE_QUERY, _one_query(2, 64, 4096)),
             unpromised(_ONE_QUERY[:1]),
         ),
-        *MECHANISM_CASES,
         Case(
-            "models",
-            "Whole models of transformers: attached, with packed weights, and as they are",
-            _MODELS,
-            _MODELS[:1],
+            "serving",
+            "Kernels of vLLM and SGLang for CPUs",
+            _SERVING,
+            (_SERVING[0], _SERVING[7], _SERVING[-3]),
         ),
+        *MECHANISM_CASES,
     )
 }
 
@@ -568,7 +603,7 @@ CUDA_CASES: dict[str, Case] = {
 
 def cases_on(device: str) -> dict[str, Case]:
     """The cases of a device, by name: small calls in float32 on "cpu", long ones in bfloat16 on "cuda"."""
-    return CUDA_CASES if device == "cuda" else CASES
+    return CUDA_CASES if device == "cuda" else CASES | WHOLE_CASES
 
 
 def contests_of(case: Case, *, quick: bool) -> tuple[Any, ...]:

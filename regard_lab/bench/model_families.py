@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -18,8 +18,8 @@ import torch
 from torch import nn
 
 from regard.reprs import brief
-from regard_lab.bench.work import Call
 
+Call = Callable[[], Any]
 VOCABULARY = 4000
 SHARE_ROUNDS = 9  # the fastest counts
 LARGEST_ERROR = 1e-4  # in an output, relative to its largest number

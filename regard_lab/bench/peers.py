@@ -16,6 +16,7 @@ from torch.nn.functional import elu, scaled_dot_product_attention
 from regard.errors import UnsupportedError
 from regard.patterns import Causal, Full
 from regard.patterns.band import Band
+from regard.testing import serving_kernels as serving
 from regard_lab.bench.work import Attend, Contender, Tensors, Work, formula
 
 
@@ -367,6 +368,57 @@ ONNX_GROUPED = Contender(
 OPENVINO = Contender("OpenVINO", _openvino, package="openvino", device="cpu")
 
 
+def _vllm(work: Work, tensors: Tensors) -> Attend:
+    """vLLM's kernel over a cache of blocks, which is written in advance."""
+    q, k, v = _served(work, tensors, ("float32", "bfloat16"))
+    if work.gated:
+        raise UnsupportedError(f"its own code has no kernel for {work.mechanism}")
+    if work.latent:
+        return serving.vllm_latent_call(q, k, work.v_dim, work.scale)
+    if work.head_dim not in serving.VLLM_HEAD_DIMS:
+        raise UnsupportedError(f"it has no kernel for heads of {work.head_dim}")
+    earlier = _keys_before(work)
+    return serving.vllm_call(q, k, v, is_causal=True, earlier=earlier, scale=work.scale)
+
+
+def _sglang(work: Work, tensors: Tensors) -> Attend:
+    q, k, v = _served(work, tensors, ("bfloat16",))
+    if work.gated:
+        gates = tensors.parameters
+        return serving.sglang_gated_delta_call(q, k, v, gates["log_decay"], gates["strength"])
+    if work.q_len == 1:
+        values = None if work.latent else v
+        return serving.sglang_decoding_call(q, k, values, work.v_dim, work.scale)
+    earlier = _keys_before(work)
+    return serving.sglang_call(q, k, v, is_causal=True, earlier=earlier, scale=work.scale)
+
+
+def _served(
+    work: Work, tensors: Tensors, dtypes: tuple[str, ...]
+) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """q, k and v of a call that a server makes."""
+    if work.dtype not in dtypes:
+        raise UnsupportedError(f"it computes in {' and '.join(dtypes)}, not in {work.dtype}")
+    options = [work.backward, work.dropout, work.cache_dtype, work.shares_keys]
+    if any(options) or tensors.bias is not None or (work.mechanism and not work.gated):
+        raise UnsupportedError(f"it is measured forward, without options, not on {work}")
+    return tensors.q, tensors.k, tensors.v
+
+
+def _keys_before(work: Work) -> int | None:
+    """How many keys before its own a query of a causal window may look at; None without a window."""
+    if work.pattern == Causal() or work.q_len == 1:
+        return None
+    band = work.pattern.band()
+    if band is None or band.right != 0 or band.left is None:
+        raise UnsupportedError(f"it computes causal attention and its windows, not {work.pattern}")
+    return band.left
+
+
+VLLM = Contender("vLLM", _vllm, package="vllm", device="cpu")
+SGLANG = Contender("SGLang", _sglang, package="vllm", device="cpu")
+GATED_JUDGED_AT = 256  # keys; the formula of the gated delta rule keeps the state after each
+SGLANG_GATED = replace(SGLANG, judged_at=GATED_JUDGED_AT)
 BYTES_SUMMED = Contender(
     "a sum over keys and values",
     lambda work, tensors: lambda: tensors.k.sum() + tensors.v.sum(),

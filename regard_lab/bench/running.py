@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from functools import partial
 from importlib.util import find_spec
 from itertools import cycle
@@ -22,14 +22,8 @@ from regard_lab.bench.peaks import Peaks, measure_peaks
 from regard_lab.bench.processors import family
 from regard_lab.bench.report import write_report
 from regard_lab.bench.results import Results, environment
-from regard_lab.bench.work import (
-    Case,
-    Contender,
-    Contest,
-    Promise,
-    WholeContest,
-    make_tensors,
-)
+from regard_lab.bench.whole import WholeContest
+from regard_lab.bench.work import Case, Contender, Contest, Promise, make_tensors
 from regard_lab.text.remarks import Tell, silent
 
 Record = dict[str, Any]
@@ -287,32 +281,9 @@ def run_bench(
         raise ArgumentError(f"device {device!r} is not supported; there are cpu and cuda")
     if device == "cuda" and not torch.cuda.is_available():
         raise UnsupportedError("device 'cuda' is not available: PyTorch finds no CUDA device")
-    return run_cases(
-        cases_on(device),
-        names,
-        program="regard bench",
-        quick=quick,
-        out=out,
-        resume=resume,
-        device=device,
-        tell=tell,
-    )
-
-
-def run_cases(
-    cases: Mapping[str, Case],
-    names: Iterable[str],
-    *,
-    program: str,
-    quick: bool,
-    out: Path | None,
-    resume: bool,
-    device: str,
-    tell: Tell,
-) -> Results:
-    """Measure some of these cases, as `run_bench`; `program` is the command that measures them all."""
+    cases = cases_on(device)
     chosen = chosen_of("case", names, cases)
-    command = [program]
+    command = ["regard bench"]
     if set(chosen) != set(cases):
         command += chosen
     if device == "cuda":

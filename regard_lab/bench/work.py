@@ -27,7 +27,6 @@ from regard.patterns import (
     SlidingWindow,
     Strided,
 )
-from regard.reprs import brief
 from regard.testing import make_qkv
 
 Formula = Callable[[Any, Any], Any]
@@ -439,47 +438,6 @@ class Contest:
 def unpromised(contests: Iterable[Contest]) -> tuple[Contest, ...]:
     """The same contests without promises, for quick runs."""
     return tuple(replace(contest, promises=()) for contest in contests)
-
-
-Call = Callable[[], Any]
-
-
-@brief
-@dataclass(frozen=True)
-class Side:
-    """One way to compute a layer, a model or a training step; the first side of a contest is regard.
-
-    Args:
-        name: its name in reports.
-        prepare: makes the call to be timed, without gradients unless it computes some; the call returns a tensor.
-        package: the packages it needs besides torch, with spaces between; "" for none.
-        note: what the report says of it; a side with a note has weights of its own and is not compared.
-    """
-
-    name: str
-    prepare: Callable[[], Call]
-    package: str = ""
-    note: str = ""
-
-
-@brief
-@dataclass(frozen=True)
-class WholeContest:
-    """Several sides that compute the same.
-
-    Args:
-        label: its name within the case.
-        work: what is computed, in words.
-        sides: in the order of the report.
-        largest_error: of the other sides, relative to the largest number of the first.
-        attention: measures which share of the time the attention of the model itself takes.
-    """
-
-    label: str
-    work: str
-    sides: tuple[Side, ...]
-    largest_error: float = 1e-4
-    attention: Callable[[], float] | None = None
 
 
 @dataclass(frozen=True)

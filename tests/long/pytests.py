@@ -69,7 +69,6 @@ FOLDERS = (
     *_of("regard_lab", "test_*.py"),
     "regard",
     "regard_lab",
-    *_of("studies", "test_*.py"),
 )
 # Slow tests that no other run has; those that `each_value` leaves out are one case by themselves.
 SLOW = (

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 import pytest
 
 from regard.backends import BACKENDS
+from regard.mechanisms import GatedDelta
 from regard.patterns import Causal
 from regard_lab.bench import peers
 from regard_lab.bench import running as room
@@ -14,6 +15,7 @@ from regard_lab.bench.measuring import Pace
 from regard_lab.bench.running import hold
 from regard_lab.bench.work import (
     CAUSAL,
+    CAUSAL_WINDOW,
     Case,
     Contender,
     Contest,
@@ -101,6 +103,32 @@ def test_a_runtime_is_right_where_it_is_installed_and_named_where_it_is_not(runt
     assert not absent or record["reason"] == f"the package {absent[0]} is not installed"
     with pytest.raises(NotImplementedError, match="forward in float32, without options"):
         runtime.prepare(replace(work, backward=True), make_tensors(work))
+
+
+SERVED = {
+    "causal": Work(37, heads=4, kv_heads=2, head_dim=32, pattern=CAUSAL),
+    "a window": Work(1031, heads=4, kv_heads=2, head_dim=32, pattern=CAUSAL_WINDOW),
+    "one query": Work(1, 37, heads=4, kv_heads=2, head_dim=32),
+    "latents": Work(1, 48, heads=4, kv_heads=1, head_dim=576, v_dim=512, latent=True),
+    "gated delta": Work(67, heads=4, head_dim=128, pattern=CAUSAL, mechanism=GatedDelta()),
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("name", SERVED)
+@pytest.mark.parametrize("kernel", [peers.VLLM, peers.SGLANG], ids=lambda kernel: kernel.name)
+def test_a_kernel_of_a_server_is_right_or_refuses_or_is_named_as_missing(kernel, name, dtype):
+    work = replace(SERVED[name], dtype=dtype)
+    record = held(kernel, work=work)["contenders"][kernel.name]
+    refused = {
+        peers.VLLM: name == "gated delta",
+        peers.SGLANG: dtype == "float32",
+    }
+    if find_spec("vllm") is None:
+        assert record["status"] == "missing"
+        assert record["reason"] == "the package vllm is not installed"
+    else:
+        assert record["status"] == ("refused" if refused[kernel] else "measured"), record
 
 
 def test_rates_count_kept_pairs_or_the_bytes_of_one_query():

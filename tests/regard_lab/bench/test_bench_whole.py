@@ -1,9 +1,11 @@
 """Whole layers and models in a contest: the same outputs, or a record that says why not."""
 
+import pytest
 import torch
 
 from regard_lab.bench.running import hold, relative_error
-from regard_lab.bench.work import Case, Side, WholeContest
+from regard_lab.bench.whole import WHOLE_CASES, Side, WholeContest
+from regard_lab.bench.work import Case
 
 ONES = torch.ones(3, 5)
 
@@ -56,3 +58,19 @@ def test_a_missing_package_is_named_and_a_failure_has_its_reason():
 def test_an_error_is_relative_to_the_largest_number_and_nan_is_no_small_error():
     assert relative_error(torch.tensor([3.0, 8.0]), torch.tensor([4.0, 8.0])) == 0.125
     assert relative_error(torch.tensor([torch.nan]), ONES[0, :1]) == torch.inf
+
+
+def test_labels_tell_the_whole_contests_of_a_case_apart():
+    for case in WHOLE_CASES.values():
+        labels = [contest.label for contest in case.contests]
+        assert len(set(labels)) == len(labels)
+        assert set(case.quick) <= set(case.contests)
+
+
+@pytest.mark.parametrize("name", ["layer-step", "training", "translating"])
+def test_what_needs_no_other_package_is_computed(name):
+    (contest,) = WHOLE_CASES[name].quick
+    outputs = [contender.prepare()() for contender in contest.sides if not contender.package]
+    assert all(output.isfinite().all() for output in outputs)
+    if name == "layer-step":
+        assert relative_error(*outputs) < contest.largest_error

@@ -1,15 +1,16 @@
-"""A step of a layer, translations and training steps, beside the same in other libraries.
+"""Cases that compare whole layers, models and training steps with the same in another library.
 
-Sides with equal weights must have equal outputs. CTranslate2 and nn.Transformer have models of equal sizes with other
-weights, and the report says so.
+The sides of such a contest have the same weights, and outputs are compared before they are timed. Where a library has
+weights of its own, so that only the sizes are equal, the report says so.
 """
 
 from __future__ import annotations
 
+import copy
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from importlib import import_module
 from typing import Any
@@ -21,15 +22,60 @@ from torch.nn.functional import cross_entropy, linear, scaled_dot_product_attent
 from regard.layers import MultiHeadAttention
 from regard.patterns import SlidingWindow
 from regard.positions import Rotary
-from regard_lab.bench.work import Call, Case, Side, WholeContest
+from regard.reprs import brief
+from regard_lab.bench.model_families import FAMILIES, LARGEST_ERROR, ModelFamily
+from regard_lab.bench.work import Case
 from regard_lab.decoding import beam_search, greedy_search
 from regard_lab.decoding.options import SpecialIds
 from regard_lab.models.ctranslate import ctranslate2_spec
 from regard_lab.models.translation_transformer import TranslationConfig, TranslationTransformer
 from regard_lab.text.vocabularies import SPECIALS
 
+__all__ = ["WHOLE_CASES", "Side", "WholeContest"]
 
-def without_gradients(call: Call) -> Call:
+Call = Callable[[], Any]
+
+
+@brief
+@dataclass(frozen=True)
+class Side:
+    """One way to compute a layer, a model or a training step; the first side of a contest is regard.
+
+    Args:
+        name: its name in reports.
+        prepare: makes the call to be timed, without gradients unless it computes some; the call returns a tensor.
+        package: the packages it needs besides torch, with spaces between; "" for none.
+        note: what the report says of it; a side with a note has weights of its own and is not compared.
+    """
+
+    name: str
+    prepare: Callable[[], Call]
+    package: str = ""
+    note: str = ""
+
+
+@brief
+@dataclass(frozen=True)
+class WholeContest:
+    """Several sides that compute the same.
+
+    Args:
+        label: its name within the case.
+        work: what is computed, in words.
+        sides: in the order of the report.
+        largest_error: of the other sides, relative to the largest number of the first.
+        attention: measures which share of the time the attention of the model itself takes.
+    """
+
+    label: str
+    work: str
+    sides: tuple[Side, ...]
+    largest_error: float = 1e-4
+    device: str = "cpu"
+    attention: Callable[[], float] | None = None
+
+
+def _without_gradients(call: Call) -> Call:
     def compute() -> Any:
         with torch.inference_mode():
             return call()
@@ -71,7 +117,7 @@ def _steps_of_layer() -> Call:
             output = layer(x[:, number : number + 1], cache=cache)
         return output[:, -1]
 
-    return without_gradients(compute)
+    return _without_gradients(compute)
 
 
 def _plain_steps_of_layer() -> Call:
@@ -121,7 +167,7 @@ def _plain_steps_of_layer() -> Call:
             output = step(x[:, number : number + 1], slice(number, number + 1))
         return output[:, -1]
 
-    return without_gradients(compute)
+    return _without_gradients(compute)
 
 
 # A translator of the demo's size.
@@ -267,6 +313,148 @@ def _training_step(batch: int, length: int, make: Callable[[], nn.Module]) -> Ca
     return compute
 
 
+# Models of transformers with regard attached.
+HUGGING_FACE_VOCABULARY = 4000
+
+
+def _minilm() -> nn.Module:
+    transformers: Any = import_module("transformers")
+    return transformers.BertModel(
+        transformers.BertConfig(
+            vocab_size=HUGGING_FACE_VOCABULARY,
+            hidden_size=384,
+            num_hidden_layers=6,
+            num_attention_heads=12,
+            intermediate_size=1536,
+            attn_implementation="sdpa",
+        )
+    )
+
+
+def _t5() -> nn.Module:
+    transformers: Any = import_module("transformers")
+    model = transformers.T5ForConditionalGeneration(
+        transformers.T5Config(
+            vocab_size=HUGGING_FACE_VOCABULARY,
+            num_layers=6,
+            decoder_start_token_id=0,
+            attn_implementation="sdpa",
+        )
+    )
+    model.generation_config.eos_token_id = None
+    return model
+
+
+def _marian() -> nn.Module:
+    transformers: Any = import_module("transformers")
+    layers = {}
+    for side in ("encoder", "decoder"):
+        layers |= {
+            f"{side}_layers": 6,
+            f"{side}_attention_heads": 8,
+            f"{side}_ffn_dim": 2048,
+        }
+    model = transformers.MarianMTModel(
+        transformers.MarianConfig(
+            vocab_size=HUGGING_FACE_VOCABULARY,
+            decoder_vocab_size=HUGGING_FACE_VOCABULARY,
+            d_model=512,
+            pad_token_id=0,
+            decoder_start_token_id=0,
+            forced_eos_token_id=None,
+            attn_implementation="sdpa",
+            **layers,
+        )
+    )
+    model.generation_config.eos_token_id = None
+    model.generation_config.forced_eos_token_id = None
+    return model
+
+
+def _llama() -> nn.Module:
+    transformers: Any = import_module("transformers")
+    return transformers.LlamaForCausalLM(
+        transformers.LlamaConfig(
+            vocab_size=HUGGING_FACE_VOCABULARY,
+            hidden_size=512,
+            intermediate_size=1408,
+            num_hidden_layers=8,
+            num_attention_heads=8,
+            num_key_value_heads=2,
+            attn_implementation="sdpa",
+        )
+    )
+
+
+def _ids(batch: int, length: int) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(3)
+    return torch.randint(5, HUGGING_FACE_VOCABULARY, (batch, length), generator=generator)
+
+
+def _model(make: Callable[[], nn.Module], is_attached: bool) -> Any:
+    torch.manual_seed(0)
+    model = make().eval()
+    if is_attached:
+        import_module("regard.integrations.transformers").attach(model, check=False)
+    return model
+
+
+def _encode(batch: int, length: int, is_attached: bool) -> Call:
+    model = _model(_minilm, is_attached)
+    ids = _ids(batch, length)
+    mask = torch.ones_like(ids)
+    return _without_gradients(lambda: model(ids, attention_mask=mask).last_hidden_state)
+
+
+def _generate(make: Callable[[], nn.Module], beam: int, is_attached: bool) -> Call:
+    model = _model(make, is_attached)
+    ids = _ids(1, 20)
+    options = {"num_beams": beam, "do_sample": False, "min_new_tokens": 8, "max_new_tokens": 8}
+    mask = torch.ones_like(ids)
+    return _without_gradients(lambda: model.generate(ids, attention_mask=mask, **options))
+
+
+def _continue(is_attached: bool) -> Call:
+    """Eight steps after 64 ids, whose cache is copied before."""
+    model = _model(_llama, is_attached)
+    with torch.inference_mode():
+        earlier = model(_ids(1, 64), use_cache=True).past_key_values
+    new_ids = _ids(1, 8)
+
+    def compute() -> torch.Tensor:
+        cache = copy.deepcopy(earlier)
+        logits = torch.empty(0)
+        for number in range(new_ids.shape[1]):
+            one = new_ids[:, number : number + 1]
+            logits = model(one, past_key_values=cache, use_cache=True).logits
+        return logits
+
+    return _without_gradients(compute)
+
+
+def _attached(
+    label: str, work: str, prepare: Callable[[bool], Call], largest_error: float = 1e-4
+) -> WholeContest:
+    sides = (
+        Side("regard", partial(prepare, True), "transformers"),
+        Side("sdpa", partial(prepare, False), "transformers"),
+    )
+    return WholeContest(label, work, sides, largest_error)
+
+
+def _whole_model(family: ModelFamily) -> WholeContest:
+    sides = [
+        Side("regard", partial(family.prepare, "attached"), "transformers"),
+        Side("regard, packed weights", partial(family.prepare, "packed"), "transformers"),
+        Side("sdpa", partial(family.prepare, "as it is"), "transformers"),
+    ]
+    if family.runs_in_openvino:
+        sides.append(Side("OpenVINO", family.prepare_openvino, "transformers openvino"))
+    return WholeContest(
+        family.label, family.work, tuple(sides), LARGEST_ERROR, attention=family.attention_share
+    )
+
+
 def _translations(batch: int, beam: int) -> WholeContest:
     search = "greedy" if beam == 1 else f"beam {beam}"
     sentences = "1 sentence" if batch == 1 else f"{batch} sentences"
@@ -294,21 +482,48 @@ _STEP = WholeContest(
     f"{STEPS} steps of a layer with Rotary and a cache after {EARLIER} positions",
     (Side("regard", _steps_of_layer), Side("plain PyTorch", _plain_steps_of_layer)),
 )
+_MODELS = (
+    _attached("MiniLM's shape, 1 x 16", "an encoder of 6 layers, dim 384", partial(_encode, 1, 16)),
+    _attached("MiniLM's shape, 8 x 16", "an encoder of 6 layers, dim 384", partial(_encode, 8, 16)),
+    _attached("T5's shape, beam 4", "8 ids after 20, 6 and 6 layers", partial(_generate, _t5, 4)),
+    _attached(
+        "Marian's shape, beam 4", "8 ids after 20, 6 and 6 layers", partial(_generate, _marian, 4)
+    ),
+    _attached("Llama's shape", "8 steps after 64 ids, 8 layers, 8 heads over 2", _continue),
+)
+_FAMILIES = tuple(_whole_model(family) for family in FAMILIES)
 _TRANSLATIONS = tuple(_translations(batch, beam) for batch in (1, 32) for beam in (1, 4))
 _TRAININGS = (_trainings(20, 20), _trainings(40, 12), _trainings(64, 24))
 
-STEP_CASE = Case(
-    "layer-step", "A step of MultiHeadAttention, beside plain PyTorch", (_STEP,), (_STEP,)
-)
-TRANSLATING_CASE = Case(
-    "translating",
-    "A translator of the demo's size, beside CTranslate2",
-    _TRANSLATIONS,
-    _TRANSLATIONS[:1],
-)
-TRAINING_CASE = Case(
-    "training",
-    "A training step of the demo's translator, beside nn.Transformer",
-    _TRAININGS,
-    _TRAININGS[:1],
-)
+WHOLE_CASES: dict[str, Case] = {
+    case.name: case
+    for case in (
+        Case(
+            "layer-step", "A step of MultiHeadAttention, beside plain PyTorch", (_STEP,), (_STEP,)
+        ),
+        Case(
+            "translating",
+            "A translator of the demo's size, beside CTranslate2",
+            _TRANSLATIONS,
+            _TRANSLATIONS[:1],
+        ),
+        Case(
+            "training",
+            "A training step of the demo's translator, beside nn.Transformer",
+            _TRAININGS,
+            _TRAININGS[:1],
+        ),
+        Case(
+            "attached",
+            "Models of transformers with regard attached, beside their own sdpa",
+            _MODELS,
+            _MODELS[:1],
+        ),
+        Case(
+            "models",
+            "Whole models of transformers: attached, with packed weights, and as they are",
+            _FAMILIES,
+            _FAMILIES[:1],
+        ),
+    )
+}
