@@ -14,11 +14,11 @@ from regard.backends.native.program import Attending, Choice, Program, Written, 
 from regard.layers import MultiHeadAttention
 from regard.layers.step_program import is_computed, new_attending
 from regard.patterns import Full
-from regard_lab.models import layer_program
+from regard_lab.models import model_program
 from regard_lab.models.flat_target import Decoding, FlatTarget
 from regard_lab.models.kept_programs import KeptPrograms, Origin
-from regard_lab.models.layer_program import has_known_activation
 from regard_lab.models.layers import DecoderLayer
+from regard_lab.models.model_program import has_known_activation
 from regard_lab.models.passed_modules import PassedModules
 from regard_lab.models.text_program import TextProgram
 
@@ -76,7 +76,7 @@ class DecoderProgram(TextProgram):
             return kept.of_new_texts()
         if not modules.have_usual_parameters(torch.float32):
             return None
-        if modules.weight_count() > layer_program.MOST_WEIGHTS:
+        if modules.weight_count() > model_program.MOST_WEIGHTS:
             return None
         if not all(map(_is_known, model.decoder)):
             return None

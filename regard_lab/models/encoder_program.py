@@ -1,4 +1,4 @@
-"""The encoder of a TranslationTransformer as one program, for the few ids of short sources; see `LayerProgram`.
+"""The encoder of a TranslationTransformer as one program, for the few ids of short sources; see `ModelProgram`.
 
 Its last operations project what the decoder's layers read of a source, so that a translation begins with one call.
 """
@@ -18,10 +18,10 @@ from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.multi_head import is_plain
 from regard.layers.step_program import is_computed, new_attending
 from regard.patterns.band import Band
-from regard_lab.models import layer_program
+from regard_lab.models import model_program
 from regard_lab.models.kept_programs import KeptPrograms, Origin
-from regard_lab.models.layer_program import LayerProgram, has_known_activation, sizes_of
 from regard_lab.models.layers import EncoderLayer
+from regard_lab.models.model_program import ModelProgram, has_known_activation, sizes_of
 from regard_lab.models.passed_modules import PassedModules, does_nothing
 
 _KEPT: KeptPrograms[EncoderProgram]
@@ -35,7 +35,7 @@ class _SourceHeads(NamedTuple):
     values: int
 
 
-class EncoderProgram(LayerProgram):
+class EncoderProgram(ModelProgram):
     """The program of an encoder, which does not call its modules; `EncoderProgram.of` makes it."""
 
     def __init__(self, model: Any, program: Program) -> None:
@@ -80,7 +80,7 @@ class EncoderProgram(LayerProgram):
             return kept.of_new_texts()
         if not modules.have_usual_parameters(torch.float32):
             return None
-        if modules.weight_count() > layer_program.MOST_WEIGHTS:
+        if modules.weight_count() > model_program.MOST_WEIGHTS:
             return None
         first = model.encoder[0]
         if not all(_is_known(layer, first) for layer in model.encoder):

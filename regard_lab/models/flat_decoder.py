@@ -192,6 +192,8 @@ class FlatDecoder:
         dtype = model.embedding.weight.dtype
         if dtype not in (torch.float32, torch.float64):
             return None
+        if any(layer.cross_attention.positions is not None for layer in model.decoder):
+            return None  # it would rotate the queries of a source
         modules = PassedModules.of(parts)
         if modules is None or not modules.have_norms_at(model.config.norm):
             return None

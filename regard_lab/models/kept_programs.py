@@ -4,21 +4,13 @@ from __future__ import annotations
 
 import operator
 import weakref
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from torch import nn
 
 from regard.backends.native.program import Form
+from regard_lab.models.model_program import ModelProgram
 from regard_lab.models.passed_modules import PassedModules
-
-
-class ModelProgram(Protocol):
-    """A program that reads the weights of a model."""
-
-    def has_weights(self) -> bool: ...
-
-    def forms(self) -> list[Form]: ...
-
 
 ProgramT = TypeVar("ProgramT", bound=ModelProgram)
 
@@ -41,7 +33,7 @@ class Origin(NamedTuple):
         )
 
 
-class _Kept(NamedTuple, Generic[ProgramT]):
+class _KeptProgram(NamedTuple, Generic[ProgramT]):
     origin: Origin
     forms: list[Form]
     program: ProgramT
@@ -51,7 +43,7 @@ class KeptPrograms(Generic[ProgramT]):
     """The last program of each model. It is copied, and never run."""
 
     def __init__(self) -> None:
-        self._kept: weakref.WeakKeyDictionary[nn.Module, _Kept[ProgramT]] = (
+        self._kept: weakref.WeakKeyDictionary[nn.Module, _KeptProgram[ProgramT]] = (
             weakref.WeakKeyDictionary()
         )
 
@@ -64,7 +56,7 @@ class KeptPrograms(Generic[ProgramT]):
         return program if program.has_weights() and program.forms() == kept.forms else None
 
     def keep(self, model: nn.Module, origin: Origin, program: ProgramT) -> None:
-        self._kept[model] = _Kept(origin, program.forms(), program)
+        self._kept[model] = _KeptProgram(origin, program.forms(), program)
 
     def forget(self, model: nn.Module) -> None:
         """Keep nothing of a model, whose program would keep the weights of before."""

@@ -12,9 +12,9 @@ from regard.layers import MultiHeadAttention
 from regard.layers.caches import Cache, RingCache
 from regard.layers.caches.entries import HeldEntries
 from regard.layers.step_program import is_computed
-from regard_lab.models import layer_program
-from regard_lab.models.layer_program import has_known_activation, sizes_of
+from regard_lab.models import model_program
 from regard_lab.models.layers import Block
+from regard_lab.models.model_program import has_known_activation, sizes_of
 from regard_lab.models.passed_modules import PassedModules
 from regard_lab.models.text_program import TextProgram
 
@@ -58,7 +58,7 @@ class LanguageProgram(TextProgram):
         modules = PassedModules.of([*parts, model.to_vocabulary])
         if modules is None or not modules.have_usual_parameters(torch.float32):
             return None
-        if modules.weight_count() > layer_program.MOST_WEIGHTS:
+        if modules.weight_count() > model_program.MOST_WEIGHTS:
             return None
         blocks = list(model.blocks)
         if not blocks or not all(_is_known(block, blocks[0]) for block in blocks):

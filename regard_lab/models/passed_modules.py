@@ -55,7 +55,9 @@ def does_more(
         return True
     if attributes.get("_compiled_call_impl") is not None:  # set by `module.compile()`
         return True
-    return type(module) is MultiHeadAttention and not is_known(module)
+    if type(module) is not MultiHeadAttention:
+        return False
+    return "project_context" in attributes or not is_known(module)
 
 
 def does_nothing(module: nn.Module) -> bool:

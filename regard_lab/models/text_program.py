@@ -1,4 +1,4 @@
-"""The base of programs of the compiled library that continue texts; see `LayerProgram`."""
+"""The base of programs of the compiled library that continue texts; see `ModelProgram`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from regard.backends.native.program import (
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.layers.step_program import new_attending, turn_to
 from regard.positions import Learned
-from regard_lab.models.layer_program import LayerProgram
+from regard_lab.models.model_program import ModelProgram
 
 MOST_ROWS_OF_A_STEP = min(MOST_ROWS, 24)  # PyTorch multiplies more rows in blocks
 # Of all rows of a step, whose likeliest ids a program finds itself: it sums as many exponentials as a function of the
@@ -25,7 +25,7 @@ MOST_ROWS_OF_A_STEP = min(MOST_ROWS, 24)  # PyTorch multiplies more rows in bloc
 MOST_LOGITS = 1 << 16  # RG_MOST_SCORES
 
 
-class TextProgram(LayerProgram):
+class TextProgram(ModelProgram):
     """A program that appends an id to each text and scores the next; subclasses add the layers between.
 
     Args:

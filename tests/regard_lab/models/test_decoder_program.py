@@ -197,7 +197,7 @@ def test_large_models_are_left_to_the_threads_of_pytorch(
     weights[id(model.embedding.weight)] = model.embedding.weight.numel()
     most = sum(weights.values())
     for limit in (most, most - 1):
-        monkeypatch.setattr("regard_lab.models.layer_program.MOST_WEIGHTS", limit)
+        monkeypatch.setattr("regard_lab.models.model_program.MOST_WEIGHTS", limit)
         model = translator().float()  # another one: the program of a model is kept
         with torch.no_grad():
             model.step(torch.tensor([BEGIN] * 3), begin(model))

@@ -550,7 +550,7 @@ def test_large_models_are_left_to_the_threads_of_pytorch(
     parts += [layer.cross_attention for layer in model.decoder]
     most = sum(weight.numel() for part in parts for weight in part.parameters())
     for limit in (most, most - 1):
-        monkeypatch.setattr("regard_lab.models.layer_program.MOST_WEIGHTS", limit)
+        monkeypatch.setattr("regard_lab.models.model_program.MOST_WEIGHTS", limit)
         contexts_of(translator().float())
     assert read == [True]
 

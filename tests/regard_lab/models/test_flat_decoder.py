@@ -12,6 +12,7 @@ from translators import ORDERS, SOURCES, TRANSFORMERS, begin, translator
 
 from regard import record_attention
 from regard.errors import ArgumentError
+from regard.positions import Rotary
 from regard_lab.models import TranslationTransformer, decoder_program
 from regard_lab.models.flat_decoder import FIRST_ROOM
 from regard_lab.text import BEGIN
@@ -103,6 +104,15 @@ def keep_a_weight_as_a_tensor(model: Any) -> None:
     projection.weight = weight
 
 
+def rotate_what_reads_the_source(model: Any) -> None:
+    model.decoder[1].cross_attention.positions = Rotary()
+
+
+def replace_what_projects_a_source(model: Any) -> None:
+    layer = model.decoder[0].cross_attention
+    layer.project_context = layer.project_context
+
+
 def replace_the_steps(model: Any) -> None:
     model._through_layers = model._through_layers
 
@@ -117,6 +127,8 @@ def replace_the_steps(model: Any) -> None:
         parametrise,
         compile_a_projection,
         keep_a_weight_as_a_tensor,
+        rotate_what_reads_the_source,
+        replace_what_projects_a_source,
         replace_the_steps,
         lambda model: model.bfloat16(),
     ],

@@ -22,7 +22,7 @@ MOST_WEIGHTS = 1 << 22  # PyTorch multiplies larger matrices with several thread
 ACTIVATION_OF_GATE = {"swiglu": "silu", "geglu": "gelu"}
 
 
-class LayerProgram:
+class ModelProgram:
     """A program without operations, its buffers for layers of one size, and what adds the parts of a layer to it.
 
     Args:
