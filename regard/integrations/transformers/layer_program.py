@@ -17,8 +17,6 @@ from torch import nn
 from regard.backends.native.program import Panels, Program, library_of_programs
 from regard.layers.packed import PackedLinear
 
-__all__ = ["LayerProgram", "panels_of"]
-
 WIDTH = 64  # outputs of a panel
 
 
