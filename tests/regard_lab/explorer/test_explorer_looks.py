@@ -159,12 +159,35 @@ def test_orange_is_what_a_word_depends_on_and_blue_is_where_it_looks(browser, pa
         assert page.evaluate(stroke) == rgb(palette["page"]["light"]["accent"])
 
 
+def test_a_window_of_the_encoder_is_said_where_a_word_looks(browser, page_of):
+    window = "a layer sees only the nearest 2 before and after"
+    model = translator(encoder_pattern="sliding_window(4)")
+    with open_model(browser, page_of, model) as opened:
+        page = opened.page
+        page.get_by_role("radio", name="Looks at").click()
+        assert window not in headline(page)  # of the cross-attention, which sees all
+        page.locator(".given .w", has_text="it").last.click()
+        page.locator(".answer", has_text=window).wait_for()
+        page.get_by_text("Change the model", exact=True).click()
+        page.get_by_role("textbox", name="Pattern, encoder").fill("full")
+        page.keyboard.press("Enter")
+        page.locator(".answer", has_text=window).wait_for(state="detached")
+        assert not opened.complaints
+
+
 def test_the_reader_explains_the_word_that_is_chosen_or_says_that_it_is_none(browser, page_of):
     with open_model(browser, page_of, certain_translator()) as opened:
         page = opened.page
         page.locator(".written [data-at='1']").click()
         word = page.locator(".written [data-at='1'] .t").inner_text()
         page.locator(".question", has_text=f"Why {word} rather than").wait_for()
+        page.get_by_role("radio", name="Looks at").click()
+        page.locator(
+            ".given .w", has_text="it"
+        ).last.click()  # the Reader still speaks of the other
+        page.locator(".given .chosen", has_text="it").wait_for()
+        assert page.locator("#view h2").inner_text() == f"What does “{word}” depend on?"
+        page.get_by_role("radio", name="Depends on").click()
         page.locator(".written .w").last.click()
         page.locator(".answer", has_text="the end").wait_for()
         opened.settle()

@@ -80,6 +80,8 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         page = opened.page
         badge = page.locator("#view .badge").first
         assert badge.inner_text() == "step 1 of 30"
+        follows = page.get_by_role("combobox", name="Word followed")
+        assert follows.count() == 0  # this step has the numbers of all words
         page.locator(".step").focus()
         page.keyboard.press("End")
         page.wait_for_function(
@@ -104,7 +106,7 @@ def test_the_steps_are_walked_by_keyboard_and_show_the_numbers(browser, translat
         assert page.locator(".step math").count() == 1
         assert page.locator("[data-shape]").inner_text().startswith(step.shape)
         for followed in (step.axes[1].chosen, 0):
-            page.get_by_role("combobox", name="and of the source").select_option(str(followed))
+            page.get_by_role("combobox", name="Source word").select_option(str(followed))
             opened.settle()
             shown = [
                 float(text.replace("−", "-"))

@@ -45,6 +45,9 @@ function variables(colours) {
 
 // Where a line's end is no space: before the end of a tag, and of an element that ends a line.
 const NO_SPACE = /\n(\/?>|<\/(?:p|div|section|h\d|button|t[dhr]|table|tbody|thead)>)/g;
+// Before an element that begins a line.
+const NO_SPACE_BEFORE =
+  /\n(?=<(?:p|div|section|h\d|t[dhr]|table|tbody|thead|details|nav|main|footer)\b)/g;
 
 // Values of attributes that HTML reads without quotes too; outside of templates "=" has spaces.
 const QUOTED = /="([\w-]+)"(?=[\s>])/g;
@@ -61,6 +64,7 @@ const smaller = {
       contents: readFileSync(path, "utf8")
         .replace(/\n\s+/g, "\n")
         .replace(NO_SPACE, "$1")
+        .replace(NO_SPACE_BEFORE, "")
         .replace(QUOTED, "=$1"),
     }));
   },

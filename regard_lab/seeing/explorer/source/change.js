@@ -101,14 +101,6 @@ export function changeView(app) {
   const table = (label, first, rows, current) => listed(label, [first, ...heads], rows, 0, current);
   const each = `each ${found.one.toLowerCase()}`;
   return html`
-    ${
-      app.engine
-        ? html`<p class="hint">
-            Press words above to erase or replace them, switch heads off in “Heads”, or change the
-            model.
-          </p>`
-        : nothing
-    }
     <div class="bar">
       ${
         changed

@@ -55,8 +55,8 @@ export function compareView(app, weights) {
         : nothing
     }
     <p class="hint">
-      Blue: the first has more weight there; red: the second. The bar at the right of a row is its
-      Jensen-Shannon distance between the two, from 0 (equal) to 1 (no key in common).
+      Blue: the first has more weight there; red: the second. Bars at the right: the Jensen-Shannon
+      distance of the rows, from 0 (equal) to 1 (no key in common).
     </p>
     ${
       !other.attention

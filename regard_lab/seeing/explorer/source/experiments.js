@@ -4,7 +4,7 @@
 
 import {headsOf} from "./data.js";
 import {top} from "./engine/numbers.js";
-import {act, flipped, isChanged} from "./past.js";
+import {act, isChanged, untouchedOf} from "./past.js";
 import {headName, probability, share} from "./shares.js";
 import {chosenPlace, gone} from "./state.js";
 import {LEAST, OPTIONS, kindOf, named, options, outcomes} from "./stories.js";
@@ -208,8 +208,7 @@ function swap(app, origin, about, {text, at, word, other, now, p}) {
     flips: now !== about.word,
     title: `“${word}” → “${other}”`,
     says: becomes(about, now, p),
-    on: (state) => state.text === text,
-    press: () => act(app, {text: app.state.text === text ? origin.given.source : text}),
+    ...alone(app, {text}),
   };
 }
 
@@ -225,15 +224,20 @@ function erasure(app, origin, about, at, p) {
   return {
     title: `Erase “${named(readOf(origin.header)[at])}”`,
     says: becomes(about, about.word, p),
-    ...erasing(app, at),
+    ...alone(app, {erase: String(at)}),
   };
 }
 
-/** Whether a word is erased, and the press that erases it. */
-const erasing = (app, at) => ({
-  on: (state) => gone(state).includes(at),
-  press: () => act(app, {erase: flipped(app.state.erase, String(at), ".")}),
-});
+/**
+ * Whether an experiment is all that is changed, and the press that begins it from the text and the
+ * model as they were, or returns to them.
+ */
+function alone(app, changes) {
+  const untouched = untouchedOf(app);
+  const changed = {...untouched, ...changes};
+  const on = (state) => Object.keys(changed).every((name) => String(state[name]) === changed[name]);
+  return {on, press: () => act(app, on(app.state) ? untouched : changed)};
+}
 
 /** The head without which the prediction loses most; null where no head changes it visibly. */
 async function switched(app, origin, about, stops) {
@@ -249,13 +253,12 @@ async function switched(app, origin, about, stops) {
     if (!most || p < most.p) most = {p, head, now: about.now(answer)};
   }
   if (most.now === about.word && most.p > about.own * (1 - LEAST)) return null;
-  const name = most.head.join(".");
-  const [kind, ...number] = most.head;
+  const {head} = most;
+  const [kind, ...number] = head;
   return {
     title: `Switch off ${headName(...number)}`,
     says: `${kind === "text" ? "" : `${PARTS[kind]}: `}${becomes(about, most.now, most.p)}`,
-    on: ({off}) => off.split(",").includes(name),
-    press: () => act(app, {off: flipped(app.state.off, name, ",")}),
+    ...alone(app, {off: head.join(".")}),
   };
 }
 
@@ -285,7 +288,7 @@ async function guesses(app, origin, stops) {
     .map(({at, word, guess: [guess, p]}) => ({
       title: `Hide “${word}”`,
       says: `the model guesses “${guess}”, ${probability(p)}`,
-      ...erasing(app, at),
+      ...alone(app, {erase: String(at)}),
     }));
 }
 
@@ -302,6 +305,6 @@ function ofVectors(app, origin) {
   return order.slice(0, COUNT).map(([at, cosine]) => ({
     title: `Erase “${named(text[at])}”`,
     says: `the vector of “${word}” changes: cosine ${share(cosine)}`,
-    ...erasing(app, at),
+    ...alone(app, {erase: String(at)}),
   }));
 }

@@ -6,7 +6,7 @@ import {explain} from "./background.js";
 import {experimentsOf} from "./experiments.js";
 import {field} from "./field.js";
 import {drawer, sentenceForm} from "./form.js";
-import {headline} from "./headline.js";
+import {guessed, headline} from "./headline.js";
 import {offers} from "./offers.js";
 import {outcome} from "./outcome.js";
 import {isChanged, undo} from "./past.js";
@@ -38,7 +38,7 @@ export function firstScreen(app) {
       ${top(app, story)}
       <span role="alert">${busy}</span>
     </div>
-    <h1 class="answer" ${drawn(fitText)}>${headline(app, story, strong)}</h1>
+    <h1 class="answer" ${drawn(fitText)}>${guessed(app)}${headline(app, story, strong)}</h1>
     ${stage(app, story, strong)} ${tells(app, story) ? told(app, story) : nothing}
   </div>`;
 }
@@ -138,7 +138,7 @@ function line(app, name, label, text, range, {words, can}, draw) {
 /** The words that are read. */
 function readLine(app, story, strong) {
   const {given, chosen, arcs, by, looks, kind, asker} = story;
-  const {unknown = []} = app.source.answer ?? {};
+  const unknown = app.source.answer?.unknown ?? []; // null where the words are not stored
   const range = around(arcs ? chosen : given.words.length, given.words.length);
   const replaced = arcs || !app.origin ? [] : replacedIn(readOf(app.origin.header), given.words);
   const text = kind === "written" ? "source" : app.attention.columns;

@@ -2,10 +2,9 @@
 
 import {html, nothing} from "lit-html";
 import {maskForm} from "./masks.js";
-import {act, flipped, isChanged} from "./past.js";
+import {act, flipped, isChanged, untouchedOf} from "./past.js";
 import {play} from "./play.js";
 import {headName} from "./shares.js";
-import {PLAIN} from "./state.js";
 
 const OFFERED = 12; // known words that are offered while typing
 
@@ -76,11 +75,7 @@ export function drawer(app) {
       ${factor(app, "factor", "Scores \u00d7", "Factor of all attention scores")}
       ${factor(app, "warmth", "Temperature", "What the logits of words are divided by")}
       ${model.kinds.map((one) => maskForm(app, one))}
-      <button
-        type="button"
-        ?disabled=${!changed}
-        @click=${() => act(app, {...PLAIN, text: app.origin.given.source})}
-      >
+      <button type="button" ?disabled=${!changed} @click=${() => act(app, untouchedOf(app))}>
         Undo all changes
       </button>
     </div>

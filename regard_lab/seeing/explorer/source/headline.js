@@ -2,12 +2,23 @@
 
 import {html, nothing} from "lit-html";
 import {top} from "./engine/numbers.js";
+import {maskOf} from "./masks.js";
 import {causes} from "./pills.js";
-import {ceiling, floor, probability, share} from "./shares.js";
+import {ceiling, floor, listed, probability, share} from "./shares.js";
 import {LEAST, options, pointedAt, quoted} from "./stories.js";
 import {followed} from "./wordpairs.js";
 
 const NAMED = 2; // words that the sentence names
+
+/** That the model has not seen words of its text. */
+export function guessed({source}) {
+  const words = source.answer?.unknown;
+  if (!words?.length) return "";
+  return html`<strong class="unknown"
+    >The model does not know ${listed(words.map((word) => quoted(word)))}: what it makes of
+    ${words.length > 1 ? "them" : "it"} is a guess.</strong
+  > `;
+}
 
 /** What a model does with a word, for each kind of prediction. */
 const ACTS = {
@@ -23,7 +34,7 @@ export function headline(app, story, strong) {
     return "Press a word to hide it. The model then guesses what stands there.";
   const at = pointedAt(app, story);
   const most = at === null ? top(strong, NAMED, (place) => strong[place] > 0) : [at];
-  if (by === "looks") return looking(story, most, at !== null);
+  if (by === "looks") return looking(app, story, most, at !== null);
   if (!by) return html`This page holds no attention weights of ${quoted(word, true)}.`;
   const now = at === null && app.source !== app.origin ? changed(app, story) : null;
   if (now)
@@ -135,14 +146,23 @@ function turning({given, word, without, waits}, [at, second]) {
   the vector before is ${cosine(at)}.${more}`;
 }
 
-function looking({kind, given, word, looks}, [at, second], pointed) {
+function looking(app, {kind, given, word, looks}, [at, second], pointed) {
   const chosen = quoted(given.words[looks.at] ?? word, true);
   const who = looker(kind, chosen, looks.at !== undefined);
   const seen = (place) => html`${quoted(given.words[place])} (${share(looks.values[place])})`;
   if (at === undefined) return html`${who} looks at no word in particular, in ${looks.says}.`;
   const then = second === undefined ? nothing : html`, then at ${seen(second)}`;
-  return html`${who} looks ${pointed ? "" : "most "}at ${seen(at)}${then}, in ${looks.says}.
+  return html`${who} looks ${pointed ? "" : "most "}at ${seen(at)}${then}, in
+    ${looks.says}${reach(app, looks.at)}.
     <small>Attention says where a word looks, not what it uses.</small>`;
+}
+
+/** How far a word that is read may look, where the encoder's pattern is a window. */
+function reach(app, at) {
+  if (at === undefined || !app.engine) return "";
+  const pattern = maskOf(app, "encoder") || app.source.header.model.patterns.encoder;
+  const size = pattern?.match(/^sliding_window\((\d+)\)$/)?.[1] >> 1;
+  return size ? `; a layer sees only the nearest ${size} before and after` : "";
 }
 
 /** Who looks: a word, or the model before it writes one. reads: whether the word is read. */

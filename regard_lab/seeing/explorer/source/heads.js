@@ -39,9 +39,7 @@ const SORTS = {
   },
   apart: {
     title: "distance from the other",
-    says:
-      "the mean Jensen-Shannon distance from the same head of what is compared: " +
-      "0 equal, 1 no key in common",
+    says: "the mean Jensen-Shannon distance from the same head of the other",
   },
 };
 // Measures whose largest values come first; so do those that are not named here.

@@ -14,8 +14,9 @@ import {changeView} from "./change.js";
 import {patternView} from "./pattern.js";
 import {PLAIN} from "./state.js";
 import {Engine} from "./thread.js";
-import {readerView} from "./reader.js";
+import {explainedOf, readerView} from "./reader.js";
 import {rove, stops} from "./rove.js";
+import {named} from "./stories.js";
 import {walkView} from "./walk.js";
 import {followed, lastWord} from "./wordpairs.js";
 
@@ -220,6 +221,12 @@ function kept(given) {
   return Object.fromEntries(known.map((name) => [name, String(given[name])]));
 }
 
+/** What a view asks, by the name of the word that lenses explain. */
+function asksOf(app, {asks, draw}) {
+  const {place, words} = draw === readerView ? explainedOf(app) : {};
+  return place === undefined ? asks : asks.replace("this word", () => `“${named(words[place])}”`);
+}
+
 function page(app, weights) {
   const {state, source} = app;
   const views = Object.entries(VIEWS).filter(([, view]) => view.fits(source.header));
@@ -241,7 +248,7 @@ function page(app, weights) {
         )}
       </nav>
       <div id="view" role="tabpanel" aria-label=${shown.title}>
-        <h2>${shown.asks}</h2>
+        <h2>${asksOf(app, shown)}</h2>
         ${shown.draw(app, weights)}
       </div>
     </main>

@@ -12,19 +12,18 @@ const CELLS = 1024; // numbers of a step that are shown
 const LIKELIEST = 20; // entries of a vocabulary that are shown
 
 export function numbers(walk, step, shown) {
-  if (shown.words)
+  if (step.words)
     return html`<ol class="words">
-      ${shown.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}
+      ${step.words.map((word) => html`<li class="word"><bdi>${word}</bdi></li>`)}
     </ol>`;
-  const {values, rows, columns, only} = shown;
-  const labels = (axis) => (axis.labels === null ? null : walk.record.labels[axis.labels]);
-  const note =
-    only === null
-      ? nothing
-      : html`<p class="hint">
-          The numbers of every word are too many to store; these belong to the word that was
-          followed when the page was made.
-        </p>`;
+  const {values, rows, columns} = shown;
+  const one = step.axes[step.only];
+  const labels = (axis) => walk.record.labels[axis.labels];
+  const note = one
+    ? html`<p class="hint">
+        Too many to store for all words; these are of “<bdi>${labels(one)?.[one.chosen]}</bdi>”.
+      </p>`
+    : nothing;
   if (!rows && labels(columns) && columns.size > 2 * LIKELIEST)
     return html`${note}${likeliest(step, shown, labels(columns))}`;
   const wraps = !rows && !labels(columns); // a vector
@@ -35,7 +34,7 @@ export function numbers(walk, step, shown) {
   const last = (row) => Math.min((row + 1) * ACROSS, columns.size) - 1;
   const head = (row) => {
     if (wraps) return `${row * ACROSS} to ${last(row)}`;
-    return rows ? name(rows, labels(rows), row) : "";
+    return rows ? (labels(rows)?.[row] ?? String(row)) : "";
   };
   const line = (row) => values.subarray(row * size, row * size + across);
   return html`${note}
@@ -49,7 +48,7 @@ export function numbers(walk, step, shown) {
             across,
             (at) =>
               html`<th scope="col">
-                ${wraps ? `+${at}` : html`<bdi>${name(columns, labels(columns), at)}</bdi>`}
+                ${wraps ? `+${at}` : html`<bdi>${labels(columns)?.[at] ?? at}</bdi>`}
               </th>`,
           )}
         </tr>
@@ -67,10 +66,6 @@ export function numbers(walk, step, shown) {
     </table>`,
   )}
   ${left ? html`<p class="hint">… ${left} more ${columns.unit} in each row.</p>` : nothing}`;
-}
-
-export function name(axis, labels, at) {
-  return labels ? labels[at] : String(at);
 }
 
 function cell(step, value, most) {

@@ -11,19 +11,6 @@ import {differences} from "./wordpairs.js";
 
 export function outcome(app, story) {
   if (!app.engine) return stored(app, story);
-  const {unknown} = app.source.answer;
-  return html`${unknown?.length ? guessed(unknown) : ""}${told(app, story)}`;
-}
-
-/** What a model makes of a word that it has not seen is a guess. */
-function guessed(words) {
-  return html`<strong class="unknown"
-    >The model does not know ${listed(words.map((word) => quoted(word)))}: what it makes of
-    ${words.length > 1 ? "them" : "it"} is a guess.</strong
-  > `;
-}
-
-function told(app, story) {
   if (!isChanged(app)) return untouched(app, story);
   if (!app.state.text.trim()) return html`There is nothing to read: write a sentence.`;
   return html`${causes(app)}: ${listed(effects(app, story))}.`;

@@ -11,6 +11,9 @@ export function flipped(list, one, by) {
   return (all.includes(one) ? all.filter((other) => other !== one) : [...all, one]).join(by);
 }
 
+/** The text as it was typed, and the model as it was trained. */
+export const untouchedOf = ({origin}) => ({...PLAIN, text: origin.given.source});
+
 /** Whether a text or its model is changed. */
 export function isChanged({state, origin}) {
   return (
@@ -33,7 +36,7 @@ export function act(app, changes) {
 /** Take the last change back; what a link had changed is taken back at once. */
 export function undo(app) {
   if (!isChanged(app)) return undefined;
-  const last = app.past.pop() ?? {...PLAIN, text: app.origin.given.source};
+  const last = app.past.pop() ?? untouchedOf(app);
   const {place, ...before} = last;
   app.follows = place ?? "words";
   app.field = null;

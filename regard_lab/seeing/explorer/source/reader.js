@@ -35,36 +35,39 @@ const LENSES = {
 };
 const NAMED = 2; // words that the sentence above the words names
 
-export function readerView(app) {
-  const {header} = app.source;
+/** The words that are explained, which of them can be, and the place of the one that is. */
+export function explainedOf({engine, source: {header}, state}) {
   const words = header.texts[header.written];
   const isEnd = (at) => ENDS.includes(words[at]);
-  const isWord = (at) => header.explained[at] || (app.engine && !isSpecial(words[at]));
+  const isWord = (at) => header.explained[at] || (engine && !isSpecial(words[at]));
   const can = (at) => isWord(at) && !isEnd(at);
-  const asked = app.state.place ?? header.chosen;
+  const asked = state.place ?? header.chosen;
   const ends = isEnd(asked);
-  const place = ends || can(asked) ? asked : header.chosen;
+  return {words, can, ends, place: ends || can(asked) ? asked : header.chosen};
+}
+
+export function readerView(app) {
+  const {header} = app.source;
+  const {words, can, ends, place} = explainedOf(app);
   const choose = (at) => app.set({place: at, row: at, said: saidOf(header.explained[at])});
   const lenses = header.explained[place];
   if (!lenses) explain(app);
-  const chooser = html`${
-    header.texts.target
-      ? nothing // words of the translation are pressed above
-      : html` <p class="hint">Choose a word:</p>
-          <div class="words" role="group" aria-label="Words to explain">
-            ${words.map((word, at) =>
-              can(at)
-                ? html`<button
-                    class="word"
-                    aria-pressed=${at === Number(place) ? "true" : "false"}
-                    @click=${() => choose(at)}
-                  >
-                    <bdi>${word}</bdi>
-                  </button>`
-                : html`<span class="word plain"><bdi>${word}</bdi></span>`,
-            )}
-          </div>`
-  }`;
+  const chooser = header.texts.target
+    ? nothing // words of the translation are pressed above
+    : html` <p class="hint">Choose a word:</p>
+        <div class="words" role="group" aria-label="Words to explain">
+          ${words.map((word, at) =>
+            can(at)
+              ? html`<button
+                  class="word"
+                  aria-pressed=${at === Number(place) ? "true" : "false"}
+                  @click=${() => choose(at)}
+                >
+                  <bdi>${word}</bdi>
+                </button>`
+              : html`<span class="word plain"><bdi>${word}</bdi></span>`,
+          )}
+        </div>`;
   const says = (text) =>
     html`${chooser}
       <p class="hint" role="status">${text}</p>`;
@@ -101,10 +104,7 @@ export function readerView(app) {
       }
       ${attention ? panel(attention, html`<h3>Looks at</h3>`) : nothing}
     </div>
-    <p class="hint">
-      ${ODDS} The word is compared with those that the model found most probable beside it, unless
-      others were asked for.
-    </p> `;
+    <p class="hint">${ODDS} It is compared with the most probable others.</p> `;
 }
 
 /** Whether a lens gives shares of attention. */

@@ -7,6 +7,7 @@ import {Source} from "./data.js";
 import {mathml} from "./mathml.js";
 import {numbers} from "./numbers.js";
 import {ask} from "./server.js";
+import {quoted} from "./stories.js";
 import {drawn} from "./surface.js";
 
 export function walkView(app) {
@@ -22,8 +23,9 @@ export function walkView(app) {
   const sections = [...new Set(shownSteps.map((one) => steps[one].section))];
   const word = followed(app, walk.record);
   const key = `${at}/${word.join()}`;
-  if (app.stepShown?.key !== key || app.stepShown.walk !== walk) load(app, walk, step, word, key);
-  const shown = app.stepShown?.key === key && app.stepShown.walk === walk ? app.stepShown : null;
+  const {stepShown} = app;
+  const isShown = stepShown?.key === key && stepShown.walk === walk;
+  if (!isShown && !step.words) load(app, walk, step, word, key);
   const isStored =
     app.engine &&
     app.source.header.walk &&
@@ -42,14 +44,6 @@ export function walkView(app) {
             shownSteps.find((one) => steps[one].section === sections[number]),
           ),
       )}
-      ${sides(walk.record).map((labels, side) =>
-        choice(
-          side ? "and of the source" : "Word followed",
-          walk.record.labels[labels].map((name, number) => [number, name]),
-          word[side],
-          (number) => app.set({followed: Object.assign([...word], {[side]: Number(number)})}),
-        ),
-      )}
       <button @click=${() => go(app, walk, shownSteps[place - 1])} ?disabled=${place === 0}>
         Previous step
       </button>
@@ -60,7 +54,7 @@ export function walkView(app) {
         Next step
       </button>
       <span class="badge">step ${place + 1} of ${shownSteps.length}</span>
-      ${other(app, walk.record, at)}
+      ${other(app, walk.record, at)} ${follower(app, walk.record, step, word)}
     </div>
     <section
       class="panel step"
@@ -73,15 +67,39 @@ export function walkView(app) {
       ${step.says ? html`<p>${step.says}</p>` : nothing} ${step.formula ? formula(step) : nothing}
       <pre><code>${step.line}</code></pre>
       <p class="hint" data-shape>${shape(step)}</p>
-      ${shown ? numbers(walk, step, shown) : html`<p class="hint">Unpacking…</p>`}
+      ${isShown || step.words ? numbers(walk, step, stepShown) : html`<p class="hint">Unpacking…</p>`}
     </section>
     <p class="hint">
       ${note} ${walk.record.checks} results were compared with the model's own; the largest
       difference is ${walk.record.difference.toExponential(1)}. Numbers are computed with 64 bits
-      and stored with 32. Sentences that name a word are about
-      “<bdi>${walk.record.words[walk.record.word]}</bdi>”.
+      and stored with 32. Sentences that name a word are about ${about(app, walk.record)}.
     </p>
   `;
+}
+
+/** The word that sentences are about; of a translation, also the one that is written after it. */
+function about({source}, {words, word}) {
+  const next = source.header.texts.target && words[word + 1];
+  return html`${quoted(words[word])}${next ? html`, after which ${quoted(next)} is written` : nothing}`;
+}
+
+/** Another word for a step whose numbers are stored for each word. */
+function follower(app, record, step, word) {
+  const axis = step.axes[followedAxis(step)];
+  const side = axis ? sides(record).indexOf(axis.labels) : -1;
+  if (side < 0) return nothing;
+  return choice(
+    side ? "Source word" : "Word followed",
+    record.labels[axis.labels].map((name, number) => [number, name]),
+    word[side],
+    (number) => app.set({followed: Object.assign([...word], {[side]: Number(number)})}),
+  );
+}
+
+/** The axis of a step that has the numbers of each word, of which one is shown; -1 without one. */
+function followedAxis({only, axes}) {
+  if (only !== undefined || axes.length < 2) return -1;
+  return axes.findIndex(({chosen}) => chosen !== null);
 }
 
 /** The indices of the steps that are walked. A link to another step walks all. */
@@ -168,38 +186,28 @@ export function followed(app, record) {
 async function load(app, walk, step, word, key) {
   if (app.stepAsked === key && app.stepFor === walk) return;
   Object.assign(app, {stepAsked: key, stepFor: walk});
-  if (step.words) {
-    Object.assign(app, {stepShown: {key, walk, words: step.words}});
-    app.draw();
-    return;
-  }
   const bytes = await walk.source.bytes(step.place);
   const values = new Float32Array(bytes.buffer);
-  const listed = sides(walk.record);
+  const at = followedAxis(step);
   let {axes} = step;
-  let only = null;
   let picked = values;
   if (step.only !== undefined) {
-    only = step.only;
-    axes = axes.filter((_, at) => at !== only);
-  } else if (axes.length > 1) {
-    const at = axes.findIndex(({chosen}) => chosen !== null);
-    if (at >= 0) {
-      const index = word[Math.max(listed.indexOf(axes[at].labels), 0)];
-      picked = selected(
-        values,
-        axes.map(({size}) => size),
-        at,
-        Math.min(index, axes[at].size - 1),
-      );
-      axes = axes.filter((_, number) => number !== at);
-    }
+    axes = axes.filter((_, number) => number !== step.only);
+  } else if (at >= 0) {
+    const index = word[sides(walk.record).indexOf(axes[at].labels)] ?? word[0];
+    picked = selected(
+      values,
+      axes.map(({size}) => size),
+      at,
+      Math.min(index, axes[at].size - 1),
+    );
+    axes = axes.filter((_, number) => number !== at);
   }
-  const columns = axes[axes.length - 1];
   let most = 0;
   for (const value of values) if (Number.isFinite(value)) most = Math.max(most, Math.abs(value));
-  const rows = axes.length > 1 ? axes[axes.length - 2] : null;
-  app.stepShown = {key, walk, values: picked, rows, columns, most, only};
+  const columns = axes.at(-1);
+  const rows = axes.at(-2);
+  app.stepShown = {key, walk, values: picked, rows, columns, most};
   app.draw();
 }
 
@@ -222,7 +230,7 @@ function shape(step) {
         `${size.toLocaleString("en")} ${size === 1 ? unit.replace(/s$/, "") : unit}`,
     )
     .join(" × ");
-  return step.words || step.axes.length < 2 ? sizes : `${sizes}; shown for the followed word`;
+  return step.words || step.axes.length < 2 ? sizes : `${sizes}; shown for one word`;
 }
 
 function heading(step) {
