@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from ended_by_ids import EndedByIds
 from torch import nn
 from translators import SOURCES, begin, translator
 
@@ -17,6 +18,7 @@ from regard.errors import RegardError, ShapeError
 from regard.patterns import CausalWindow
 from regard_lab.decoding import Hypothesis, Sampling, beam_search, generate, greedy_search
 from regard_lab.decoding.options import SpecialIds
+from regard_lab.decoding.search import MOST_BEFORE_ASKING
 from regard_lab.models import TranslationTransformer
 from regard_lab.models.decoder_program import _KEPT
 from regard_lab.models.flat_decoder import FIRST_ROOM
@@ -210,6 +212,20 @@ def test_a_text_ends_at_its_most_tokens_or_never(
             assert found == without_writing(monkeypatch, call)
             if end is None and beam == 1:
                 assert all(len(text.ids) == most for text in found)
+
+
+def test_who_ends_texts_is_asked_after_each_id_as_step_by_step(
+    written: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for changes in CONFIGS:
+        model = telling_translator(**changes)
+        asked_by, alone = EndedByIds(), EndedByIds()
+        options: dict[str, Any] = {"max_tokens": TOKENS, "special": ENDING}
+        found = generate(model, pad(SOURCES), over=asked_by, **options)
+        stepwise = partial(generate, model, pad(SOURCES), over=alone, **options)
+        assert found == without_writing(monkeypatch, stepwise)
+        assert asked_by.asked == alone.asked
+    assert max(written) == MOST_BEFORE_ASKING
 
 
 def test_the_state_is_that_of_steps(written: list[int]) -> None:

@@ -1,11 +1,12 @@
 """A small language model that continues texts by itself writes what a search writes that asks it for each step."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 import pytest
 import torch
+from ended_by_ids import EndedByIds
 
 from regard.backends.native.library import load
 from regard.backends.native.program import Beam, Choice, Program, Written
@@ -111,23 +112,12 @@ def test_a_beam_over_windows_is_asked_for_each_step(written: list[int]) -> None:
     assert not written
 
 
-class Stopping:
-    """Ends texts by their last id, and notes when it was asked."""
-
-    def __init__(self) -> None:
-        self.asked: list[tuple[int, tuple[int, ...]]] = []
-
-    def __call__(self, number: int, ids: Sequence[int]) -> bool:
-        self.asked.append((number, tuple(ids)))
-        return len(ids) > 2 * number + 3 and ids[-1] % 3 == 0
-
-
 def test_who_ends_texts_is_asked_after_each_id_as_step_by_step(
     written: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for changes in CONFIGS:
         model = telling_model(**changes)
-        stopping, alone = Stopping(), Stopping()
+        stopping, alone = EndedByIds(), EndedByIds()
         found = search(model, 1, over=stopping)
         assert found == without_writing(monkeypatch, lambda: search(model, 1, over=alone))  # noqa: B023
         assert stopping.asked == alone.asked
