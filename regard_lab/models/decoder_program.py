@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 import operator
-from copy import copy
 from typing import Any, NamedTuple
 
 import torch
 
 from regard.backends.native.bands import entries_before
-from regard.backends.native.program import Attending, Choice, Program, Written, library_of_programs
+from regard.backends.native.program import Attending, Choice, Program, Written
 from regard.layers import MultiHeadAttention
 from regard.layers.step_program import is_computed, new_attending
 from regard.patterns import Full
-from regard_lab.models import model_program
 from regard_lab.models.flat_target import Decoding, FlatTarget
-from regard_lab.models.kept_programs import KeptPrograms, Origin
+from regard_lab.models.kept_programs import KeptPrograms
 from regard_lab.models.layers import DecoderLayer
 from regard_lab.models.model_program import has_known_activation
 from regard_lab.models.passed_modules import PassedModules
@@ -66,34 +64,18 @@ class DecoderProgram(TextProgram):
     @classmethod
     def of(cls, model: Any, table: torch.Tensor, modules: PassedModules) -> DecoderProgram | None:
         """The program of a decoder; None where there is no library, or the decoder needs more than a program has."""
-        library = library_of_programs()
-        if library is None or table.dtype != torch.float32:
-            _KEPT.forget(model)
-            return None
-        origin = Origin.of(modules, model.config.norm, model.config.dim)
-        kept = _KEPT.find(model, origin)
-        if kept is not None:
-            return kept.of_new_texts()
-        if not modules.have_usual_parameters(torch.float32):
-            return None
-        if modules.weight_count() > model_program.MOST_WEIGHTS:
-            return None
-        if not all(map(_is_known, model.decoder)):
-            return None
-        program = Program(library)
-        compiled = cls(model, table, program)
-        if not program.finish():
-            return None
-        _KEPT.keep(model, origin, compiled)
-        return compiled.of_new_texts()
 
-    def of_new_texts(self) -> DecoderProgram:
-        """A program of the same decoder that reads nothing yet."""
-        other = copy(self)
-        other._program, attendings = self._program.copy()
-        other._text_attentions = [attendings[attending] for attending in self._text_attentions]
-        other._source_attentions = [attendings[attending] for attending in self._source_attentions]
-        return other
+        def make(program: Program) -> DecoderProgram | None:
+            if not all(map(_is_known, model.decoder)):
+                return None
+            made = cls(model, table, program)
+            return made if program.finish() else None
+
+        return _KEPT.for_new_texts(model, modules, make)
+
+    def _attend_with(self, attendings: dict[Attending, Attending]) -> None:
+        super()._attend_with(attendings)
+        self._source_attentions = [attendings[attending] for attending in self._source_attentions]
 
     def _add_layer(self, layer: DecoderLayer) -> None:
         norm_first = self._norm_first

@@ -6,20 +6,18 @@ Its last operations project what the decoder's layers read of a source, so that 
 from __future__ import annotations
 
 import math
-from copy import copy
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 import torch
 
 from regard.backends.native.bands import NO_STOP, RowBand, row_band_of
-from regard.backends.native.program import MOST_ROWS, Attending, Program, library_of_programs
+from regard.backends.native.program import MOST_ROWS, Attending, Program
 from regard.layers import MultiHeadAttention, ProjectedContext
 from regard.layers.multi_head import is_plain
 from regard.layers.step_program import is_computed, new_attending
 from regard.patterns.band import Band
-from regard_lab.models import model_program
-from regard_lab.models.kept_programs import KeptPrograms, Origin
+from regard_lab.models.kept_programs import KeptPrograms
 from regard_lab.models.layers import EncoderLayer
 from regard_lab.models.model_program import ModelProgram, has_known_activation, sizes_of
 from regard_lab.models.passed_modules import PassedModules, does_nothing
@@ -61,10 +59,6 @@ class EncoderProgram(ModelProgram):
     @classmethod
     def of(cls, model: Any) -> EncoderProgram | None:
         """The program of an encoder; None if its modules have to be called, or it needs more than a program has."""
-        library = library_of_programs()
-        if library is None:
-            _KEPT.forget(model)
-            return None
         parts = [model.embedding, model.positions, model.dropout, model.encoder]
         parts += [layer.cross_attention for layer in model.decoder]
         if model.config.norm == "pre":
@@ -74,32 +68,20 @@ class EncoderProgram(ModelProgram):
         modules = PassedModules.of(parts, is_plain)
         if modules is None or not modules.have_norms_at(model.config.norm):
             return None
-        origin = Origin.of(modules, model.config.norm, model.config.dim)
-        kept = _KEPT.find(model, origin)
-        if kept is not None:
-            return kept.of_new_texts()
-        if not modules.have_usual_parameters(torch.float32):
-            return None
-        if modules.weight_count() > model_program.MOST_WEIGHTS:
-            return None
-        first = model.encoder[0]
-        if not all(_is_known(layer, first) for layer in model.encoder):
-            return None
-        if any(layer.cross_attention.positions is not None for layer in model.decoder):
-            return None  # it would rotate the keys of a source
-        program = Program(library)
-        compiled = cls(model, program)
-        if not program.finish():
-            return None
-        _KEPT.keep(model, origin, compiled)
-        return compiled.of_new_texts()
 
-    def of_new_texts(self) -> EncoderProgram:
-        """A program of the same encoder that reads nothing yet."""
-        other = copy(self)
-        other._program, attendings = self._program.copy()
-        other._attendings = [attendings[attending] for attending in self._attendings]
-        return other
+        def make(program: Program) -> EncoderProgram | None:
+            first = model.encoder[0]
+            if not all(_is_known(layer, first) for layer in model.encoder):
+                return None
+            if any(layer.cross_attention.positions is not None for layer in model.decoder):
+                return None  # it would rotate the keys of a source
+            made = cls(model, program)
+            return made if program.finish() else None
+
+        return _KEPT.for_new_texts(model, modules, make)
+
+    def _attend_with(self, attendings: dict[Attending, Attending]) -> None:
+        self._attendings = [attendings[attending] for attending in self._attendings]
 
     def _add_layer(self, layer: EncoderLayer, norm_first: bool) -> None:
         norm = layer.around_attention.norm

@@ -198,8 +198,8 @@ class FlatDecoder:
         if modules is None or not modules.have_norms_at(model.config.norm):
             return None
         decoder = cls(model, modules)
-        is_computed = decoder.has_program or modules.have_usual_parameters(dtype)
-        return decoder if is_computed else None
+        is_readable = decoder.has_program or modules.have_usual_parameters(dtype)
+        return decoder if is_readable else None
 
     @property
     def has_program(self) -> bool:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import operator
 import weakref
+from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
+import torch
 from torch import nn
 
-from regard.backends.native.program import Form
+from regard.backends.native.program import Form, Program, library_of_programs
+from regard_lab.models import model_program
 from regard_lab.models.model_program import ModelProgram
 from regard_lab.models.passed_modules import PassedModules
 
@@ -47,17 +50,42 @@ class KeptPrograms(Generic[ProgramT]):
             weakref.WeakKeyDictionary()
         )
 
-    def find(self, model: nn.Module, origin: Origin) -> ProgramT | None:
-        """The program of a model; None unless it was made from the same, and the weights are where they were."""
+    def for_new_texts(
+        self, model: Any, modules: PassedModules, make: Callable[[Program], ProgramT | None]
+    ) -> ProgramT | None:
+        """A program of a model that reads nothing yet; None where there is no library, or a program cannot compute it.
+
+        Args:
+            model: one with a config.
+            modules: those that the program does not call.
+            make: gives an empty program the operations of the model; returns None if it needs others.
+        """
+        library = library_of_programs()
+        program = None
+        if library is not None:
+            origin = Origin.of(modules, model.config.norm, model.config.dim)
+            program = self._find(model, origin)
+            if program is None and _may_be_read(modules):
+                program = make(Program(library))
+                if program is not None:
+                    self._kept[model] = _KeptProgram(origin, program.forms(), program)
+        if program is None:
+            self._kept.pop(model, None)  # it would keep the weights of before
+            return None
+        return program.of_new_texts()
+
+    def _find(self, model: nn.Module, origin: Origin) -> ProgramT | None:
+        """The kept program; None unless it was made from the same, and the weights are where they were."""
         kept = self._kept.get(model)
         if kept is None or not kept.origin.is_that_of(origin):
             return None
         program = kept.program
         return program if program.has_weights() and program.forms() == kept.forms else None
 
-    def keep(self, model: nn.Module, origin: Origin, program: ProgramT) -> None:
-        self._kept[model] = _KeptProgram(origin, program.forms(), program)
 
-    def forget(self, model: nn.Module) -> None:
-        """Keep nothing of a model, whose program would keep the weights of before."""
-        self._kept.pop(model, None)
+def _may_be_read(modules: PassedModules) -> bool:
+    """Whether a program can read all weights of these modules, and reads them in less time than PyTorch."""
+    return (
+        modules.have_usual_parameters(torch.float32)
+        and modules.weight_count() <= model_program.MOST_WEIGHTS
+    )

@@ -7,12 +7,13 @@ rounding.
 
 from __future__ import annotations
 
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 import torch
 from torch import nn
 
-from regard.backends.native.program import ACTIVATIONS, Form, Program
+from regard.backends.native.program import ACTIVATIONS, Attending, Form, Program
 from regard.functional.measured import is_unwatched
 from regard.layers import FeedForward, MultiHeadAttention
 from regard.layers.feed_forward import GATED
@@ -46,6 +47,17 @@ class ModelProgram:
         self._values = program.buffer(attention.kv_heads * attention.value_dim)
         self._hidden = program.buffer(feed_forward.widen.out_features)
         self._gate = program.buffer(feed_forward.widen.out_features)
+
+    def of_new_texts(self) -> Self:
+        """A program of the same model that reads nothing yet."""
+        other = copy(self)
+        other._program, attendings = self._program.copy()
+        other._attend_with(attendings)
+        return other
+
+    def _attend_with(self, attendings: dict[Attending, Attending]) -> None:
+        """Use these attentions in the place of those that were copied."""
+        raise NotImplementedError(f"{type(self).__name__} has no attentions of its own")
 
     def has_weights(self) -> bool:
         """Whether the weights are where they were when the program was made."""

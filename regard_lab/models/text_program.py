@@ -52,6 +52,9 @@ class TextProgram(ModelProgram):
         self._logits = program.buffer(len(table))
         self._embedding = program.embed(table, factor, self._x)
 
+    def _attend_with(self, attendings: dict[Attending, Attending]) -> None:
+        self._text_attentions = [attendings[attending] for attending in self._text_attentions]
+
     def _add_text_attention(self, layer: MultiHeadAttention, source: int) -> None:
         """Self-attention of the vectors in a buffer, before its output is projected."""
         self._add_queries_keys_and_values(layer, source)

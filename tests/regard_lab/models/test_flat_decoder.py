@@ -13,7 +13,7 @@ from translators import ORDERS, SOURCES, TRANSFORMERS, begin, translator
 from regard import record_attention
 from regard.errors import ArgumentError
 from regard.positions import Rotary
-from regard_lab.models import TranslationTransformer, decoder_program
+from regard_lab.models import TranslationTransformer, flat_decoder, kept_programs
 from regard_lab.models.flat_decoder import FIRST_ROOM
 from regard_lab.text import BEGIN
 from regard_lab.text.batches import pad
@@ -37,7 +37,7 @@ def through_modules(state: Any) -> Any:
 def test_flat_steps_have_the_bits_of_steps_through_modules_after_any_reordering(
     changes: dict[str, Any], dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(decoder_program, "library_of_programs", lambda: None)
+    monkeypatch.setattr(kept_programs, "library_of_programs", lambda: None)
     model = translator(**changes).to(dtype)
     with torch.inference_mode():
         flat = begin(model)
@@ -56,6 +56,26 @@ def test_flat_steps_have_the_bits_of_steps_through_modules_after_any_reordering(
                 ids = logits.argmax(-1)
         assert is_flat(model, flat)
         assert flat.length == plain.length == 10
+
+
+@pytest.mark.parametrize("changes", SHORT_CONTEXTS, ids=str)
+def test_flat_steps_without_the_library_are_those_of_modules_in_float64(
+    changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kept_programs, "library_of_programs", lambda: None)
+    monkeypatch.setattr(flat_decoder, "load", lambda: "turned off")
+    exact = translator(**changes)
+    model = translator(**changes).float()
+    with torch.inference_mode():
+        flat, stepwise = begin(model), through_modules(begin(exact))
+        assert is_flat(model, flat)
+        ids = torch.tensor([BEGIN] * len(SOURCES))
+        for _ in range(7):
+            logits = exact.step(ids, stepwise)
+            torch.testing.assert_close(
+                model.step(ids, flat), logits, rtol=0, atol=1e-4, check_dtype=False
+            )
+            ids = logits.argmax(-1)
 
 
 def test_a_long_target_gets_more_room() -> None:
