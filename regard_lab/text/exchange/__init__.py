@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 
 from regard.errors import ArgumentError
@@ -47,12 +48,14 @@ def open_document(
     path = Path(path)
     suffix = suffix_of(path)
     if suffix not in DOCUMENTS:
-        raise ArgumentError(f"{path} has an unknown suffix; give one of {', '.join(DOCUMENTS)}")
+        known = [one for one in DOCUMENTS if one != ".mo"]
+        raise ArgumentError(f"{path} has an unknown suffix; give one of {', '.join(known)}")
     if suffix == ".mo":
         plain = plain_path(path)
+        command = shlex.join(["msgunfmt", str(plain), "-o", str(plain.with_suffix(".po"))])
         raise ArgumentError(
             f"{path} is compiled, and has no messages without translation; translate the .po that it was made from, or "
-            f"make one by: {unpacking(path)}msgunfmt {plain} -o {plain.with_suffix('.po')}"
+            f"make one by: {unpacking(path)}{command}"
         )
     if source is not None and suffix != MEMORY:
         raise ArgumentError(
