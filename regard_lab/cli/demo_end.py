@@ -99,7 +99,7 @@ def pair_lines(pair: TranslatedPair, head: tuple[int, int]) -> list[str]:
             for one, (word, weight) in zip(pair.known, looked, strict=True)
         )
         lines.append(
-            f"One head of the decoder (layer {layer}, head {number}, counted from 0) looked most {each}."
+            f"One head of the decoder (head {number} of layer {layer}, counted from 0) looked most {each}."
         )
     return lines
 
@@ -248,8 +248,8 @@ def _lines_on_attention(head: HeadChoice, found: Agreement) -> list[str]:
     """How often *it* looks at its noun in the encoder, and why a translation can be right without that."""
     compared = "no better than" if found.agreement <= found.by_offset else "better than"
     return [
-        f"Attention: articles show a head in which *it* looks at its noun. The encoder's best head for this (layer "
-        f"{head.layer}, head {head.head}, counted from 0; chosen on other sentences) is right in "
+        f"Attention: articles show a head in which *it* looks at its noun. The encoder's best head for this (head "
+        f"{head.head} of layer {head.layer}, counted from 0; chosen on other sentences) is right in "
         f"{percent(found.agreement)} of the sentences. That is {compared} a rule without a model: the word "
         f"{words_away(found.offset)} is right in {percent(found.by_offset)}, a random word in {percent(found.chance)}.",
         "The translator does not need such a head: the decoder writes the pronoun, and reads noun and adjective "

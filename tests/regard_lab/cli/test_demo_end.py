@@ -79,7 +79,7 @@ def test_the_pair_says_what_each_pronoun_means_and_what_erasing_the_changed_word
         "model writes *sie* even without an adjective." in text
     )
     assert (
-        "(layer 1, head 2, counted from 0) looked most at animal (weight 0.90) while *es* was written"
+        "(head 2 of layer 1, counted from 0) looked most at animal (weight 0.90) while *es* was written"
         in text
     )
     assert "and at street (weight 0.80) while *sie* was written." in text
@@ -135,7 +135,9 @@ def lines_on_attention(agreement: float) -> str:
 
 def test_a_head_is_compared_with_a_rule_that_has_no_model() -> None:
     text = lines_on_attention(0.41)
-    assert "(layer 1, head 2, counted from 0; chosen on other sentences) is right in 41.0 %" in text
+    assert (
+        "(head 2 of layer 1, counted from 0; chosen on other sentences) is right in 41.0 %" in text
+    )
     assert "That is no better than a rule without a model: the word 2 words back" in text
     assert "is right in 45.0 %, a random word in 7.0 %." in text
     assert "That is better than a rule" in lines_on_attention(0.46)
