@@ -115,5 +115,5 @@ export function axesOf({name, row_title: rows, column_title: columns, sums, says
 
 /** Whether the numbers of a head are exact. */
 export function badge({exact}) {
-  return html`<span class="badge">weights ${exact ? "are exact" : "to 0.004 or better"}</span>`;
+  return html`<span class="badge">weights ${exact ? "are exact" : "off by at most 0.004"}</span>`;
 }

@@ -1,4 +1,4 @@
-// The field in the place of an erased word, in which a reader writes another one.
+// The field below an erased word, in which a reader writes another one.
 
 import {html, nothing} from "lit-html";
 import {clamped} from "./engine/numbers.js";

@@ -56,13 +56,13 @@ function told(app, story) {
 }
 
 /**
- * Before the answer: what runs here and what can be pressed. In its room stands what can be pressed
- * while links show attention, what is changed, or the form of another text; below it the form of a
- * served page.
+ * Before the answer: what runs here and what can be pressed. It gives its room to the form of
+ * another text, to what is changed, or to what can be pressed while links show attention. The form
+ * of a served page stands below.
  */
-function top(app, {orientation, instead, kind}) {
+function top(app, {orientation, hint, kind}) {
   const {live, title} = app.source.header;
-  const asks = instead ? html`<p class="orientation">${instead}</p>` : nothing;
+  const asks = hint ? html`<p class="orientation">${hint}</p>` : nothing;
   const changes = app.engine && isChanged(app) ? pills(app) : asks;
   const shown = app.engine && app.state.types ? sentenceForm(app) : changes;
   const heading = html`<p class="title"><bdi>${title}</bdi></p>`;
@@ -296,10 +296,10 @@ function legend({by, looks, kind, word, without}, strong) {
 }
 
 /** What the lower line is, and the probability of its chosen word. */
-function below({source}, {kind, written, optionsLabel, word, own, instead}) {
+function below({source}, {kind, written, optionsLabel, word, own, hint}) {
   const cut = source.answer?.finished === false ? " (cut, as it does not end)" : "";
   const label = html`<strong>${written?.label ?? optionsLabel}${cut}</strong>`;
-  if (instead) return html`${label} press any word to see where it looks`;
+  if (hint) return html`${label} press any word to see where it looks`;
   if (own === undefined || kind === "vectors") return label;
   return html`${label} ${quoted(word, true)} has <span class="o">probability ${short(own)}</span>`;
 }

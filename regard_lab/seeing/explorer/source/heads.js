@@ -152,14 +152,14 @@ function needed(app) {
   return html`<p class="summary" data-most>
       Of all ${all.length} heads of this model, the log odds of “<bdi>${found.word}</bdi>”${rather}
       fall most without ${joined(all.slice(0, NAMED).map((one) => ofOne(app, one)))}.
-      ${without < 0.5 ? "" : "No head decides it alone."} Without the first its probability among
-      these words is ${probability(without)}, with all heads ${probability(before)}.
+      ${without < 0.5 ? "" : "No head decides it alone."} Without the first, its probability among
+      these words is ${probability(without)} instead of ${probability(before)}.
     </p>
     <p class="hint" data-effects>
       ${ODDS} One head at a time is switched off, and its effect is how far the log odds fall from
-      ${shown(found.own, 2)}: of two heads that do the same, neither may have one. The bar above a
-      map is its effect: orange, or grey if the word gains. Without all heads of a layer of this
-      attention they fall by
+      ${shown(found.own, 2)}: if two heads do the same, both may have none. The bar above a map is
+      its effect: orange, or grey if the word gains. Without all heads of a layer of this attention
+      they fall by
       ${attention.layers.map((one, layer) => `${shown(one, 2)} (layer ${layer})`).join(", ")}.
     </p>`;
 }

@@ -23,7 +23,7 @@ function untouched(app, {kind, word}) {
   if (!list.length) return html`No experiment was found for this text.`;
   if (kind === "masked" && word === undefined)
     return html`Hide one word. These are the ones that the model guesses most surely:`;
-  return html`Experiments on ${quoted(word, true)}, found by trying many:`;
+  return html`Experiments on ${quoted(word, true)}, found by trying many changes:`;
 }
 
 /** A page without a model that can be asked: which heads were found. */

@@ -104,7 +104,7 @@ export function readerView(app) {
       }
       ${attention ? panel(attention, html`<h3>Looks at</h3>`) : nothing}
     </div>
-    <p class="hint">${ODDS} It is compared with the most probable others.</p> `;
+    <p class="hint">${ODDS} The word is compared with the most probable others.</p> `;
 }
 
 /** Whether a lens gives shares of attention. */

@@ -53,7 +53,8 @@ export function options(kind, {likeliest, target, probabilities}) {
  * written or options: what is made of them; chosen, word and own: the one that is asked about, and
  * its probability; without: the same without a word, relative to `own` if `relative`; waits:
  * whether that is still to be computed; looks: shares of attention, `at` of a word that is read;
- * arcs: whether links join one line; asker: the place of the chosen word among those that are read.
+ * arcs: whether links join one line; asker: the place of the chosen word among those that are read;
+ * hint: what can be pressed while links show attention.
  */
 export function storyOf(app) {
   if (!app.attention) return null;
@@ -63,7 +64,7 @@ export function storyOf(app) {
   const by = modes.includes(app.state.by) ? app.state.by : modes[0];
   const looker = by === "looks" ? story.looks.at : undefined;
   const shown = {...story, modes, by, asker: story.arcs ? story.chosen : looker};
-  if (by === "looks" && story.given.asks) shown.instead = LOOKS[kind];
+  if (by === "looks" && story.given.asks) shown.hint = LOOKS[kind];
   return shown;
 }
 
