@@ -83,7 +83,7 @@ def _of_macos() -> str:
     return done.stdout.strip()
 
 
-# AMD's families by number, with the first model of each that counts from there on.
+# AMD's families by number; a name holds from its model number to the next.
 _AMD = {
     23: ((0, "Zen"), (0x30, "Zen 2")),
     25: (

@@ -81,7 +81,7 @@ def signed_colours() -> Any:
 
 @cache
 def dependence_colours() -> Any:
-    """The colour scale of what a word depends on, orange, and of what goes against it, grey; as in the explorer."""
+    """The colour scale of the explorer: orange is what a word depends on, grey what speaks against it."""
     from matplotlib.colors import LinearSegmentedColormap
 
     stops = [*reversed(OPPOSES), *DEPENDS[1:]]

@@ -43,12 +43,12 @@ class PoMessage:
 
     @property
     def is_header(self) -> bool:
-        """Whether it is the message of no text, whose translation is the header."""
+        """Whether its source is empty, so that its translation is the header of the file."""
         return not self.source and self.context is None and not self.is_obsolete
 
     @property
     def translation(self) -> str:
-        """Its only translation, or that of its first form."""
+        """Its translation; of a message with plural forms, the first."""
         return self.forms.get(0, "")
 
     @property
@@ -58,10 +58,10 @@ class PoMessage:
 
 
 def po_messages(path: Path, text: str) -> list[PoMessage]:
-    """The messages of a catalogue; of those that are obsolete, the line alone.
+    """The messages of a catalogue; an obsolete one has only its line and place.
 
     Raises:
-        DataError: a line that is no PO.
+        DataError: a line that is not of the format, or a message that is not whole.
     """
     messages: list[PoMessage] = []
     scanner = _Scanner(path, messages)

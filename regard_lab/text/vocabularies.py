@@ -31,12 +31,12 @@ LETTER = r"[\p{L}\p{N}]"
 REST = r"[\p{L}\p{M}\p{N}\x{200C}\x{200D}]*"
 
 
-# Where a unit of every kind ends: no unit has a space behind another character.
+# Units of every kind end before such a space: none contains a space after another character.
 _AFTER_WORD = re.compile(r"(?<=[\w.,;:!?]) ")
 
 
 def parts_of(text: str) -> list[str]:
-    """A text in parts whose encodings, one after the other, are that of the text.
+    """A text in parts that can be encoded one by one: their ids, joined, are those of the text.
 
     Texts share most of their words, so there are far fewer different parts than texts.
 
