@@ -1,4 +1,4 @@
-"""Which combinations of a test's parameters the fast suite runs: enough that each value of each parameter is met.
+"""Which combinations of a test's parameters the fast suite runs: enough that each value of each parameter occurs.
 
 A test with several `parametrize` runs their whole product. `@pytest.mark.each_value` leaves a few combinations in the
 fast suite and marks the others `slow`, so that the long tier runs them. Each entry of each `parametrize` stays in the
@@ -44,9 +44,8 @@ def parts_of(item: pytest.Function, pairs: Sequence[Sequence[str]], apart: bool)
     alone = [(name,) for name in params]
     together = [names_of(mark) for mark in item.iter_markers("parametrize")]
     listed = {name for names in together for name in names}
-    together += [
-        (name,) for name in params if name not in listed
-    ]  # of a fixture with several values
+    # Parameters of fixtures stand in no `parametrize`.
+    together += [(name,) for name in params if name not in listed]
     # By identity: values may have no hash, and those of one list are the same objects in every combination.
     return frozenset(
         tuple((name, id(params[name])) for name in names)
