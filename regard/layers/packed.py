@@ -26,7 +26,7 @@ ModuleT = TypeVar("ModuleT", bound=nn.Module)
 DTYPES = (torch.float32, torch.bfloat16)
 KINDS = (nn.Linear, Projection)  # exactly these; a subclass may do more than multiply
 ROWS = 64  # that oneDNN is told to expect; from 16 rows on its order of numbers is the same
-# The activations that oneDNN applies to a product, by their names in configs of transformers.
+# The activations that oneDNN applies to a product: by name, its own name and variant. "none" applies nothing.
 ACTIVATIONS = {
     "none": ("none", ""),
     "gelu": ("gelu", "none"),
@@ -293,7 +293,7 @@ class PackedLinear(Projection):
         return _multiply(x, self.weight, self.bias)
 
     def is_current(self) -> bool:
-        """Whether a call without gradients would multiply with the packed weight, and it is that of the parameter."""
+        """Whether the layer holds its packed weight, and the parameter that was packed has not changed since."""
         own = self.__dict__
         if own.get("weight") is not own.get("packed"):
             return False
@@ -301,15 +301,15 @@ class PackedLinear(Projection):
         return origin is None or origin._version == own["origin_version"]
 
     def multiply_and_activate(self, x: torch.Tensor, activation: str) -> torch.Tensor:
-        """One of ACTIVATIONS of the product, computed while the product is in the processor's cache.
+        """The product, with one of ACTIVATIONS applied to it while it is in the processor's cache.
 
-        The caller has asked `is_current`, and x is an input that `forward` takes.
+        The caller checks before that `is_current` is true and that `forward` takes x.
         """
         name, form = ACTIVATIONS[activation]
         return _operation().default(x, self.weight, self._parameters["bias"], name, [], form)
 
     def multiply_and_add(self, x: torch.Tensor, added: torch.Tensor) -> torch.Tensor:
-        """The product plus a tensor of its shape; for callers as those of `multiply_and_activate`."""
+        """The product plus a tensor of its shape; the caller checks what `multiply_and_activate` asks for."""
         if added.shape[-1] != self.out_features or added.shape[:-1] != x.shape[:-1]:
             raise ShapeError(
                 f"{(*added.shape,)} cannot be added to the product of {(*x.shape,)} and a matrix of "

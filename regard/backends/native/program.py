@@ -116,7 +116,7 @@ class Beam(NamedTuple):
     """The hypotheses of a beam search, which are neighbouring rows of a program.
 
     totals: float64 (texts, beam): the log-probability of each row, the likeliest of a text first.
-    floors: float64 (texts,): a step whose likeliest total of a text is at most this is not written.
+    floors: float64 (texts,): writing stops before a step in which the likeliest total of a text is at most this.
     """
 
     totals: torch.Tensor
@@ -259,7 +259,7 @@ class Attending:
     def read_rows(
         self, texts: int, length: int, bounds: tuple[torch.Tensor, torch.Tensor] | None
     ) -> None:
-        """Let the queries of each text look at the keys of the same rows, which are `length` neighbours.
+        """Let the queries of each text look at the keys of that text; a text is `length` neighbouring rows.
 
         Args:
             bounds: int32 (length,), the first key of each query and the end of its keys; None for all keys.
@@ -497,7 +497,7 @@ class Program:
         return True
 
     def stand_at(self, places: int) -> None:
-        """Let row r stand at position place + r % `places`; before any call all rows stand at the place itself."""
+        """Give row r the position place + r % `places`; without a call, each row has the position `place` of `run`."""
         self._struct.places = places
 
     def add_to_rows(self, operation: int, vectors: torch.Tensor) -> None:
@@ -518,7 +518,7 @@ class Program:
         self._rows_given[buffer] = tensor.numel() // self._widths[buffer]
 
     def run(self, rows: int, place: int, ids: torch.Tensor | None = None) -> bool:
-        """Run all operations for this number of rows, which stand at position `place`, or from it on; see `stand_at`.
+        """Run all operations for this number of rows; `place` is the position of the first, see `stand_at`.
 
         Returns:
             Whether all attentions gave finite numbers. If not, the buffers hold unfinished numbers, and other code has

@@ -95,7 +95,7 @@ def attach(
     With `pack` the weights of its linear layers are packed for inference on a CPU, as `regard.layers.pack_weights`
     says: whole encoders gain, gradients are refused, and `model.packed` names the layers that were packed and their
     bytes. The model is then compared with itself without packed weights, too. Encoder layers of BERT's form are
-    computed in few operations, unless they have hooks or changed modules.
+    computed by few operations, without calls of their modules, unless these have hooks or were changed.
 
     With `mesh` each process computes its own part of the sequence, and calls the model with the ids of that part, in
     the same order; see `part_of_batch`. Outputs are those of its positions. The gradients of weights are this

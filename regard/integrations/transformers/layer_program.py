@@ -1,7 +1,7 @@
-"""An encoder layer without its attention as two programs of the compiled library, which reads packed weights.
+"""Everything that an encoder layer computes but its attention, as two programs of the compiled library.
 
-oneDNN packs a matrix of float32 as panels of 64 outputs on processors with AVX-512. Nothing promises this form, so the
-numbers of each packed weight are compared with those of the plain one before they are read so.
+The programs read packed weights. On processors with AVX-512, oneDNN packs a matrix of float32 as panels of 64 outputs.
+oneDNN does not promise this order, so each packed weight is first compared with the plain one, number by number.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ WIDTH = 64  # outputs of a panel
 
 
 def panels_of(linear: PackedLinear) -> Panels | None:
-    """The packed weight of a layer in panels; None where its memory holds anything else."""
+    """The packed weight of a layer in panels; None if its numbers lie in another order."""
     packed = linear.weight
     outputs, inputs = linear.out_features, linear.in_features
     operations: Any = torch.ops.mkldnn
@@ -40,9 +40,10 @@ def panels_of(linear: PackedLinear) -> Panels | None:
 
 
 class LayerProgram:
-    """Two programs: queries, keys and values of few rows; and from the outputs of attention to those of the layer.
+    """The two programs of a layer, for few rows; `LayerProgram.of` makes them.
 
-    They run in the thread that calls them. `LayerProgram.of` makes them.
+    The first, `heads`, computes queries, keys and values. The second, `outputs`, computes what follows attention. Both
+    run in the thread that calls them.
 
     Args:
         parts: has the modules `query`, `key`, `value`, `mix`, `mixed_norm`, `widen`, `narrow` and `norm`.
@@ -107,7 +108,11 @@ class LayerProgram:
         return [parameter for held in self._dicts for parameter in held.values()]
 
     def begin(self) -> bool:
-        """Whether the programs read the weights of now, in this thread alone; then `end` has to follow."""
+        """Take the programs for this thread; after True the caller has to call `end`.
+
+        Returns:
+            False if another thread has them, or if the layer no longer has the weights that they read.
+        """
         if not self._lock.acquire(blocking=False):
             return False
         parameters = self._parameters_now()
@@ -125,10 +130,11 @@ class LayerProgram:
         return False
 
     def end(self) -> None:
+        """Let other threads use the programs."""
         self._lock.release()
 
     def heads(self, x: torch.Tensor) -> list[torch.Tensor]:
-        """Queries, keys and values, (rows, width) each, of x (rows, dim), which is contiguous."""
+        """Queries, keys and values, (rows, width) each, of a contiguous x (rows, dim)."""
         program = self._before
         program.give(self._x, x)
         outputs = [torch.empty(len(x), program.width(buffer)) for buffer in self._heads]
@@ -138,7 +144,12 @@ class LayerProgram:
         return outputs
 
     def outputs(self, mixed: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
-        """The outputs of the layer (rows, dim), of those of its attention and of x, which are contiguous."""
+        """The outputs of the layer (rows, dim).
+
+        Args:
+            mixed: the outputs of its attention (rows, width), contiguous.
+            x: the input of the layer (rows, dim), contiguous.
+        """
         y = x.clone()
         program = self._behind
         program.give(self._mixed, mixed)

@@ -1,13 +1,14 @@
-"""Encoder layers of BERT's form, whose packed weights are multiplied by few operations of PyTorch.
+"""Encoder layers of BERT's form with packed weights, computed by few operations of PyTorch.
 
-The product of oneDNN adds what a layer adds, or applies its activation, while the result is in the processor's cache.
-The modules of a layer are then not called: between products, which fill the caches with weights, each line of Python
-takes ten times as long as in a loop. Many rows pass through the feed-forward part by blocks, so that its hidden numbers
-stay in the cache, and their memory is not fetched from the system again in every layer.
+The product of oneDNN also adds the residual, or applies the activation, while the result is in the processor's cache.
+The modules of a layer are not called, since Python is slow here: each product fills the caches with weights, and a line
+of Python after it takes ten times as long as in a loop. The feed-forward part computes many rows in blocks. So its
+hidden numbers stay in the cache, and no layer asks the system for their memory again.
 
-Of up to 64 rows the compiled library computes everything but attention, in two calls; see `layer_program`.
+For up to 64 rows and one thread, the compiled library computes everything but attention, in two calls; see
+`layer_program`.
 
-A layer that anything watches or has changed calls its modules as before.
+A layer calls its modules as before if it was changed, has hooks, or something watches the operations of PyTorch.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ __all__ = ["exchange_layers", "restore_layers"]
 
 IMPLEMENTATION = "regard"
 SETTING = "_attn_implementation_internal"  # of a config, where its property reads it
-KEPT = "_regard_kept"  # on a layer: what it had when it was looked at
-# Attributes of a module whose call is not that of its class.
+KEPT = "_regard_kept"  # the attribute of a layer that holds its `_Kept`
+# A module with one of these attributes of its own does not call the forward of its class.
 REPLACED = frozenset(("forward", "_compiled_call_impl"))
 MODELS = "transformers.models."
 # The classes of layers whose code is that of BERT, by their modules in transformers.
@@ -57,11 +58,8 @@ LAYERS = {
     "xlm_roberta.modeling_xlm_roberta": "XLMRobertaLayer",
 }
 PARTS = ("Attention", "SelfAttention", "SelfOutput", "Intermediate", "Output")
-AFTER = (
-    "dense",
-    "LayerNorm",
-    "dropout",
-)  # the modules behind attention and behind the hidden numbers
+# The modules that follow attention, and those that follow the activation.
+AFTER = ("dense", "LayerNorm", "dropout")
 # Arguments with which a layer reads keys of another text or of a cache.
 OTHER_KEYS = {"cache", "past_key_values", "encoder_hidden_states", "encoder_attention_mask"}
 ROWS = 256  # of a block: its products are as fast as those of more rows
@@ -86,7 +84,7 @@ class _Computed(NamedTuple):
 
 
 class _Kept:
-    """What a layer had when it was looked at, so that each call sees by few comparisons that it has not changed."""
+    """The modules that a layer had when they were read, and by which each call sees quickly that none has changed."""
 
     def __init__(self, layer: nn.Module, computed: _Computed, activation: str) -> None:
         self.computed = computed
@@ -103,7 +101,7 @@ class _Kept:
         self._hooks += [module._forward_pre_hooks for module in self._modules]
 
     def holds(self) -> bool:
-        """Whether the modules are those of before, and their calls compute what their classes say."""
+        """Whether the layer has the same modules, and each computes what its class says."""
         return (
             self._children_now() == self._held
             and [*map(type, self._modules)] == self._kinds
@@ -150,7 +148,7 @@ def _parts_of(kind: type[nn.Module]) -> tuple[type, ...] | None:
 
 @cache
 def _class_for(kind: Any) -> type[nn.Module]:
-    """The subclass that calls few operations where it can."""
+    """The subclass of a layer's class that calls few operations where it can."""
     parts = _parts_of(kind)
     assert parts is not None
 
@@ -197,7 +195,7 @@ def _compute(
 
     if x.shape[2] != kept.computed.query.in_features:
         return None  # the module reports it
-    # One thread computes few rows faster by itself; oneDNN divides its products among several.
+    # With one thread the programs are faster for few rows. With several, oneDNN divides its products among them.
     program = kept.program
     is_small = 0 < x.shape[0] * x.shape[1] <= MOST_ROWS and torch.get_num_threads() == 1
     if program is None or not is_small or not program.begin():
@@ -255,7 +253,7 @@ def _normed(norm: Any, x: torch.Tensor) -> torch.Tensor:
 
 
 def _are_modules_needed() -> bool:
-    """Whether autograd, autocast, an exporter, hooks or what watches this thread need calls of modules."""
+    """Whether the modules must be called: for autograd, autocast, an exporter, hooks or what watches this thread."""
     return (
         torch.is_grad_enabled()
         or torch.is_autocast_enabled("cpu")
@@ -266,7 +264,7 @@ def _are_modules_needed() -> bool:
 
 
 def _look_at(layer: nn.Module, parts: tuple[type, ...]) -> _Kept | None:
-    """What a layer has now; None where the call of one of its modules does more than BERT's code says."""
+    """The modules that a layer has now; None if one of them does more than in BERT's code."""
     try:
         own: dict[str, Any] = layer._modules
         attention, widening, narrowing = own["attention"], own["intermediate"], own["output"]
