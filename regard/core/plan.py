@@ -245,7 +245,7 @@ class Plan:
 
     @property
     def takes_tensors_alone(self) -> bool:
-        """Whether the operands of a call are q, k and v as they are, of which nothing has to be drawn or changed."""
+        """Whether a backend needs nothing but q, k and v, unchanged: no bias, sink, dropout or parameters."""
         problem = self.problem
         has_more = problem.bias is not None or problem.sink is not None or problem.dropout
         return self._takes_prepared and not self._has_parameters and not has_more

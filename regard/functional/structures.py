@@ -63,7 +63,7 @@ class StructurePlan:
     ) -> Result | None:
         """What `compute` returns for a call of plain tensors, if the plan `takes_tensors_alone`.
 
-        A step of a training passes here in each layer, so it calls as few functions as it can.
+        Each layer calls it in each step of training, so it calls as few functions as it can.
         """
         row_keys = pattern.row_keys
         assert row_keys is not None

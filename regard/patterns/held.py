@@ -141,8 +141,11 @@ def checked_tensor(
     shapes: str,
     axes: tuple[int, ...] = (1, 2),
 ) -> torch.Tensor:
-    """The tensor, if it has one of the dtypes, none of which learns, and so many axes: of two the first is batch rows,
-    of four the first two are batch rows and heads, and neither is empty."""
+    """The tensor, if its dtype and its number of axes are among those given; otherwise an error is raised.
+
+    The dtypes have no gradients. Of two axes the first is batch rows; of four the first two are batch rows and heads.
+    None of these may be empty.
+    """
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError(f"{name} was given as {kind_of(tensor)}; it needs {needs}")
     if tensor.dtype not in dtypes:

@@ -361,8 +361,8 @@ class Cache(Owned):
     def reserve(self, most: int = 1) -> HeldEntries | None:
         """Room for one to `most` more entries of each text, which the caller writes instead of calling `append`.
 
-        The caller writes the slots behind the entries held, in the planes "k" and "v" (batch, kv_heads, room, dim), in
-        order, and then calls `hold`. Until then the cache keeps the entries that it had.
+        The slots follow the entries held, in the planes "k" and "v" (batch, kv_heads, room, dim). The caller fills them
+        from the first on, and then calls `hold`. Until then the cache keeps the entries that it had.
 
         Returns:
             The entries held and the new ones behind them, as many as there is memory for; None where entries are stored
@@ -398,7 +398,10 @@ class Cache(Owned):
         )
 
     def hold(self, reserved: HeldEntries, left: int = 0) -> None:
-        """Add to the cache the entries that the caller wrote into the slots of `reserve`, all but the last `left`."""
+        """Add the entries that the caller wrote into the slots of `reserve`.
+
+        left: how many slots at the end were not written.
+        """
         if left:
             stop = reserved.stop - left
             if reserved.free_slots is not None:
