@@ -81,7 +81,7 @@ def signed_colours() -> Any:
 
 @cache
 def dependence_colours() -> Any:
-    """The colour scale of the explorer: orange is what a word depends on, grey what speaks against it."""
+    """The colour scale of the explorer: orange is what a word depends on, grey what goes against it."""
     from matplotlib.colors import LinearSegmentedColormap
 
     stops = [*reversed(OPPOSES), *DEPENDS[1:]]
